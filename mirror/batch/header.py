@@ -1,0 +1,153 @@
+"""The header of a record batch, and a record set cut into raw batches.
+
+Layout of magic 2 (big-endian; Kafka `DefaultRecordBatch.java`, KIP-98):
+
+    pos len field                     in CRC
+      0   8 base offset               no      assigned by the leader; 0 in a Produce request
+      8   4 batch length              no      bytes after this field
+     12   4 partition leader epoch    no      overwritten by the leader
+     16   1 magic                     no
+     17   4 CRC-32C of bytes 21..end  -
+     21   2 attributes                yes     0-2 codec, 3 append time, 4 transactional, 5 control, 6 delete horizon
+     23   4 last offset delta         yes
+     27   8 base timestamp, ms        yes     (the delete horizon where bit 6 is set)
+     35   8 max timestamp, ms         yes
+     43   8 producer id               yes
+     51   2 producer epoch            yes
+     53   4 base sequence             yes
+     57   4 count                     yes
+     61     records section                   the bytes that the mirror never touches
+
+The CRC leaves out base offset and leader epoch so that a leader can set them without reading the payload; the mirror
+lives on that. Magic 0 and 1 share the first 12 bytes and the place of the magic byte, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from mirror.errors import MalformedBatch
+
+HEADER_BYTES: Final = 61
+#: Base offset and batch length: what precedes the bytes that the length counts.
+LENGTH_PREFIX: Final = 12
+#: Smallest batch length of any magic: a magic 0 message with null key and null value (crc, magic, attributes, two lengths).
+SMALLEST_LENGTH: Final = 14
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+CRC_FROM: Final = 21
+
+CODEC_MASK: Final = 0x07
+APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+LAYOUT: Final = Struct(">qiibIhiqqqhii")
+_PREFIX: Final = Struct(">qiib")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """A header as stored. For magic 0 and 1 only the first four fields are read; the others hold -1 or 0."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int = 0
+    attributes: int = 0
+    last_offset_delta: int = -1
+    base_timestamp: int = -1
+    max_timestamp: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    count: int = -1
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the batch's last record, kept by compaction even when that record is gone."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Where a cursor goes after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return LENGTH_PREFIX + self.batch_length
+
+    @property
+    def codec(self) -> int:
+        """Compression codec id, 0 to 7; see `CODECS`."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_dense(self) -> bool:
+        """Every offset between base and last offset holds a record: what a broker demands of a producer."""
+        return self.count == self.last_offset_delta + 1
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """One record batch as an untouched view of the bytes that the source broker stored."""
+
+    header: BatchHeader
+    data: memoryview
+
+    @property
+    def records(self) -> memoryview:
+        """The records section: byte 61 to the end, compressed as it was."""
+        return self.data[HEADER_BYTES:]
+
+
+def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """The header at `position`, which must be followed by a whole batch (see `split`).
+
+    Raises MalformedBatch where the length cannot be that of a batch of its magic.
+    """
+    base_offset, length, epoch, magic = _PREFIX.unpack_from(data, position)
+    if magic == 2:
+        if length < HEADER_BYTES - LENGTH_PREFIX:
+            raise MalformedBatch(f"batch length {length} is shorter than a header", position, base_offset)
+        return BatchHeader(*LAYOUT.unpack_from(data, position))
+    return BatchHeader(base_offset, length, epoch, magic)
+
+
+def split(records: memoryview) -> Iterator[RawBatch]:
+    """Cut a record set, as one partition's fetch answer carries it, into raw batches in offset order.
+
+    A partial batch at the tail is left out: a fetch answer is cut by size (Kafka `LogSegment.read`). A first batch that is
+    not whole is an error, since a broker returns an empty record set rather than that (`ReplicaManager.readFromLog`).
+
+    Raises MalformedBatch on a length that no batch has, and on offsets that run backwards.
+    """
+    end = len(records)
+    position = 0
+    least_offset = 0
+    while end - position > MAGIC_AT:
+        base_offset, length, _, magic = _PREFIX.unpack_from(records, position)
+        if length < SMALLEST_LENGTH:
+            raise MalformedBatch(f"batch length {length}", position, base_offset)
+        following = position + LENGTH_PREFIX + length
+        if following > end:
+            break
+        header = parse_header(records, position)
+        if base_offset < least_offset:
+            raise MalformedBatch(f"base offset after offset {least_offset - 1}", position, base_offset)
+        if magic == 2:
+            if header.last_offset_delta < 0:
+                raise MalformedBatch(f"last offset delta {header.last_offset_delta}", position, base_offset)
+            least_offset = header.next_offset
+        yield RawBatch(header, records[position:following])
+        position = following
+    if end and not position:
+        raise MalformedBatch("the first batch is not whole", position)

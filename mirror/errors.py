@@ -1,0 +1,127 @@
+"""Every error that `mirror` raises on purpose, and the exit code it ends the program with.
+
+    MirrorError                     1  a bug, unless a subclass says otherwise
+    ├── ConfigError                 2  usage or configuration
+    ├── PreflightError              3  the plan cannot be carried out safely
+    ├── PartitionStop               4  data at risk: one partition stopped in a named state
+    ├── ClusterError                6  a cluster could not be used
+    │   ├── ClusterUnreachable      6  no broker answered
+    │   ├── AccessDenied            6  a broker answered, and refused us
+    │   └── BrokerError             6  a broker answered with an error code that a retry did not cure
+    ├── WireError                      one connection; cured by a new connection, never seen by the user
+    │   ├── ConnectionLost             closed, reset, timed out
+    │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
+    │   ├── MalformedFrame             bytes that do not follow the protocol's schema
+    │   └── UnsupportedVersion         no common version of an API
+    ├── MalformedBatch                 bytes that are not a record batch; becomes state CORRUPT
+    └── EmbeddedError               1  an embedded broker could not be fetched, started or stopped
+
+Code 5 (differences found) is a result of `mirror verify`, not an error. A message names the topic, the partition,
+the offset where they are known, and what to do next.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+from mirror.states import State
+
+
+class ExitCode(IntEnum):
+    """How the program ends (DESIGN: exit codes)."""
+
+    DONE = 0
+    BUG = 1
+    USAGE = 2
+    PREFLIGHT = 3
+    DATA_AT_RISK = 4
+    DIFFERENT = 5
+    CLUSTER = 6
+
+
+class MirrorError(Exception):
+    """Root of the tree above."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.BUG
+
+
+class ConfigError(MirrorError):
+    """The configuration file or the command line is wrong; the message lists every problem with its line."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class PreflightError(MirrorError):
+    """Something must be changed on a cluster, or in the plan, before it is safe to start."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.PREFLIGHT
+
+
+class PartitionStop(MirrorError):
+    """One partition stopped in a named state; the others go on.
+
+    `offset` is the source offset at which it stopped, or -1 where none is known. `advice` says what to do.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.DATA_AT_RISK
+
+    def __init__(self, state: State, topic: str, partition: int, offset: int, detail: str, advice: str) -> None:
+        assert state.is_stop, state
+        self.state, self.topic, self.partition, self.offset = state, topic, partition, offset
+        self.detail, self.advice = detail, advice
+        super().__init__(f"{state}: {topic}-{partition} at offset {offset}: {detail}. {advice}")
+
+
+class ClusterError(MirrorError):
+    """A cluster cannot be used."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CLUSTER
+
+
+class ClusterUnreachable(ClusterError):
+    """No broker of the cluster answered before the deadline."""
+
+
+class AccessDenied(ClusterError):
+    """A broker refused the principal; the message names the operation and the resource."""
+
+
+class BrokerError(ClusterError):
+    """A broker answered with an error code that retrying did not cure, or cannot cure."""
+
+    def __init__(self, code: int, name: str, doing: str) -> None:
+        self.code, self.name, self.doing = code, name, doing
+        super().__init__(f"{doing}: the broker answered {code} {name}")
+
+
+class WireError(MirrorError):
+    """One connection failed; the cluster layer opens another."""
+
+
+class ConnectionLost(WireError):
+    """Closed by the peer, reset, refused, or silent past its deadline."""
+
+
+class FrameTooLarge(WireError):
+    """A frame announced more bytes than the limit, or a negative number."""
+
+
+class MalformedFrame(WireError):
+    """The bytes of an answer do not follow the schema of its API and version."""
+
+
+class UnsupportedVersion(WireError):
+    """Client and broker share no version of an API."""
+
+
+class MalformedBatch(MirrorError):
+    """Bytes that cannot be a record batch: `position` is where in the record set, `offset` the batch's base offset or -1."""
+
+    def __init__(self, detail: str, position: int, offset: int = -1) -> None:
+        self.detail, self.position, self.offset = detail, position, offset
+        super().__init__(f"{detail} (byte {position} of the record set, base offset {offset})")
+
+
+class EmbeddedError(MirrorError):
+    """An embedded broker could not be fetched, started or stopped; the message names its log."""

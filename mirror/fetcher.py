@@ -1,0 +1,290 @@
+"""The reading side: raw batches from the source, in offset order for each partition, each with its CRC verified.
+
+One task for each source leader keeps one fetch request open there: the broker holds it until there is data, so an idle partition costs
+a request every half second and a new record arrives at once.
+
+    R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it needs
+    R2  a partition with no room is left out of the request, so what is held is at most its room and one fetch answer more
+    R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from mirror.batch.checksum import crc_holds
+from mirror.batch.header import RawBatch, split
+from mirror.errors import AccessDenied, MalformedBatch, MirrorError, PartitionStop, WireError
+from mirror.states import State
+from mirror.wire.backoff import Backoff
+from mirror.wire.cluster import DENIED, UNKNOWN_TOPIC, Cluster, TopicPartition
+from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
+from mirror.wire.protocol import FETCH
+
+MAX_WAIT_MS: Final = 500
+#: How long a request waits at the broker when it had to leave out a partition that had no room.
+HURRIED_WAIT_MS: Final = 10
+ANSWER_BYTES: Final = 16 * 1024 * 1024
+FETCH_TIMEOUT: Final = 15.0
+DAMAGE_TRIES: Final = 3
+#: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
+MISSING_TRIES: Final = 4
+_OFFSET_OUT_OF_RANGE: Final = 1
+_INCONSISTENT_TOPIC_ID: Final = 103
+
+#: Starts a task whose failure ends the lane.
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last batch."""
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    next_offset: int
+    last_epoch: int = -1
+    until: int | None = None
+    readable_until: int = -1
+    damaged: int = 0
+    missing: int = 0
+    backoff: Backoff = field(default_factory=Backoff)
+    not_before: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """A bounded copy has read everything it was asked for."""
+        return self.until is not None and self.next_offset >= self.until
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one fetch answer holds for one partition. A `problem` comes after the batches that precede it."""
+
+    cursor: Cursor
+    batches: tuple[RawBatch, ...]
+    aborted: tuple[tuple[int, int], ...] = ()
+    problem: PartitionStop | None = None
+
+
+class Fetcher:
+    """Give it cursors with `start`; iterate to get arrivals until `finish`.
+
+    `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    """
+
+    def __init__(self, source: Cluster, room: Callable[[TopicPartition], int], spawn: Spawn, partition_bytes: int) -> None:
+        self._source = source
+        self._spawn = spawn
+        self._room = room
+        self._partition_bytes = partition_bytes
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._arrivals: deque[Arrival] = deque()
+        self._arrived = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._readers: dict[int, asyncio.Task[None]] = {}
+        self._finished = False
+
+    def start(self, cursor: Cursor) -> None:
+        """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
+        self.stop(cursor.partition)
+        self._cursors[cursor.partition] = cursor
+        self._assign()
+
+    def stop(self, partition: TopicPartition) -> None:
+        """Read a partition no more."""
+        self._cursors.pop(partition, None)
+        self._arrivals = deque(a for a in self._arrivals if a.cursor.partition != partition)
+
+    def nudge(self) -> None:
+        """Some partition has room again."""
+        self._changed.set()
+
+    def finish(self) -> None:
+        """End the iteration, and every reader."""
+        self._finished = True
+        self._arrived.set()
+        for reader in self._readers.values():
+            reader.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Arrival]:
+        """Arrivals as they come. A cursor that was replaced or stopped yields none."""
+        while not self._finished:
+            if not self._arrivals:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            yield self._arrivals.popleft()
+
+    def _deliver(self, arrival: Arrival) -> None:
+        self._arrivals.append(arrival)
+        self._arrived.set()
+
+    def _assign(self) -> None:
+        """A reader for every leader that leads one of ours; a reader whose partitions moved away waits idle."""
+        for partition in self._cursors:
+            node = self._source.leader(partition).node
+            if node not in self._readers or self._readers[node].done():
+                self._readers[node] = self._spawn(self._read(node) if node >= 0 else self._await_leader())
+        self._changed.set()
+
+    async def _await_leader(self) -> None:
+        """Ask for metadata until every partition has a leader again."""
+        backoff = Backoff()
+        while any(self._source.leader(partition).node < 0 for partition in self._cursors):
+            await asyncio.sleep(backoff.next())
+            await self._look_again()
+
+    async def _read(self, node: int) -> None:
+        """Fetch from one leader, for as long as there are cursors."""
+        backoff = Backoff()
+        while True:
+            asks, hurried = self._asks(node)
+            if not asks:
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.05 if hurried else MAX_WAIT_MS / 1000):
+                        await self._changed.wait()
+                continue
+            try:
+                answer = await self._fetch(node, asks, HURRIED_WAIT_MS if hurried else MAX_WAIT_MS)
+            except (WireError, AccessDenied):
+                await asyncio.sleep(backoff.next())
+                await self._look_again()
+                continue
+            backoff.reset()
+            stale = False
+            asked = {ask.partition: ask.offset for ask in asks}
+            for fetched in read_fetch(answer, asks):
+                cursor = self._cursors.get(fetched.partition)
+                if cursor is None or cursor.next_offset != asked[fetched.partition]:
+                    continue  # stopped or started anew while the request was under way
+                try:
+                    stale |= self._take(cursor, fetched)
+                except PartitionStop as problem:
+                    del self._cursors[cursor.partition]
+                    self._deliver(Arrival(cursor, (), problem=problem))
+            if stale or answer.error_code:
+                await self._look_again()
+
+    def _asks(self, node: int) -> tuple[list[Ask], bool]:
+        """What to ask a leader for now, and whether somebody had to be left out for a moment."""
+        asks: dict[str, list[Ask]] = {}
+        first: TopicPartition | None = None
+        hurried = False
+        now = asyncio.get_running_loop().time()
+        for partition, cursor in list(self._cursors.items()):
+            leader = self._source.leader(partition)
+            if leader.node != node or cursor.is_done:
+                continue
+            room = min(self._partition_bytes, self._room(partition))
+            if room <= 0 or cursor.not_before > now:
+                hurried = True
+                continue
+            ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, cursor.last_epoch, room)
+            asks.setdefault(partition.topic, []).append(ask)
+            first = first or partition
+        if first:  # a broker fills an answer in the order of the asks and cuts it by size: take turns
+            self._cursors[first] = self._cursors.pop(first)
+        return [ask for of_topic in asks.values() for ask in of_topic], hurried
+
+    async def _fetch(self, node: int, asks: list[Ask], max_wait_ms: int) -> Any:
+        connection = await self._source.connection(node, "fetch")
+        request = fetch_request(connection.version(FETCH), asks, max_wait_ms=max_wait_ms, max_bytes=ANSWER_BYTES)
+        return await connection.call(FETCH, request, FETCH_TIMEOUT)
+
+    async def _look_again(self) -> None:
+        """Fresh metadata: leaders may have moved, topics may be gone or be others."""
+        with contextlib.suppress(MirrorError):  # unreachable now: the next fetch tells, and backs off
+            await self._source.refresh({partition.topic for partition in self._cursors})
+        self._assign()
+
+    def _take(self, cursor: Cursor, fetched: Fetched) -> bool:
+        """Hand out a partition's part of an answer; true where metadata is stale. Raises PartitionStop."""
+        if fetched.diverging is not None:
+            epoch, end = fetched.diverging
+            raise self._stop(
+                cursor,
+                State.TRUNCATED,
+                f"the source's log was cut back to offset {end} of epoch {epoch}, and what followed was mirrored",
+                "Keep the target's records or delete them; then recreate the target topic to mirror again",
+            )
+        if fetched.error_code:
+            return self._refused(cursor, fetched)
+        cursor.readable_until = fetched.last_stable_offset
+        if fetched.records:
+            self._cut(cursor, fetched)
+        elif not cursor.damaged:
+            self._deliver(Arrival(cursor, ()))
+        return False
+
+    def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
+        batches: list[RawBatch] = []
+        damage = ""
+        try:
+            for raw in split(fetched.records):
+                if raw.header.magic == 2 and not crc_holds(raw):
+                    raise MalformedBatch("CRC mismatch", 0, raw.header.base_offset)
+                if cursor.until is not None and raw.header.base_offset >= cursor.until:
+                    cursor.next_offset = max(cursor.next_offset, cursor.until)
+                    break
+                batches.append(raw)
+                cursor.last_epoch = raw.header.partition_leader_epoch
+                cursor.next_offset = max(cursor.next_offset, raw.header.next_offset)
+                cursor.damaged = 0
+                cursor.backoff.reset()
+        except MalformedBatch as problem:
+            damage = str(problem)
+        self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
+        if damage:
+            cursor.damaged += 1
+            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+            if cursor.damaged >= DAMAGE_TRIES:
+                raise self._stop(
+                    cursor,
+                    State.CORRUPT,
+                    f"the batch was damaged in each of {DAMAGE_TRIES} fetches: {damage}",
+                    "Check the source broker's disk and the network between; move the leader to a replica with a sound copy",
+                )
+
+    def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
+        code = fetched.error_code
+        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        if code == _OFFSET_OUT_OF_RANGE:
+            if cursor.next_offset < fetched.log_start:
+                raise self._stop(
+                    cursor,
+                    State.RETENTION_GAP,
+                    f"the source deleted offsets {cursor.next_offset} to {fetched.log_start - 1} before they were mirrored",
+                    "Raise retention on the source; recreate the target topic to begin again",
+                )
+            raise self._stop(
+                cursor,
+                State.TRUNCATED,
+                f"the source's log ends at {fetched.high_watermark}, below what was mirrored",
+                "The source lost records; keep the target's or recreate the target topic",
+            )
+        if code in DENIED:
+            raise self._stop(cursor, State.DENIED, f"the source answered {code.name}", "Grant READ and DESCRIBE on the topic")
+        if code not in UNKNOWN_TOPIC and code != _INCONSISTENT_TOPIC_ID:
+            return True
+        known = self._source.topics.get(cursor.partition.topic)
+        cursor.missing += known is None
+        recreated = known is not None and cursor.topic_id is not None and known.topic_id != cursor.topic_id
+        if recreated or cursor.missing >= MISSING_TRIES:
+            raise self._stop(
+                cursor,
+                State.RECREATED,
+                "the source topic was deleted" if known is None else f"the source topic was recreated with id {known.topic_id}",
+                "Rename or delete the target topic to mirror the new one",
+            )
+        return True
+
+    def _stop(self, cursor: Cursor, state: State, detail: str, advice: str) -> PartitionStop:
+        return PartitionStop(state, cursor.partition.topic, cursor.partition.index, cursor.next_offset, detail, advice)

@@ -1,0 +1,266 @@
+"""The story, one page: raw batches come from the fetcher, get their verdict, and go to the writer.
+
+    for raw in fetcher:
+        verdict = classify(raw.header, rules)
+        writer.carry_out(verdict, raw)
+
+Around that loop each partition has a keeper. It finds the position in the target's log, starts fetcher and writer there, and sleeps; when the
+writer is no longer sure what was appended, the keeper reads the position again and starts over. A partition that must not go on stops
+in a named state while the others run. Nothing is cleaned up and nothing is remembered: a lane may die at any point.
+
+    L1  a lane ends at its deadline, on the stop mark, or when every partition is done or stopped; then it waits for acks, not for data
+    L2  what a receipt counts was acknowledged
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from mirror.classifier import classify
+from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.fetcher import Arrival, Cursor, Fetcher
+from mirror.observe.figures import Figures
+from mirror.policy.rules import Rules
+from mirror.position import resume
+from mirror.states import State
+from mirror.wire.backoff import Backoff
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.writer import Sink, Tally, Writer, contended
+
+DRAIN_SECONDS: Final = 3.0
+DOUBTFUL_TRIES: Final = 3
+_SMALLEST, _LARGEST = 256 * 1024, 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One partition to mirror. `until` bounds a copy; None follows the source for ever."""
+
+    source: TopicPartition
+    target: TopicPartition
+    topic_id: UUID | None
+    rules: Rules
+    until: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Keeper:
+    """One partition's life in a lane."""
+
+    assignment: Assignment
+    state: State = State.STARTING
+    detail: str = ""
+    advice: str = ""
+    cursor: Cursor | None = None
+    sink: Sink | None = None
+    unsettled: asyncio.Event = field(default_factory=asyncio.Event)
+    doubts: int = 0
+    finished: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
+        return self.finished and (self.sink is None or self.sink.is_idle)
+
+
+class Pipeline:
+    """The partitions of one lane between two clusters."""
+
+    def __init__(self, flow: str, source: Cluster, target: Cluster, assignments: Sequence[Assignment], memory_bytes: int) -> None:
+        share = min(_LARGEST, max(_SMALLEST, memory_bytes // (3 * max(1, len(assignments)))))
+        self._flow, self._source, self._target = flow, source, target
+        self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
+        self._tasks = asyncio.TaskGroup()
+        self._writer = Writer(target, self._changed, self._spawn, share)
+        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share)
+
+    async def run(self, deadline: float) -> None:
+        """Mirror until `deadline` (Unix time), `finish`, or the end of the work (L1).
+
+        Raises ClusterUnreachable and AccessDenied only where a cluster cannot be used at all at the start.
+        """
+        await asyncio.gather(
+            self._source.refresh({a.source.topic for a in self._assignments}),
+            self._target.refresh({a.target.topic for a in self._assignments}),
+        )
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
+        async with self._tasks:
+            timer = loop.call_later(max(0.0, deadline - time.time()), self.finish)
+            keepers = [self._spawn(self._keep(keeper)) for keeper in self._keepers.values()]
+            async for arrival in self._fetcher:
+                self._relay(arrival)
+            timer.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self._drained()
+            for task in keepers:
+                task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose failure ends the lane: a fault in the program is told, not swallowed."""
+        return self._tasks.create_task(work)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "handle" in context:
+
+            async def fail() -> None:
+                raise context["exception"]
+
+            self._spawn(fail())
+        else:
+            loop.default_exception_handler(context)
+
+    def finish(self) -> None:
+        """Take nothing more from the source; what is under way is still acknowledged."""
+        self._fetcher.finish()
+
+    def figures(self, instance: str) -> list[Figures]:
+        """Where every partition stands now."""
+        now = int(time.time() * 1000)
+        return [self._figures_of(keeper, instance, now) for keeper in self._keepers.values()]
+
+    @property
+    def _assignments(self) -> list[Assignment]:
+        return [keeper.assignment for keeper in self._keepers.values()]
+
+    def _relay(self, arrival: Arrival) -> None:
+        """The heart: verdict by verdict, one partition's part of a fetch answer."""
+        cursor = arrival.cursor
+        keeper = self._keepers[cursor.partition]
+        sink = keeper.sink
+        if cursor is not keeper.cursor or sink is None:
+            return
+        try:
+            for raw in arrival.batches:
+                header = raw.header
+                aborted = header.attributes & 0x10 and any(
+                    producer == header.producer_id and first <= header.last_offset for producer, first in arrival.aborted
+                )
+                verdict = classify(header, keeper.assignment.rules, next_offset=sink.next_offset, aborted=bool(aborted))
+                self._writer.carry_out(verdict, raw, sink)
+            if arrival.problem:
+                raise arrival.problem
+        except PartitionStop as stop:
+            self._stop(keeper, stop)
+        self._writer.flush()
+        self._changed(sink)
+
+    async def _keep(self, keeper: _Keeper) -> None:
+        backoff = Backoff()
+        while not keeper.finished:
+            try:
+                await self._begin(keeper)
+            except PartitionStop as stop:
+                self._stop(keeper, stop)
+            except MalformedBatch as damage:
+                self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the brokers' disks"))
+            except AccessDenied as denied:
+                self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), "Grant the right that is named"))
+            except (ClusterError, WireError) as problem:
+                keeper.state, keeper.detail = State.WAITING, str(problem)
+                if isinstance(problem, BrokerError):
+                    await self._target.refresh()
+                await asyncio.sleep(backoff.next())
+            else:
+                before = keeper.sink.acked if keeper.sink else 0
+                await keeper.unsettled.wait()
+                if keeper.sink and keeper.sink.acked > before:
+                    backoff.reset()
+                    keeper.doubts = 0
+                await asyncio.sleep(backoff.next())
+
+    async def _begin(self, keeper: _Keeper) -> None:
+        """Find the position, and start reading and writing there."""
+        mine, former = keeper.assignment, keeper.sink
+        position = await resume(self._flow, self._source, mine.source, self._target, mine.target)
+        sink = Sink(mine.source, mine.target, position)
+        if former is not None:
+            if position.next_offset > former.sent:
+                detail = f"the log ends at {position.next_offset}, this mirror wrote up to {former.sent}"
+                raise contended(sink, position.next_offset, detail)
+            self._writer.settled(former, position.next_offset)
+            keeper.doubts += former.doubtful
+            if keeper.doubts >= DOUBTFUL_TRIES:
+                raise self._stop_for(keeper, State.REFUSED, former.unsettled, "See the target broker's log")
+        keeper.unsettled.clear()
+        keeper.sink = sink
+        keeper.cursor = Cursor(mine.source, mine.topic_id, position.next_offset, position.last_epoch, mine.until)
+        keeper.state, keeper.detail = State.MIRRORING, ""
+        self._writer.begin(sink)
+        self._fetcher.start(keeper.cursor)
+        self._changed(sink)
+
+    def _changed(self, sink: Sink) -> None:
+        """An ack, a doubt or a stop: whatever follows from it."""
+        keeper = self._keepers[sink.source]
+        cursor = keeper.cursor
+        if keeper.sink is not sink or cursor is None:
+            return
+        if sink.stop is not None:
+            self._stop(keeper, sink.stop)
+        elif sink.unsettled:
+            keeper.state, keeper.detail = State.WAITING, sink.unsettled
+            self._fetcher.stop(sink.source)
+            if not sink.in_flight:
+                keeper.unsettled.set()
+        elif not keeper.finished:
+            caught_up = sink.acked >= cursor.readable_until >= 0
+            keeper.state = State.CAUGHT_UP if caught_up else State.MIRRORING
+            if cursor.is_done and sink.is_idle:
+                self._finished(keeper)
+        self._fetcher.nudge()
+        if all(other.is_done for other in self._keepers.values()):
+            self.finish()
+
+    def _finished(self, keeper: _Keeper) -> None:
+        keeper.finished = True
+        self._fetcher.stop(keeper.assignment.source)
+        keeper.unsettled.set()
+
+    def _stop(self, keeper: _Keeper, stop: PartitionStop) -> None:
+        keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice
+        self._finished(keeper)
+        if all(other.is_done for other in self._keepers.values()):
+            self.finish()
+
+    def _stop_for(self, keeper: _Keeper, state: State, detail: str, advice: str) -> PartitionStop:
+        source = keeper.assignment.source
+        return PartitionStop(state, source.topic, source.index, keeper.sink.acked if keeper.sink else -1, detail, advice)
+
+    async def _drained(self) -> None:
+        while not all(keeper.sink is None or keeper.sink.is_idle for keeper in self._keepers.values()):
+            await asyncio.sleep(0.005)
+
+    def _figures_of(self, keeper: _Keeper, instance: str, now: int) -> Figures:
+        mine, sink, cursor = keeper.assignment, keeper.sink, keeper.cursor
+        tally = self._writer.tallies.get(mine.source, Tally())
+        acked = sink.acked if sink else -1
+        end = cursor.readable_until if cursor else -1
+        return Figures(
+            flow=self._flow,
+            instance=instance,
+            topic=mine.source.topic,
+            partition=mine.source.index,
+            target_topic=mine.target.topic,
+            state=keeper.state,
+            detail=f"{keeper.detail}. {keeper.advice}" if keeper.advice else keeper.detail,
+            next_offset=acked,
+            log_end=end,
+            lag_records=max(0, end - acked) if end >= 0 <= acked else 0,
+            lag_ms=0 if keeper.state is State.CAUGHT_UP else tally.latency_ms,
+            records=tally.records,
+            batches=tally.batches,
+            bytes=tally.bytes,
+            verdicts=dict(tally.verdicts),
+            at_ms=now,
+        )
+
+
+Report = Callable[[list[Figures]], None]

@@ -1,0 +1,244 @@
+"""One Kafka cluster: who leads which partition, and a connection to each broker for each purpose.
+
+A broker serves one request of a connection at a time, so whoever must not wait behind a long poll asks for a connection under a purpose
+of its own. Connections are made when asked for and made anew when found broken.
+
+    K1  metadata never goes back: a leader epoch older than the one known is ignored (KIP-320)
+    K2  at most one refresh runs at a time, and whoever wants one meanwhile shares it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, WireError
+from mirror.wire.backoff import Backoff
+from mirror.wire.connection import Connection
+from mirror.wire.protocol import METADATA, Api
+from mirror.wire.security import Plaintext, Security
+
+CALL_TIMEOUT: Final = 10.0
+CONNECT_TIMEOUT: Final = 5.0
+#: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster, transactional id, SASL).
+DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
+UNKNOWN_TOPIC: Final = frozenset({3, 100})
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name, as people write it."""
+
+    topic: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The leader of a partition: `node` is -1 while there is none."""
+
+    node: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the last metadata answer had it."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    leaders: Mapping[int, Leader]
+
+
+class Cluster:
+    """Use as an async context manager, inside one event loop."""
+
+    def __init__(self, alias: str, bootstrap: Sequence[tuple[str, int]], security: Security | None = None) -> None:
+        self.alias = alias
+        self.cluster_id: str | None = None
+        self.topics: dict[str, Topic] = {}
+        self._bootstrap = tuple(bootstrap)
+        self._security = security or Plaintext()
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._wanted: set[str] = set()
+        self._answered: frozenset[str] = frozenset()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for task in self._connections.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+            else:
+                task.cancel()
+        self._connections.clear()
+
+    def __str__(self) -> str:
+        return f"cluster {self.alias} ({','.join(f'{host}:{port}' for host, port in self._bootstrap)})"
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        """The leader known now; node -1 where none is."""
+        topic = self.topics.get(partition.topic)
+        return topic.leaders.get(partition.index, Leader(-1, -1)) if topic else Leader(-1, -1)
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """The id that the topic has now, or None where the topic is not known or its cluster has no ids."""
+        topic = self.topics.get(name)
+        return topic.topic_id if topic else None
+
+    async def connection(self, node: int, purpose: str = "") -> Connection:
+        """An open connection to a broker, one for each purpose. Raises ConnectionLost, AccessDenied."""
+        key = (node, purpose)
+        task = self._connections.get(key)
+        if task is None or (task.done() and not _usable(task)):
+            if node not in self._brokers:
+                raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
+            opening = Connection.open(self._brokers[node], self._security, CONNECT_TIMEOUT)
+            task = self._connections[key] = asyncio.create_task(opening)
+        return await asyncio.shield(task)
+
+    async def call(self, node: int, api: Api, purpose: str = "", timeout: float = CALL_TIMEOUT, **fields: Any) -> Any:
+        """Send one request made of `fields` in the version spoken there, and wait for the answer. Raises ConnectionLost, AccessDenied."""
+        connection = await self.connection(node, purpose)
+        try:
+            request = api.request(connection.version(api))(**fields)
+        except WireError as problem:
+            raise ConnectionLost(f"{connection}: {problem}") from problem
+        return await connection.call(api, request, timeout)
+
+    async def refresh(self, topics: Iterable[str] = (), timeout: float = CALL_TIMEOUT) -> None:
+        """Learn brokers, leaders and topic ids, of `topics` and of every topic asked for before.
+
+        Tries the known brokers and the bootstrap addresses in random order until one answers. Raises ClusterUnreachable, AccessDenied.
+        """
+        asked = frozenset(topics)
+        self._wanted |= asked
+        while True:
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = asyncio.create_task(self._refresh(timeout))
+            await asyncio.shield(self._refreshing)  # K2
+            if asked <= self._answered:
+                return
+
+    async def _refresh(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        backoff = Backoff(first=0.1, longest=1.0)
+        while True:
+            known, start = list(self._brokers), list(self._bootstrap)
+            random.shuffle(known)
+            random.shuffle(start)
+            problem: Exception | None = None
+            for where in (*known, *start):
+                try:
+                    await self._ask_metadata(where)
+                    return
+                except WireError as lost:
+                    problem = lost
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(
+                    f"{self}: no broker answered within {timeout:g} s (last: {problem}). Check bootstrap.servers and the network"
+                ) from problem
+            await asyncio.sleep(backoff.next())
+
+    async def _ask_metadata(self, where: int | tuple[str, int]) -> None:
+        wanted = frozenset(self._wanted)
+        if isinstance(where, int):
+            connection = await self.connection(where)
+        else:
+            connection = await Connection.open(where, self._security, CONNECT_TIMEOUT)
+        try:
+            version = connection.version(METADATA)
+            named = METADATA.schema(version, "request").MetadataRequestTopic
+            fields: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
+            request = METADATA.request(version)(
+                topics=tuple(named(topic_id=None, name=name) for name in sorted(wanted)),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+                **fields,
+            )
+            answer = await connection.call(METADATA, request, CONNECT_TIMEOUT)
+        finally:
+            if not isinstance(where, int):
+                connection.close()
+        self._learn(answer, wanted)
+
+    def _learn(self, answer: Any, wanted: frozenset[str]) -> None:
+        self.cluster_id = answer.cluster_id
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        for told in answer.topics:
+            if told.error_code in DENIED:
+                raise AccessDenied(f"{self}: no DESCRIBE right on topic {told.name}")
+            if told.error_code in UNKNOWN_TOPIC:
+                self.topics.pop(told.name, None)
+                continue
+            before = self.topics.get(told.name)
+            same = before is not None and before.topic_id == told.topic_id
+            leaders: dict[int, Leader] = dict(before.leaders) if before and same else {}
+            for partition in told.partitions:
+                known = leaders.get(partition.partition_index)
+                if known is None or partition.leader_epoch >= known.epoch:  # K1
+                    leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
+            self.topics[told.name] = Topic(told.name, told.topic_id, leaders)
+        self._answered = wanted
+
+    async def call_leader(
+        self,
+        partition: TopicPartition,
+        api: Api,
+        *,
+        build: Callable[[int, int], Any],
+        read: Callable[[Any], Any],
+        doing: str,
+        timeout: float = CALL_TIMEOUT,
+    ) -> Any:
+        """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
+
+        `build(version, epoch)` makes the request, `read(answer)` finds the partition's part of the answer, which has an `error_code`.
+        Raises ClusterUnreachable after `timeout` seconds, AccessDenied and BrokerError at once.
+        """
+        deadline = time.monotonic() + timeout
+        backoff = Backoff()
+        problem = "no leader"
+        while True:
+            leader = self.leader(partition)
+            if leader.node >= 0:
+                try:
+                    connection = await self.connection(leader.node)
+                    answer = await connection.call(api, build(connection.version(api), leader.epoch), timeout)
+                    part = read(answer)
+                    if not part.error_code:
+                        return part
+                    _raise_unless_retriable(part.error_code, f"{self}: {doing} of {partition}")
+                    problem = f"{int(part.error_code)} {part.error_code.name}"
+                except WireError as lost:
+                    problem = str(lost)
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})")
+            await asyncio.sleep(backoff.next())
+            await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
+
+
+def _raise_unless_retriable(code: Any, doing: str) -> None:
+    if code in DENIED:
+        raise AccessDenied(f"{doing}: {code.name}")
+    if not code.retriable:
+        raise BrokerError(int(code), code.name, doing)
+
+
+def _usable(task: asyncio.Task[Connection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open

@@ -1,0 +1,69 @@
+"""Produce: raw batches to a target broker, one for each partition in a request.
+
+Versions 9 to 13 (topic ids from 13 on). A broker refuses two batches in one partition's entry, and loses the first of two entries for the
+same partition without an error (Kafka `KafkaApis.handleProduceRequest`), so a request is made of a mapping and cannot say that.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from mirror.wire.cluster import TopicPartition
+from mirror.wire.protocol import PRODUCE, Buffer, RecordSet
+
+ACKS_ALL: Final = -1
+#: What the leader may wait for its followers, in seconds; the connection waits longer.
+ACK_TIMEOUT: Final = 30.0
+_BY_ID: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One partition's part of a produce answer."""
+
+    partition: TopicPartition
+    error: Any
+    message: str
+    base_offset: int
+
+
+def produce_request(
+    version: int, batches: Mapping[TopicPartition, tuple[Buffer, ...]], topic_ids: Mapping[str, uuid.UUID | None]
+) -> Any:
+    """A request in kio's schema for `version`, one batch for each partition, each given in pieces that are sent as they are."""
+    schema = PRODUCE.schema(version, "request")
+    topics: dict[str, list[Any]] = {}
+    for partition, parts in batches.items():
+        data = schema.PartitionProduceData(index=partition.index, records=RecordSet(parts))
+        topics.setdefault(partition.topic, []).append(data)
+    return schema.ProduceRequest(
+        transactional_id=None,
+        acks=ACKS_ALL,
+        timeout=timedelta(seconds=ACK_TIMEOUT),
+        topic_data=tuple(
+            schema.TopicProduceData(
+                partition_data=tuple(data), **({"topic_id": topic_ids.get(name)} if version >= _BY_ID else {"name": name})
+            )
+            for name, data in topics.items()
+        ),
+    )
+
+
+def read_produce(answer: Any, topic_ids: Mapping[str, uuid.UUID | None]) -> Iterator[Ack]:
+    """The acks of an answer."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    for topic in answer.responses:
+        name = names.get(topic.topic_id, "") if answer.__version__ >= _BY_ID else topic.name
+        for part in topic.partition_responses:
+            details = [part.error_message or ""]
+            details += [error.batch_index_error_message or "" for error in part.record_errors[:1]]
+            yield Ack(
+                partition=TopicPartition(name, part.index),
+                error=part.error_code,
+                message=" ".join(filter(None, details)),
+                base_offset=part.base_offset,
+            )

@@ -1,0 +1,163 @@
+"""Requests to bytes and answers to values, with the versions both sides share (sans-io, on the schemas of kio)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from kio.schema.response_header.v0.header import ResponseHeader as PlainHeader
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from mirror.errors import MalformedFrame, UnsupportedVersion
+from mirror.wire.guard import check_lengths
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One kind of request and the versions of it that this client speaks."""
+
+    key: int
+    name: str
+    oldest: int
+    newest: int
+
+    def schema(self, version: int, part: str) -> Any:
+        """kio's module of `part` ("request" or "response") for one version."""
+        return import_module(f"kio.schema.{self.name}.v{version}.{part}")
+
+    def request(self, version: int) -> Any:
+        """kio's request class for one version."""
+        return self._entity(version, "request")
+
+    def response(self, version: int) -> Any:
+        """kio's response class for one version."""
+        return self._entity(version, "response")
+
+    def _entity(self, version: int, part: str) -> Any:
+        camel = "".join(word.capitalize() for word in self.name.split("_"))
+        return getattr(self.schema(version, part), camel + part.capitalize())
+
+
+# The oldest versions are those of Kafka 2.8 where it has them: topic ids came with Metadata 10, epochs in Fetch with 12.
+PRODUCE: Final = Api(0, "produce", 9, 13)
+FETCH: Final = Api(1, "fetch", 12, 18)
+LIST_OFFSETS: Final = Api(2, "list_offsets", 5, 10)
+METADATA: Final = Api(3, "metadata", 10, 13)
+API_VERSIONS: Final = Api(18, "api_versions", 3, 3)
+DELETE_RECORDS: Final = Api(21, "delete_records", 1, 2)
+INIT_PRODUCER_ID: Final = Api(22, "init_producer_id", 2, 5)
+LEADER_EPOCH: Final = Api(23, "offset_for_leader_epoch", 3, 4)
+DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What one broker offers, as its ApiVersions answer says."""
+
+    ranges: Mapping[int, tuple[int, int]]
+
+    def common(self, api: Api) -> int:
+        """The newest version that both sides speak. Raises UnsupportedVersion."""
+        low, high = self.ranges.get(api.key, (0, -1))
+        version = min(high, api.newest)
+        if version < max(low, api.oldest):
+            raise UnsupportedVersion(
+                f"{api.name}: the broker speaks versions {low} to {high}, this client {api.oldest} to {api.newest}"
+            )
+        return version
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSet:
+    """A records field in pieces: a header of ours in front of a payload that stays where it is."""
+
+    parts: tuple[Buffer, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
+class _Parts(list[Buffer]):
+    """A sink for kio's writers that keeps what it is given, so a payload is referred to and not copied."""
+
+    def write(self, part: Buffer | RecordSet) -> None:
+        if isinstance(part, RecordSet):
+            self.extend(part.parts)
+        else:
+            self.append(part)
+
+
+#: A part of at least this many bytes travels as a part of its own; smaller neighbours are joined.
+LARGE_PART: Final = 4096
+
+
+def encode(request: Any, correlation_id: int, client_id: str) -> list[Buffer]:
+    """One request as the buffers to send in turn: small fields joined, record sets as the views they came as."""
+    parts = _Parts()
+    header = request.__header_schema__
+    entity_writer(header)(
+        parts,
+        header(
+            request_api_key=request.__api_key__,
+            request_api_version=request.__version__,
+            correlation_id=correlation_id,
+            client_id=client_id,
+        ),
+    )
+    entity_writer(type(request))(parts, request)
+    joined: list[Buffer] = [bytearray(sum(map(len, parts)).to_bytes(4, "big"))]
+    for part in parts:
+        if len(part) >= LARGE_PART:
+            joined.append(part)
+        elif isinstance(joined[-1], bytearray):
+            joined[-1] += part
+        else:
+            joined.append(bytearray(part))
+    return joined
+
+
+def correlation_of(frame: memoryview) -> int:
+    """The number of the request that a frame answers. Raises MalformedFrame."""
+    if len(frame) < 4:
+        raise MalformedFrame(f"an answer of {len(frame)} bytes has no correlation id")
+    return int.from_bytes(frame[:4], "big", signed=True)
+
+
+def decode(response: type[Any], frame: memoryview) -> Any:
+    """One answer, whole. Raises MalformedFrame on bytes that do not follow the schema, and on bytes left over.
+
+    `response` is a class of kio; what it holds is copied out of `frame`.
+    """
+    header = response.__header_schema__
+    try:
+        position = check_lengths(header, frame)
+        end = check_lengths(response, frame, position)
+        if end != len(frame):
+            raise MalformedFrame(f"{response.__name__}: {len(frame) - end} bytes left over")
+        value, _ = _reader(response)(frame, position)
+    except (SerialError, ValueError, OverflowError, TypeError) as problem:
+        raise MalformedFrame(f"{response.__name__} v{response.__version__}: {problem}") from problem
+    return value
+
+
+@cache
+def _reader(response: type[Any]) -> Any:
+    return entity_reader(response)
+
+
+def decode_versions(frame: memoryview) -> Versions:
+    """An ApiVersions answer: its header is always the oldest, and an old broker answers in version 0 (KIP-511)."""
+    position = check_lengths(PlainHeader, frame)
+    version = API_VERSIONS.newest
+    if frame[position : position + 2] == b"\x00\x23":  # UNSUPPORTED_VERSION
+        version = 0
+    answer = decode(API_VERSIONS.response(version), frame)
+    if answer.error_code and version:
+        raise MalformedFrame(f"ApiVersions was answered with error {int(answer.error_code)}")
+    return Versions({entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys})

@@ -1,0 +1,114 @@
+"""Small questions about one partition, each answered by its leader and asked again where the leader moved.
+
+All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_leader` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from mirror.errors import BrokerError
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.wire.protocol import (
+    DELETE_RECORDS,
+    DESCRIBE_PRODUCERS,
+    INIT_PRODUCER_ID,
+    LEADER_EPOCH,
+    LIST_OFFSETS,
+)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+_CONSUMER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What a partition's leader remembers of one producer (KIP-664)."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+
+
+async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, isolation: int = READ_UNCOMMITTED) -> int:
+    """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable offset when committed."""
+
+    def build(version: int, epoch: int) -> Any:
+        schema = LIST_OFFSETS.schema(version, "request")
+        part = schema.ListOffsetsPartition(partition_index=partition.index, current_leader_epoch=epoch, timestamp=when)
+        topics = (schema.ListOffsetsTopic(name=partition.topic, partitions=(part,)),)
+        late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
+        return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
+
+    part = await cluster.call_leader(
+        partition, LIST_OFFSETS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="ListOffsets"
+    )
+    return int(part.offset)
+
+
+async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
+    """The log end offset: the next one the leader will give out, whether or not its followers have caught up.
+
+    ListOffsets tells a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch tells the true end
+    (Kafka `Partition.lastOffsetForLeaderEpoch`); where it is undefined, the log holds nothing newer than the high watermark.
+    """
+
+    def build(version: int, epoch: int) -> Any:
+        schema = LEADER_EPOCH.schema(version, "request")
+        part = schema.OffsetForLeaderPartition(partition=partition.index, current_leader_epoch=epoch, leader_epoch=epoch)
+        topics = (schema.OffsetForLeaderTopic(topic=partition.topic, partitions=(part,)),)
+        return schema.OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+
+    part = await cluster.call_leader(
+        partition, LEADER_EPOCH, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="OffsetForLeaderEpoch"
+    )
+    return max(int(part.end_offset), await list_offset(cluster, partition, LATEST))
+
+
+async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Producer, ...]:
+    """The producers that the leader remembers, the idempotent ones only: nothing is kept for records without a producer id."""
+
+    def build(version: int, epoch: int) -> Any:
+        schema = DESCRIBE_PRODUCERS.schema(version, "request")
+        topics = (schema.TopicRequest(name=partition.topic, partition_indexes=(partition.index,)),)
+        return schema.DescribeProducersRequest(topics=topics)
+
+    part = await cluster.call_leader(
+        partition, DESCRIBE_PRODUCERS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="DescribeProducers"
+    )
+    return tuple(Producer(p.producer_id, p.producer_epoch, p.last_sequence) for p in part.active_producers)
+
+
+async def delete_records(cluster: Cluster, partition: TopicPartition, before: int) -> int:
+    """Delete every record below `before`, at most up to the high watermark; the new log start."""
+
+    def build(version: int, epoch: int) -> Any:
+        schema = DELETE_RECORDS.schema(version, "request")
+        part = schema.DeleteRecordsPartition(partition_index=partition.index, offset=before)
+        topics = (schema.DeleteRecordsTopic(name=partition.topic, partitions=(part,)),)
+        return schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=CALL_TIMEOUT))
+
+    part = await cluster.call_leader(
+        partition, DELETE_RECORDS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="DeleteRecords"
+    )
+    return int(part.low_watermark)
+
+
+async def init_producer_id(cluster: Cluster, node: int) -> tuple[int, int]:
+    """A fresh producer id and its epoch, from any broker.
+
+    Raises BrokerError, with code 14 for a moment after a broker's start; ConnectionLost.
+    """
+    version = (await cluster.connection(node)).version(INIT_PRODUCER_ID)
+    known = {"producer_id": -1, "producer_epoch": -1} if version >= 3 else {}
+    answer = await cluster.call(
+        node, INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=timedelta(seconds=60), **known
+    )
+    if answer.error_code:
+        raise BrokerError(int(answer.error_code), answer.error_code.name, f"{cluster}: InitProducerId")
+    return int(answer.producer_id), int(answer.producer_epoch)
