@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -72,12 +73,22 @@ class _Keeper:
 class Pipeline:
     """The partitions of one lane between two clusters."""
 
-    def __init__(self, flow: str, source: Cluster, target: Cluster, assignments: Sequence[Assignment], memory_bytes: int) -> None:
+    def __init__(
+        self,
+        flow: str,
+        source: Cluster,
+        target: Cluster,
+        assignments: Sequence[Assignment],
+        memory_bytes: int,
+        so_far: Mapping[TopicPartition, Tally] | None = None,
+    ) -> None:
+        """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from."""
         share = min(_LARGEST, max(_SMALLEST, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._writer = Writer(target, self._changed, self._spawn, share)
+        self._writer.tallies.update(deepcopy(dict(so_far or {})))
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share)
 
     async def run(self, deadline: float) -> None:
@@ -125,6 +136,11 @@ class Pipeline:
         """Where every partition stands now."""
         now = int(time.time() * 1000)
         return [self._figures_of(keeper, instance, now) for keeper in self._keepers.values()]
+
+    @property
+    def tallies(self) -> Mapping[TopicPartition, Tally]:
+        """What was acknowledged for each source partition (L2)."""
+        return self._writer.tallies
 
     @property
     def _assignments(self) -> list[Assignment]:
@@ -262,5 +278,3 @@ class Pipeline:
             at_ms=now,
         )
 
-
-Report = Callable[[list[Figures]], None]

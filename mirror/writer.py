@@ -221,17 +221,17 @@ class Writer:
         sink.held -= len(out.raw.data)
         if sink.unsettled:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
-        elif ack.error in _NEVER:
-            detail = f"the target answered {ack.error.name} {ack.message}".rstrip()
+        elif ack.error_code in _NEVER:
+            detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             self._stopped(sink, self._refuse(sink, header.base_offset, detail, "Compare the two topics' configurations"))
-        elif ack.error in DENIED:
+        elif ack.error_code in DENIED:
             where = (sink.source.topic, sink.source.index, header.base_offset)
-            stop = PartitionStop(State.DENIED, *where, f"the target answered {ack.error.name}", f"Grant WRITE on topic {sink.target.topic}")
+            stop = PartitionStop(State.DENIED, *where, f"the target answered {ack.error_code.name}", f"Grant WRITE on topic {sink.target.topic}")
             self._stopped(sink, stop)
-        elif ack.error:
+        elif ack.error_code:
             sink.doubted.append(out)
-            sink.doubtful = ack.error in _DOUBTFUL
-            self._unsettle(sink, f"the target answered {ack.error.name}")
+            sink.doubtful = ack.error_code in _DOUBTFUL
+            self._unsettle(sink, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != header.base_offset:  # W4
             self._stopped(sink, contended(sink, header.base_offset, f"a batch landed at offset {ack.base_offset}"))
         else:

@@ -13,8 +13,8 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -58,15 +58,27 @@ class Topic:
     leaders: Mapping[int, Leader]
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a cluster is and how to talk to it. Pickles: lanes carry it."""
+
+    alias: str
+    bootstrap: tuple[tuple[str, int], ...]
+    security: Security = field(default_factory=Plaintext)
+
+    def __str__(self) -> str:
+        return f"cluster {self.alias} ({','.join(f'{host}:{port}' for host, port in self.bootstrap)})"
+
+
 class Cluster:
     """Use as an async context manager, inside one event loop."""
 
-    def __init__(self, alias: str, bootstrap: Sequence[tuple[str, int]], security: Security | None = None) -> None:
-        self.alias = alias
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self.cluster_id: str | None = None
         self.topics: dict[str, Topic] = {}
-        self._bootstrap = tuple(bootstrap)
-        self._security = security or Plaintext()
+        self._bootstrap = endpoint.bootstrap
+        self._security = endpoint.security
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -89,7 +101,7 @@ class Cluster:
         self._connections.clear()
 
     def __str__(self) -> str:
-        return f"cluster {self.alias} ({','.join(f'{host}:{port}' for host, port in self._bootstrap)})"
+        return str(self.endpoint)
 
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
@@ -214,6 +226,8 @@ class Cluster:
         deadline = time.monotonic() + timeout
         backoff = Backoff()
         problem = "no leader"
+        if self.leader(partition).node < 0:
+            await self.refresh((partition.topic,), timeout)
         while True:
             leader = self.leader(partition)
             if leader.node >= 0:

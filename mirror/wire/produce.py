@@ -26,7 +26,7 @@ class Ack:
     """One partition's part of a produce answer."""
 
     partition: TopicPartition
-    error: Any
+    error_code: Any
     message: str
     base_offset: int
 
@@ -63,7 +63,7 @@ def read_produce(answer: Any, topic_ids: Mapping[str, uuid.UUID | None]) -> Iter
             details += [error.batch_index_error_message or "" for error in part.record_errors[:1]]
             yield Ack(
                 partition=TopicPartition(name, part.index),
-                error=part.error_code,
+                error_code=part.error_code,
                 message=" ".join(filter(None, details)),
                 base_offset=part.base_offset,
             )

@@ -1,0 +1,95 @@
+"""The `mirror` command. Each command does one thing, says what it did, and ends with an exit code that a script can act on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from mirror import config
+from mirror.errors import ExitCode, MirrorError
+from mirror.observe import logs
+
+app = typer.Typer(
+    name="mirror",
+    help="Copies topics between Apache Kafka clusters without decompressing them: same bytes, same offsets, exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def run(
+    config_file: ConfigFile,
+    once: Annotated[bool, typer.Option("--once", help="Copy up to the source's ends of now, then exit.")] = False,
+    until_caught_up: Annotated[bool, typer.Option("--until-caught-up", help="Exit when every partition has caught up.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Mirror topics until stopped.
+
+    Example: mirror run configs/quickstart.yaml --once
+    """
+    from mirror.commands.run import run_flow
+
+    logs.configure(json=as_json)
+    raise typer.Exit(run_flow(config.load(config_file), once=once, until_caught_up=until_caught_up))
+
+
+embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
+app.add_typer(embedded, name="embedded")
+
+
+@embedded.command("up")
+def embedded_up(
+    name: Annotated[str, typer.Argument(help="A name for the cluster.")] = "kafka",
+    nodes: Annotated[int, typer.Option(min=1, max=3, help="Brokers in the cluster.")] = 1,
+) -> None:
+    """Start a cluster that stays up when this command ends; prints its bootstrap address.
+
+    Example: mirror embedded up eu --nodes 3
+    """
+    from mirror.embedded import byhand
+
+    print(byhand.up(name, nodes).bootstrap)
+
+
+@embedded.command("down")
+def embedded_down(name: Annotated[str, typer.Argument(help="The cluster's name, or all.")] = "all") -> None:
+    """Stop a cluster, or all, and remove their data.
+
+    Example: mirror embedded down eu
+    """
+    from mirror.embedded import byhand
+
+    for ended in byhand.down(name):
+        print(f"{ended} is down")
+
+
+@embedded.command("list")
+def embedded_list(as_json: Json = False) -> None:
+    """Show the clusters that were started by hand.
+
+    Example: mirror embedded list --json
+    """
+    from mirror.commands.tables import clusters
+    from mirror.embedded import byhand
+
+    clusters(byhand.standing(), as_json)
+
+
+def main() -> NoReturn:
+    """Run the command line; an error of ours becomes one message and its exit code, anything else is a bug and shows its trace."""
+    try:
+        app()
+    except MirrorError as error:
+        print(f"mirror: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(ExitCode.DONE)

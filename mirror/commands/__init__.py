@@ -1,0 +1,1 @@
+"""What each command shows: progress, tables, JSON. The work itself is done elsewhere."""

@@ -1,0 +1,116 @@
+"""`mirror run`: prepare the flow, start Spark, and show how it goes until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mirror.config import Settings
+from mirror.errors import ExitCode
+from mirror.observe import logs
+from mirror.observe.figures import Figures, Totals
+from mirror.wire.cluster import TopicPartition
+
+LINE_SECONDS = 10.0
+
+
+def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> ExitCode:
+    """Run the flow to its end; the exit code. Raises MirrorError."""
+    from mirror.spark.prepare import prepare  # late: a wrong option or configuration should not wait for PySpark's import
+    from mirror.spark.session import open_context
+    from mirror.spark.supervisor import Supervisor
+
+    log = logs.get("mirror.run")
+    flow = prepare(settings, once=once, until_caught_up=until_caught_up)
+    log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), lanes=flow.lanes)
+    context = open_context(settings.spark, flow.name, flow.lanes)
+    log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
+    try:
+        with _watching(flow.name) as watch:
+            outcome = asyncio.run(Supervisor(context, flow, watch.show).run())
+    finally:
+        context.stop()
+    totals = Totals.of(outcome.figures.values())
+    log.info(
+        "flow_ended",
+        flow=flow.name,
+        exit_code=int(outcome.exit_code),
+        partitions=totals.partitions,
+        stopped=totals.stopped,
+        records=totals.records,
+        batches=totals.batches,
+        bytes=totals.bytes,
+        lag_records=totals.lag_records,
+        verdicts=dict(totals.verdicts),
+    )
+    if outcome.contended:
+        log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="CONTENDED")
+    if outcome.unreachable:
+        log.error("flow_waits_in_vain", flow=flow.name, reason=outcome.unreachable)
+    return outcome.exit_code
+
+
+class _Watch(AbstractContextManager["_Watch"]):
+    """Shows figures as they come: a progress bar on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, flow: str, console: Console | None) -> None:
+        self._flow, self._log = flow, logs.get("mirror.run")
+        self._shown_at = time.monotonic()
+        self._bar = (
+            Progress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("records  {task.fields[rate]:.1f} MB/s  {task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=console,
+            )
+            if console
+            else None
+        )
+        self._task = self._bar.add_task(flow, total=None, rate=0.0, note="") if self._bar else None
+        self._before = (time.monotonic(), 0)
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, figures: Mapping[TopicPartition, Figures]) -> None:
+        """Called about once a second."""
+        totals = Totals.of(figures.values())
+        now = time.monotonic()
+        then, bytes_then = self._before
+        rate = max(0, totals.bytes - bytes_then) / max(now - then, 1e-3) / 1e6
+        self._before = (now, totals.bytes)
+        states = " ".join(f"{count} {state}" for state, count in sorted(totals.states.items()))
+        if self._bar is not None and self._task is not None:
+            done = totals.records
+            self._bar.update(self._task, completed=done, total=done + totals.lag_records, rate=rate, note=states)
+        elif now - self._shown_at >= LINE_SECONDS:
+            self._shown_at = now
+            self._log.info(
+                "mirroring",
+                flow=self._flow,
+                records=totals.records,
+                lag_records=totals.lag_records,
+                mb_per_s=round(rate, 1),
+                states=states,
+            )
+
+
+def _watching(flow: str) -> _Watch:
+    return _Watch(flow, Console(stderr=True) if sys.stderr.isatty() else None)

@@ -1,0 +1,195 @@
+"""One embedded broker: a KRaft node that is controller and broker at once, in a folder of its own.
+
+Settings differ from the published defaults only where a small throw-away cluster needs it: internal topics with few
+partitions and no more replicas than nodes, no waiting for a group's first members, no topic created by a typing
+mistake, a small cleaner
+buffer, and a killed broker may come back after 3 s instead of 9.
+
+Half of a broker's start is loading classes. The first broker to stop leaves an archive of them beside the jars (AppCDS)
+that halves the start of all later ones; Java ignores it by itself when the jars are not those it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from mirror.embedded.jars import RESOURCES, jars_folder, java, locked
+from mirror.embedded.process import Identity
+from mirror.errors import EmbeddedError
+
+Jit = Literal["quick", "full"]
+Config = Mapping[str, str | int | bool]
+
+#: `quick` compiles lightly and starts soonest; `full` is for measuring: the collector and heap a published broker
+#: starts with.
+JIT_FLAGS: Final[Mapping[Jit, tuple[str, ...]]] = {
+    "quick": ("-Xmx384m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    "full": ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+}
+#: Seconds that a broker has to stop by itself before it is killed.
+GRACE_S: Final = 10.0
+GUARD: Final = Path(__file__).with_name("guard.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What every node of a cluster is started with."""
+
+    classpath: str
+    jit: Jit
+    detached: bool
+    temporary: bool
+
+    def command(self, folder: Path, *rest: str) -> list[str]:
+        """A Java command line that keeps everything it writes in `folder`."""
+        files = [f"-Djava.io.tmpdir={folder}", f"-Dlog4j2.configurationFile={RESOURCES / 'log4j2.properties'}"]
+        return [java(), *JIT_FLAGS[self.jit], "-XX:-UsePerfData", "-Xlog:disable", *files, "-cp", self.classpath, *rest]
+
+    @property
+    def archive(self) -> Path:
+        """Where the class archive for this Java and these jars is, or will be."""
+        binary = Path(java()).resolve()
+        key = hashlib.sha256(f"{binary} {binary.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+        return jars_folder() / f"classes-{key}.jsa"
+
+
+class Node:
+    """`id` counts from 0, as in `Cluster.nodes`; `port` is on 127.0.0.1; `log` is all that the process writes."""
+
+    def __init__(self, node_id: int, port: int, controller_port: int, folder: Path, runtime: Runtime) -> None:
+        self.id, self.port, self.controller_port, self.folder = node_id, port, controller_port, folder
+        self._runtime = runtime
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._process: Identity | None = None
+
+    @cached_property
+    def log(self) -> Path:
+        """The file with the broker's output; quiet unless something is wrong."""
+        return self.folder / "broker.log"
+
+    @property
+    def running(self) -> Identity:
+        """The broker's process. Raises EmbeddedError when none runs."""
+        if self._process is None or not self._process.alive:
+            raise EmbeddedError(f"node {self.id} does not run; its log is {self.log}")
+        return self._process
+
+    @property
+    def java_pid(self) -> int:
+        """The process id of the broker that runs now. Raises EmbeddedError when none does."""
+        return self.running.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while the broker's process runs or is suspended."""
+        return self._process is not None and self._process.alive
+
+    def write_settings(self, voters: Sequence[Node], config: Config) -> None:
+        """Makes the node's folder with its `server.properties`."""
+        self.folder.mkdir(parents=True)
+        text = "".join(f"{key}={_text(value)}\n" for key, value in (self._settings(voters) | dict(config)).items())
+        self._properties.write_text(text, encoding="utf-8")
+
+    def format(self, cluster_id: str) -> subprocess.Popen[bytes]:
+        """Starts Kafka's own storage tool on the node's folder."""
+        tool = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(self._properties))
+        with self.log.open("ab") as log:
+            command = self._runtime.command(self.folder, *self._shared_classes(), *tool)
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def launch(self) -> None:
+        """Starts the broker's process behind its guard. Raises EmbeddedError."""
+        runtime = self._runtime
+        classes = self._shared_classes(record=self.id == 0 and not runtime.detached)
+        broker = runtime.command(self.folder, *classes, "kafka.Kafka", str(self._properties))
+        bound = ["bound", str(GRACE_S), str(self.folder) if runtime.temporary else ""]
+        command = [sys.executable, "-S", "-E", str(GUARD), *(["detached"] if runtime.detached else bound), *broker]
+        with self.log.open("ab") as log:
+            guard = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        self._guard = guard
+        assert guard.stdout is not None
+        with guard.stdout as reported:
+            pid = reported.readline()
+        self._process = Identity.of(int(pid)) if pid else None
+        if runtime.detached or self._process is None:
+            self.let_go()
+        if self._process is None:
+            raise EmbeddedError(f"node {self.id} ended at once:\n{self.tail()}")
+
+    def let_go(self) -> None:
+        """Waits for the guard of a broker that has ended."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            assert guard.stdin is not None
+            guard.stdin.close()
+            self._keep_classes(guard.wait())
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the broker, if it runs."""
+        if self._process is not None:
+            self._process.send(number)
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of the log."""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
+
+    @property
+    def _properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def _fresh_archive(self) -> Path:
+        return self.folder / "classes.jsa"
+
+    def _shared_classes(self, *, record: bool = False) -> tuple[str, ...]:
+        if self._runtime.archive.exists():
+            return (f"-XX:SharedArchiveFile={self._runtime.archive}",)
+        return (f"-XX:ArchiveClassesAtExit={self._fresh_archive}",) if record else ()
+
+    def _keep_classes(self, exit_status: int) -> None:
+        # Written as the process ends, so it is whole only if SIGTERM ended it and nothing cut that short.
+        if exit_status == 128 + signal.SIGTERM and self._fresh_archive.exists():
+            archive = self._runtime.archive
+            with locked(archive.with_suffix(".lock")):
+                scratch = archive.with_suffix(".part")
+                shutil.copyfile(self._fresh_archive, scratch)
+                scratch.replace(archive)
+
+    def _settings(self, voters: Sequence[Node]) -> dict[str, str | int | bool]:
+        replicas = min(3, len(voters))
+        internal: dict[str, str | int | bool] = {}
+        for prefix in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+            internal |= {f"{prefix}.num.partitions": 4, f"{prefix}.replication.factor": replicas}
+        return internal | {
+            "process.roles": "broker,controller",
+            "node.id": self.id,
+            "controller.quorum.voters": ",".join(f"{node.id}@127.0.0.1:{node.controller_port}" for node in voters),
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "transaction.state.log.min.isr": min(2, replicas),
+            "share.coordinator.state.topic.min.isr": min(2, replicas),
+            "broker.session.timeout.ms": 3000,
+            "broker.heartbeat.interval.ms": 500,
+            "group.initial.rebalance.delay.ms": 0,
+            "auto.create.topics.enable": False,
+            "log.cleaner.dedupe.buffer.size": 16 << 20,
+        }
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,119 @@
+"""The live figures of one partition, as a lane reports them every second.
+
+They travel as JSON on the flow's compacted topic, keyed by target partition: the newest report of each partition is
+what remains there, and `status` works from anywhere. Reading ignores keys it does not know, so that an older `status`
+can watch a newer mirror.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+
+from mirror.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One partition, now.
+
+    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
+    last seen. `lag_ms`: age of the oldest record not copied yet, None if unknown. `records`, `batches`, `bytes` and
+    `verdicts` (keyed `VERDICT/reason`) count since this instance started. `at_ms`: wall clock of the report, Unix ms.
+    """
+
+    flow: str
+    instance: str
+    topic: str
+    partition: int
+    target_topic: str
+    state: State
+    detail: str = ""
+    next_offset: int
+    log_end: int
+    lag_records: int
+    lag_ms: int | None = None
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    at_ms: int
+
+    def key(self) -> builtins.bytes:
+        """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""
+        return f"state/{self.target_topic}/{self.partition}".encode()
+
+    def to_json(self) -> builtins.bytes:
+        """The record value."""
+        return json.dumps({**asdict(self), "verdicts": dict(self.verdicts)}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: builtins.bytes) -> Figures:
+        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
+        try:
+            found = json.loads(data)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        except RecursionError as error:
+            raise ValueError("figures are nested too deeply") from error
+        if not isinstance(found, dict):
+            raise ValueError("figures must be a JSON object")
+        values = {name: found[name] for name in _KINDS if name in found}
+        for name, value in values.items():
+            if not _is(value, _KINDS[name]):
+                raise ValueError(f"figures: {name} is {value!r}")
+        if not all(_is(count, (int,)) for count in values.get("verdicts", {}).values()):
+            raise ValueError("figures: verdicts must be counts")
+        if absent := _REQUIRED - values.keys():
+            raise ValueError(f"figures lack {', '.join(sorted(absent))}")
+        return cls(**{**values, "state": State(values["state"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The figures of several partitions together; `lag_ms` is the worst one known."""
+
+    partitions: int
+    states: Mapping[State, int]
+    stopped: int
+    lag_records: int
+    lag_ms: int | None
+    records: int
+    batches: int
+    bytes: int
+    verdicts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, figures: Iterable[Figures]) -> Totals:
+        """Add up one report per partition."""
+        every = list(figures)
+        verdicts: Counter[str] = Counter()
+        for one in every:
+            verdicts.update(one.verdicts)
+        return cls(
+            partitions=len(every),
+            states=Counter(one.state for one in every),
+            stopped=sum(one.state.is_stop for one in every),
+            lag_records=sum(one.lag_records for one in every),
+            lag_ms=max((one.lag_ms for one in every if one.lag_ms is not None), default=None),
+            records=sum(one.records for one in every),
+            batches=sum(one.batches for one in every),
+            bytes=sum(one.bytes for one in every),
+            verdicts=verdicts,
+        )
+
+
+_TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
+_COUNTS = ("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "at_ms")
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(_TEXTS, (str,)),
+    **dict.fromkeys(_COUNTS, (int,)),
+    "lag_ms": (int, type(None)),
+    "verdicts": (dict,),
+}
+_REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}
+
+
+def _is(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -1,0 +1,129 @@
+"""The flow's journal: the compacted topic `mirror.<flow>.offsets` on the target, with one record for each thing worth knowing later.
+
+    key                        value (JSON)
+    owner                      which process runs the flow; a newer owner ends an older one
+    topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
+    state/<topic>/<partition>  live figures, every second
+
+Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so they go without a producer id; a
+repeated state is the same state. Encoding and decoding are kio's.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from kio.records.readers import read_batch
+from kio.records.schema import NewRecordBatch, Record
+from kio.records.writers import write_new_batch
+from kio.serial.errors import SerialError
+from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
+
+from mirror.batch.header import split
+from mirror.errors import MalformedBatch
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.fetch import fetch_at
+from mirror.wire.produce import Ack, produce_request, read_produce
+from mirror.wire.protocol import PRODUCE
+from mirror.wire.queries import EARLIEST, LATEST, list_offset
+
+OWNER = b"owner"
+_READ_BYTES = 4 * 1024 * 1024
+
+
+def journal_topic(flow: str) -> str:
+    """The name of the flow's topic on the target."""
+    return f"mirror.{flow}.offsets"
+
+
+class Entry(NamedTuple):
+    """One record of the journal."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Journal:
+    """The journal of one flow. The topic must exist."""
+
+    cluster: Cluster
+    flow: str
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The journal is one partition, so its order is the order of events."""
+        return TopicPartition(journal_topic(self.flow), 0)
+
+    async def append(self, entries: Sequence[tuple[bytes, bytes]]) -> int:
+        """Append keys and values as one batch; the offset of the first.
+
+        Raises ClusterUnreachable, AccessDenied, BrokerError.
+        """
+        batch = encode(entries)
+        partition = self.partition
+        topic_ids = {partition.topic: self.cluster.topic_id(partition.topic)}
+
+        def build(version: int, epoch: int) -> Any:
+            topic_ids[partition.topic] = self.cluster.topic_id(partition.topic)
+            return produce_request(version, {partition: (batch,)}, topic_ids)
+
+        def read(answer: Any) -> Any:
+            return next(read_produce(answer, topic_ids))
+
+        ack: Ack = await self.cluster.call_leader(partition, PRODUCE, build=build, read=read, doing="append to the journal")
+        return ack.base_offset
+
+    async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:
+        """Every entry from `offset` (the start where None) to the end of now, and the offset to go on from."""
+        at = await list_offset(self.cluster, self.partition, EARLIEST) if offset is None else offset
+        end = await list_offset(self.cluster, self.partition, LATEST)
+        found: list[Entry] = []
+        while at < end:
+            fetched = await fetch_at(self.cluster, self.partition, at, max_bytes=_READ_BYTES)
+            entries, following = decode(fetched.records)
+            found += (entry for entry in entries if entry.offset >= at)
+            at = max(following, at + 1) if fetched.records else end
+        return found, at
+
+    async def latest(self) -> dict[bytes, bytes]:
+        """The newest value of every key."""
+        entries, _ = await self.read()
+        newest = {entry.key: entry.value for entry in entries}
+        return {key: value for key, value in newest.items() if value is not None}
+
+
+def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """One batch, uncompressed, without a producer id, as a producer sends it."""
+    now = TZAwareMicros.parse(datetime.now(UTC).replace(microsecond=0))
+    records = tuple(
+        Record(attributes=i8(0), timestamp=now, offset=i64(index), key=key, value=value, headers=())
+        for index, (key, value) in enumerate(entries)
+    )
+    sink = io.BytesIO()
+    write_new_batch(
+        sink,
+        NewRecordBatch(
+            producer_id=i64(-1), producer_epoch=i16(-1), base_sequence=i32(-1), attributes=i16(0), records=records
+        ),
+    )
+    return sink.getvalue()
+
+
+def decode(records: memoryview) -> tuple[list[Entry], int]:
+    """The entries of a record set, and the offset after it. Raises MalformedBatch."""
+    entries: list[Entry] = []
+    following = 0
+    for raw in split(records):
+        try:
+            batch, _ = read_batch(bytes(raw.data), 0)
+        except (SerialError, ValueError) as problem:
+            raise MalformedBatch(f"not a batch of the journal: {problem}", 0, raw.header.base_offset) from problem
+        entries += (Entry(record.offset, record.key or b"", record.value) for record in batch.records)
+        following = raw.header.next_offset
+    return entries, following

@@ -1,0 +1,1 @@
+"""Decisions as pure functions: which topics, under which rules, in which lanes. Values in, values out."""

@@ -1,0 +1,169 @@
+"""What the target's configs mean for one topic pair: the rules the classifier follows, and what preflight has to say.
+
+Config values are the strings of DescribeConfigs. For a key that a broker does not know, Kafka's behaviour before the
+key existed holds. Each finding says what to change; *refuse* means that copying would fail or lose data, *advise* that
+it works and costs something the user should know about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from mirror.policy.selection import TopicPair
+
+Offsets = Literal["preserve", "translate"]
+
+NO_LIMIT = 2**63 - 1
+CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+_DEFAULT_MAX_MESSAGE = 1_048_588
+_DEFAULT_SEGMENT = 1 << 30
+_DEFAULT_RETENTION_MS = 604_800_000
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    REFUSE = "refuse"
+    ADVISE = "advise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing preflight noticed. `topic` is the target's name, or empty when it concerns the whole flow."""
+
+    severity: Severity
+    topic: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.text}" if self.topic else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the classifier knows besides a batch's header; one value per partition pair.
+
+    `producer_id`: the writer uses a producer id of its own. `codec`: the id the target recompresses to, None where it
+    keeps what it gets (`compression.type=producer`). `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far
+    ahead of and behind the broker's clock a record may be, in ms.
+    """
+
+    offsets: Offsets = "preserve"
+    producer_id: bool = True
+    target_append_time: bool = False
+    max_message_bytes: int = _DEFAULT_MAX_MESSAGE
+    compacted: bool = False
+    codec: int | None = None
+    timestamp_after_max_ms: int = NO_LIMIT
+    timestamp_before_max_ms: int = NO_LIMIT
+
+    @classmethod
+    def from_configs(cls, target: Mapping[str, str], *, offsets: Offsets = "preserve") -> Rules:
+        """The rules that follow from the target topic's configs. `ValueError` for a value no Kafka has."""
+        skew = _number(target, "message.timestamp.difference.max.ms", NO_LIMIT)  # one limit both ways, before Kafka 3.6
+        compression = target.get("compression.type", "producer")
+        if compression != "producer" and compression not in CODEC_IDS:
+            raise ValueError(f"compression.type={compression} is not known to this version of mirror")
+        return cls(
+            offsets=offsets,
+            target_append_time=target.get("message.timestamp.type") == "LogAppendTime",
+            max_message_bytes=_number(target, "max.message.bytes", _DEFAULT_MAX_MESSAGE),
+            compacted="compact" in _policies(target),
+            codec=CODEC_IDS.get(compression),
+            timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),
+            timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
+        )
+
+
+def preflight(
+    source: Mapping[str, str],
+    target: Mapping[str, str],
+    pair: TopicPair,
+    *,
+    target_partitions: int,
+    target_replicas: int,
+) -> tuple[Finding, ...]:
+    """All there is to say about a pair whose target topic exists, from both topics' configs and the target's shape."""
+    refuse = list(_refusals(source, target, pair, target_partitions, target_replicas))
+    advise = list(_advice(source, target))
+    return (
+        *(Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in refuse),
+        *(Finding(severity=Severity.ADVISE, topic=pair.target, text=text) for text in advise),
+    )
+
+
+def _refusals(
+    source: Mapping[str, str], target: Mapping[str, str], pair: TopicPair, partitions: int, replicas: int
+) -> Iterator[str]:
+    rules = Rules.from_configs(target)
+    if partitions != pair.partitions:
+        more = "add partitions to it" if partitions < pair.partitions else "delete it, or mirror to another name"
+        yield f"has {partitions} partitions where {pair.source} has {pair.partitions}; {more}"
+    if rules.compacted and "compact" not in _policies(source):
+        yield (
+            "is compacted and its source is not: records without a key would be refused, others lost;"
+            " set cleanup.policy=delete"
+        )
+    largest = _number(source, "max.message.bytes", _DEFAULT_MAX_MESSAGE)
+    if rules.max_message_bytes < largest:
+        yield f"refuses batches that its source accepts; set max.message.bytes to {largest} or more"
+    if (segment := _number(target, "segment.bytes", _DEFAULT_SEGMENT)) < largest:
+        yield f"has segments of {segment} bytes, less than a batch may have; set segment.bytes to {largest} or more"
+    if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
+        yield (
+            f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail;"
+            " lower min.insync.replicas"
+        )
+    if not rules.target_append_time and rules.timestamp_before_max_ms < _kept_ms(source):
+        yield (
+            "refuses records older than message.timestamp.before.max.ms"
+            f" ({rules.timestamp_before_max_ms} ms), which its source still keeps; set it to {NO_LIMIT}"
+        )
+
+
+def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
+    rules = Rules.from_configs(target)
+    source_append_time = source.get("message.timestamp.type") == "LogAppendTime"
+    if rules.codec is not None:
+        yield (
+            f"compresses everything anew (compression.type={target['compression.type']}):"
+            " batches of another codec do not keep their bytes; set compression.type=producer"
+        )
+    if rules.target_append_time:
+        yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
+    elif source_append_time:
+        yield "its source stamps records on arrival: such batches must be rewritten to keep the times their readers saw"
+    if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
+        yield (
+            f"refuses records more than {rules.timestamp_after_max_ms} ms ahead of its clock;"
+            f" set message.timestamp.after.max.ms={NO_LIMIT}"
+        )
+    if "delete" in _policies(target):
+        if _kept_ms(target) < _kept_ms(source):
+            yield "deletes records that its source still keeps, old ones on arrival; set retention.ms as on the source"
+        if _kept_bytes(target) < _kept_bytes(source):
+            yield "keeps fewer bytes than its source, old records go on arrival; set retention.bytes as on the source"
+
+
+def _policies(configs: Mapping[str, str]) -> set[str]:
+    return {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
+
+
+def _kept_ms(configs: Mapping[str, str]) -> int:
+    """How long a record may live; unlimited where nothing is deleted by age."""
+    kept = _number(configs, "retention.ms", _DEFAULT_RETENTION_MS)
+    return NO_LIMIT if kept < 0 or "delete" not in _policies(configs) else kept
+
+
+def _kept_bytes(configs: Mapping[str, str]) -> int:
+    kept = _number(configs, "retention.bytes", -1)
+    return NO_LIMIT if kept < 0 or "delete" not in _policies(configs) else kept
+
+
+def _number(configs: Mapping[str, str], key: str, default: int) -> int:
+    text = configs.get(key)
+    return default if text is None else int(text)

@@ -1,0 +1,101 @@
+"""Which topics a flow mirrors, and to which names.
+
+Pure: the source's topics and the patterns in, a `Selection` out. What went wrong is part of the value (names that match
+nothing, two sources with one target name), because the planner reports everything together.
+
+Internal topics (`__consumer_offsets`, `__transaction_state`, ...) are never selected, whatever the patterns say:
+brokers refuse raw writes to them, and their contents mean nothing on another cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+INTERNAL_PREFIX = "__"
+_LITERAL = re.compile(r"[A-Za-z0-9._-]+")
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class Naming(Protocol):
+    """The target's name for a source topic."""
+
+    def target_of(self, topic: str) -> str: ...
+
+
+class Patterns(Protocol):
+    """What selection reads of the topic settings."""
+
+    @property
+    def include(self) -> Sequence[re.Pattern[str]]: ...
+
+    @property
+    def exclude(self) -> Sequence[re.Pattern[str]]: ...
+
+    @property
+    def naming(self) -> Naming: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPair:
+    """One mirrored topic; `partitions` is the number on the source."""
+
+    source: str
+    target: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """Several source topics that would become one target topic."""
+
+    target: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """`pairs` are safe to plan only when `missing`, `clashes` and `illegal` are empty; all are sorted by name.
+
+    `missing`: include patterns without special characters, so meant as a name, that no topic has.
+    `illegal`: source topics whose target name no broker would accept.
+    `internal`: topics that the patterns ask for and that are left out all the same.
+    """
+
+    pairs: tuple[TopicPair, ...]
+    missing: tuple[str, ...]
+    clashes: tuple[Clash, ...]
+    illegal: tuple[TopicPair, ...]
+    internal: tuple[str, ...]
+
+
+def selects(topic: str, patterns: Patterns) -> bool:
+    """True when the patterns ask for this topic, internal or not. Exclude wins."""
+    return any(p.fullmatch(topic) for p in patterns.include) and not any(p.fullmatch(topic) for p in patterns.exclude)
+
+
+def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
+    """Choose among `topics` (name to number of partitions)."""
+    wanted = sorted(topic for topic in topics if selects(topic, patterns))
+    pairs = [
+        TopicPair(source=topic, target=patterns.naming.target_of(topic), partitions=topics[topic])
+        for topic in wanted
+        if not topic.startswith(INTERNAL_PREFIX)
+    ]
+    by_target: dict[str, list[str]] = {}
+    for pair in pairs:
+        by_target.setdefault(pair.target, []).append(pair.source)
+    return Selection(
+        pairs=tuple(pairs),
+        missing=tuple(sorted({p.pattern for p in patterns.include if _names_nothing(p, topics)})),
+        clashes=tuple(Clash(target=t, sources=tuple(s)) for t, s in sorted(by_target.items()) if len(s) > 1),
+        illegal=tuple(pair for pair in pairs if not _LEGAL_NAME.fullmatch(pair.target) or pair.target in (".", "..")),
+        internal=tuple(topic for topic in wanted if topic.startswith(INTERNAL_PREFIX)),
+    )
+
+
+def _names_nothing(pattern: re.Pattern[str], topics: Mapping[str, int]) -> bool:
+    is_name = _LITERAL.fullmatch(pattern.pattern) is not None
+    return is_name and not any(pattern.fullmatch(topic) for topic in topics)

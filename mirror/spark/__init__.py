@@ -1,0 +1,6 @@
+"""The engine: the only place that knows Spark.
+
+session      a SparkContext with our settings       relay       what a Spark task does with a lane
+supervisor   epochs on the driver                   daemon      forks ready workers
+plan         partitions to lanes                    stopmark    how the driver ends an epoch early
+"""

@@ -1,0 +1,40 @@
+"""Partitions to lanes: what the driver decides anew for every epoch (pure)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mirror.pipeline import Assignment
+from mirror.policy.packing import Load, pack
+from mirror.wire.cluster import Leader, TopicPartition
+from mirror.writer import Tally
+
+#: A lane is one Python process and one core at most; more lanes than this only help on a Spark cluster.
+_MOST_BY_DEFAULT: Final = 8
+
+
+def lane_count(wanted: int | None, partitions: int) -> int:
+    """How many lanes: what the configuration says, else one for each core; never more than partitions."""
+    return max(1, min(partitions, wanted or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)))
+
+
+def lanes_of(
+    assignments: Sequence[Assignment],
+    leaders: Mapping[TopicPartition, Leader],
+    tallies: Mapping[TopicPartition, Tally],
+    lanes: int,
+) -> list[tuple[Assignment, ...]]:
+    """Assignments packed by source leader and by what each partition has moved so far."""
+    by_source = {assignment.source: assignment for assignment in assignments}
+    loads = [
+        Load(
+            topic=source.topic,
+            partition=source.index,
+            leader=leaders.get(source, Leader(-1, -1)).node,
+            weight=1 + tallies.get(source, Tally()).bytes,
+        )
+        for source in by_source
+    ]
+    return [tuple(by_source[TopicPartition(load.topic, load.partition)] for load in lane) for lane in pack(loads, lanes)]

@@ -1,0 +1,56 @@
+"""From a configuration to a flow that can run: preflight, the target's topics, the rules of each partition."""
+
+from __future__ import annotations
+
+from mirror.admin.client import Admin
+from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.config import ClusterSettings, Settings
+from mirror.observe import logs
+from mirror.pipeline import Assignment
+from mirror.spark.plan import lane_count
+from mirror.spark.supervisor import Flow
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+_MEGABYTE = 1 << 20
+
+
+def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = False) -> Flow:
+    """Check both clusters, create what is missing on the target, and say what to mirror.
+
+    Raises PreflightError, ClusterUnreachable, AccessDenied.
+    """
+    log = logs.get("mirror.preflight")
+    source, target = Admin(settings.source), Admin(settings.target)
+    plan = plan_topics(source, target, settings)
+    plan.raise_refusals()
+    for finding in plan.findings:
+        log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
+    apply(target, plan)
+    ensure_flow_topic(target, settings.flow)
+    rules = rules_of(target, plan.pairs, settings.topics.offsets)
+    assignments = tuple(
+        Assignment(
+            source=TopicPartition(pair.source, index),
+            target=TopicPartition(pair.target, index),
+            topic_id=plan.source_topics[pair.source].topic_id,
+            rules=rules[pair.target],
+        )
+        for pair in plan.pairs
+        for index in range(pair.partitions)
+    )
+    return Flow(
+        name=settings.flow,
+        source=endpoint(settings.source),
+        target=endpoint(settings.target),
+        assignments=assignments,
+        lanes=lane_count(settings.spark.lanes, len(assignments)),
+        epoch_seconds=settings.spark.epoch_s,
+        memory_bytes=settings.limits.memory_mb * _MEGABYTE,
+        once=once,
+        until_caught_up=until_caught_up,
+    )
+
+
+def endpoint(settings: ClusterSettings) -> Endpoint:
+    """A configured cluster as the wire knows it."""
+    return Endpoint(settings.alias, settings.bootstrap)

@@ -1,0 +1,108 @@
+"""What a Spark task does: run one lane until its epoch ends, and return a receipt for each partition.
+
+The rows that Spark moves are lanes and receipts; record batches go from socket to socket inside this process. A lane is crash-only: killed at any point, its next
+attempt finds the position in the target's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mirror.errors import ClusterError, WireError
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal
+from mirror.pipeline import Assignment, Pipeline
+from mirror.spark.stopmark import MarkAddress, watch
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.cluster import Cluster as WireCluster
+from mirror.writer import Tally
+
+REPORT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others."""
+
+    flow: str
+    instance: str
+    number: int
+    source: Endpoint
+    target: Endpoint
+    assignments: tuple[Assignment, ...]
+    deadline: float
+    memory_bytes: int
+    stop_mark: MarkAddress
+    so_far: Mapping[TopicPartition, Tally]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of one partition in one epoch: where it stands, and the tally to go on from."""
+
+    figures: Figures
+    tally: Tally
+
+
+def relay(lanes: Iterator[Lane]) -> Iterator[Receipt]:
+    """For `RDD.mapPartitions`."""
+    for lane in lanes:
+        yield from asyncio.run(run_lane(lane))
+
+
+async def run_lane(lane: Lane) -> list[Receipt]:
+    """Run one lane to its end.
+
+    Raises ClusterUnreachable and AccessDenied where a cluster cannot be used from here at the start; Spark then tries again.
+    """
+    async with WireCluster(lane.source) as source, WireCluster(lane.target) as target:
+        pipeline = Pipeline(lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far)
+        marked = watch(lane.stop_mark, pipeline.finish)
+        reporting = asyncio.create_task(_report(lane, pipeline, Journal(target, lane.flow)))
+        try:
+            await pipeline.run(lane.deadline)
+        finally:
+            marked.cancel()
+            reporting.cancel()
+            await asyncio.wait([marked, reporting])
+        tallies = pipeline.tallies
+        figures = pipeline.figures(lane.instance)
+        with contextlib.suppress(ClusterError, WireError):  # the receipts carry the same to the driver
+            async with asyncio.timeout(1.0):
+                await _append(Journal(target, lane.flow), figures)
+        return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
+
+
+async def _report(lane: Lane, pipeline: Pipeline, journal: Journal) -> None:
+    """Live figures every second, of the partitions that moved and, now and then, of all."""
+    log = logs.get("mirror.relay")
+    told: dict[bytes, tuple[object, ...]] = {}
+    failing = False
+    rounds = 0
+    while True:
+        await asyncio.sleep(REPORT_SECONDS)
+        rounds += 1
+        figures = pipeline.figures(lane.instance)
+        moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]
+        try:
+            await _append(journal, moved)
+        except (ClusterError, WireError) as problem:  # the data does not depend on it: say so once, go on
+            if not failing:
+                log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
+            failing = True
+        else:
+            failing = False
+            told |= {f.key(): _standing(f) for f in moved}
+
+
+def _standing(figures: Figures) -> tuple[object, ...]:
+    return figures.state, figures.detail, figures.next_offset, figures.log_end
+
+
+async def _append(journal: Journal, figures: list[Figures]) -> None:
+    if figures:
+        await journal.append([(f.key(), f.to_json()) for f in figures])

@@ -1,0 +1,92 @@
+"""A SparkContext with the settings that lanes need, on this machine or under `spark-submit`.
+
+Decision: a SparkContext and not a SparkSession. The live lane moves no rows, so it pays neither the start of the SQL engine nor its memory. The JVM does almost nothing,
+hence the quick compiler and the serial collector.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+
+from mirror.config import SparkSettings
+from mirror.errors import ConfigError
+
+OLDEST_JAVA: Final = 17
+#: A lane that fails is tried this often within its epoch; the next epoch tries again.
+ATTEMPTS: Final = 4
+LOOPBACK: Final = "127.0.0.1"
+_SPARE_SLOTS: Final = 2
+
+
+def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext:
+    """Start, or join what `spark-submit` started. Raises ConfigError where Java is missing or too old, or slots are too few."""
+    check_java()
+    # Workers must run this interpreter: a python3 from PATH would not find our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    submitted = conf.get("spark.master")
+    master = local_master(submitted or settings.master, lanes)
+    defaults = {
+        "spark.app.name": f"mirror {flow}",
+        "spark.python.daemon.module": "mirror.spark.daemon",
+        "spark.task.maxFailures": str(ATTEMPTS),
+        "spark.speculation": "false",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the UI binds to it
+        defaults |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+            f"-Dlog4j2.configurationFile={Path(str(files('mirror.spark') / 'log4j2.properties')).as_uri()}",
+        }
+    for key, value in (defaults | dict(settings.conf)).items():
+        conf.setIfMissing(key, value)
+    conf.setMaster(master)
+    return SparkContext(conf=conf)
+
+
+def local_master(master: str, lanes: int) -> str:
+    """`master` with slots for every lane and two more, and retries, where it is a local one; another one as it is.
+
+    Lanes mostly wait on sockets, so there may be more of them than cores. Plain `local[N]` never tries a task again, hence `local[N,4]`.
+    Raises ConfigError for `local[N]` with N too small.
+    """
+    if not master.startswith("local"):
+        return master
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if match is None:
+        raise ConfigError(f"spark.master {master} is not one that mirror can extend: use local[*], local[N] or a cluster's address")
+    needed = lanes + _SPARE_SLOTS
+    if match[1] and match[1] != "*" and int(match[1]) < needed:
+        raise ConfigError(f"spark.master {master} has too few slots for {lanes} lanes: use local[*] or local[{needed}]")
+    slots = needed if match[1] in (None, "*") else int(match[1])
+    return f"local[{slots},{ATTEMPTS}]"
+
+
+def check_java() -> None:
+    """Raises ConfigError unless the Java that Spark will start is there and new enough."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    hint = "install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+    if java is None:
+        raise ConfigError(f"Spark needs Java {OLDEST_JAVA} or newer, and there is none {f'in JAVA_HOME {home}' if home else 'on the PATH'}: {hint}")
+    release = Path(java).resolve().parent.parent / "release"
+    text = release.read_text() if release.is_file() else subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    if found is None or int(found[1]) < OLDEST_JAVA:
+        raise ConfigError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is {found[1] if found else 'of unknown version'}: {hint}")

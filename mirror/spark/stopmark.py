@@ -1,0 +1,90 @@
+"""The stop mark: how the driver tells lanes, on any machine, to end their epoch now.
+
+Each lane holds a connection to the driver and reads from it; nothing is ever sent but its end. So a lane also stops when the driver dies,
+and no lane outlives its driver to write on behalf of nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+_TOKEN_BYTES: Final = 16
+_CONNECT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MarkAddress:
+    """Where lanes hold on to. The token keeps strangers from holding connections open."""
+
+    host: str
+    port: int
+    token: bytes
+
+
+class StopMark:
+    """The driver's side."""
+
+    def __init__(self, server: asyncio.Server, address: MarkAddress, lanes: set[asyncio.StreamWriter]) -> None:
+        self._server, self.address, self._lanes = server, address, lanes
+
+    @classmethod
+    async def open(cls, host: str) -> StopMark:
+        """Listen on a free port of `host`."""
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        lanes: set[asyncio.StreamWriter] = set()
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    known = hmac.compare_digest(await reader.readexactly(_TOKEN_BYTES), token)
+                if known:
+                    lanes.add(writer)
+                    await reader.read(1)  # until the lane ends
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                pass  # a stranger, or a lane that is gone: either way there is nobody to tell
+            finally:
+                lanes.discard(writer)
+                writer.close()
+
+        server = await asyncio.start_server(hold, host, 0)
+        return cls(server, MarkAddress(host, server.sockets[0].getsockname()[1], token), lanes)
+
+    def set(self) -> None:
+        """End the epoch: every lane, and every lane that has yet to connect."""
+        self._server.close()
+        for writer in tuple(self._lanes):
+            writer.close()
+
+    async def close(self) -> None:
+        """Set the mark, and wait until the port is free."""
+        self.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._server.wait_closed()
+
+
+async def until_marked(address: MarkAddress) -> None:
+    """Return when the mark is set or the driver is gone."""
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        try:
+            writer.write(address.token)
+            await reader.read(1)
+        finally:
+            writer.close()
+
+
+def watch(address: MarkAddress, marked: Callable[[], None]) -> asyncio.Task[None]:
+    """Call `marked` when the mark is set."""
+
+    async def wait() -> None:
+        await until_marked(address)
+        marked()
+
+    return asyncio.create_task(wait())

@@ -1,0 +1,290 @@
+"""The driver: one Spark job after another, each an epoch in which every lane tails its partitions.
+
+    S1  what is true is in the target; the supervisor holds nothing that its successor would need
+    S2  of two mirrors of one flow the younger goes on: it writes its name into the journal, and the older, when it reads that, ends as CONTENDED.
+        Until it does, both append the same batches under the same numbers, which is harmless (invariant P3 in `position.py`)
+    S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so mending the cause is enough.
+        What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pyspark import SparkContext
+
+from mirror.errors import ClusterError, ExitCode, WireError
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import OWNER, Journal
+from mirror.pipeline import Assignment
+from mirror.spark.plan import lanes_of
+from mirror.spark.relay import Lane, Receipt, relay
+from mirror.spark.session import LOOPBACK
+from mirror.spark.stopmark import StopMark
+from mirror.states import State
+from mirror.wire.cluster import Cluster, Endpoint, Topic, TopicPartition
+from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+from mirror.writer import Tally
+
+WATCH_SECONDS: Final = 1.0
+#: What an epoch may run past its deadline or its stop mark before the job is cancelled.
+GRACE_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 4.0
+#: Epochs in which a bounded copy may make no headway before it gives up.
+IDLE_EPOCHS: Final = 2
+
+Watch = Callable[[Mapping[TopicPartition, Figures]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What to mirror and how: the outcome of configuration and preflight."""
+
+    name: str
+    source: Endpoint
+    target: Endpoint
+    assignments: tuple[Assignment, ...]
+    lanes: int
+    epoch_seconds: float
+    memory_bytes: int
+    once: bool = False
+    until_caught_up: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended. `contended` names the other mirror, if one took over."""
+
+    figures: dict[TopicPartition, Figures] = field(default_factory=dict)
+    contended: str = ""
+    unreachable: str = ""
+
+    @property
+    def stops(self) -> list[Figures]:
+        """The partitions in a state that needs a person."""
+        return [figures for figures in self.figures.values() if figures.state.is_stop]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Data at risk before lost access before success."""
+        if self.contended or any(figures.state is not State.DENIED for figures in self.stops):
+            return ExitCode.DATA_AT_RISK
+        return ExitCode.CLUSTER if self.stops or self.unreachable else ExitCode.DONE
+
+
+class Supervisor:
+    """Runs one flow until it is done, stopped, or taken over."""
+
+    def __init__(self, context: SparkContext, flow: Flow, watch: Watch) -> None:
+        self._context, self._flow, self._watch = context, flow, watch
+        self._instance = uuid.uuid4().hex[:12]
+        self._tallies: dict[TopicPartition, Tally] = {}
+        self._stopping = asyncio.Event()
+        self._outcome = Outcome()
+        self._log = logs.get("mirror.supervisor")
+
+    async def run(self) -> Outcome:
+        """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopping.set)
+        async with Cluster(self._flow.source) as source, Cluster(self._flow.target) as target:
+            journal = Journal(target, self._flow.name)
+            await source.refresh({a.source.topic for a in self._flow.assignments})
+            since = await self._claim(journal)
+            assignments = await self._bounded(source, await self._recorded(source, journal))
+            watching = asyncio.create_task(self._watch_journal(journal, since))
+            try:
+                await self._epochs(source, assignments)
+            finally:
+                watching.cancel()
+                await asyncio.wait([watching])
+        return self._outcome
+
+    async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
+        number, idle = 0, 0
+        while not self._stopping.is_set():
+            began, before = time.time(), self._progress()
+            receipts = await self._epoch(source, number, self._unfinished(assignments))
+            for receipt in receipts:
+                at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
+                self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
+            self._watch(self._outcome.figures)
+            self._log_epoch(number, time.time() - began)
+            if self._flow.once:
+                if not (left := self._unfinished(assignments)):
+                    return
+                idle = 0 if self._progress() > before else idle + 1
+                if idle >= IDLE_EPOCHS:
+                    waiting = self._outcome.figures.get(left[0].source)
+                    self._outcome.unreachable = waiting.detail if waiting else "no lane could start"
+                    return
+            number += 1
+            if not self._flow.once or idle:  # an epoch that ended early of itself has only stops left: no hurry
+                await self._pause(began + self._flow.epoch_seconds - time.time() if self._all_stopped() or idle else 0.0)
+            await self._refreshed(source)
+
+    async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
+        """One Spark job; empty where it failed as a whole."""
+        flow = self._flow
+        mark = await StopMark.open(self._context.getConf().get("spark.driver.host", LOOPBACK) or LOOPBACK)
+        leaders = {a.source: source.leader(a.source) for a in assignments}
+        packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
+        deadline = time.time() + flow.epoch_seconds
+        lanes = [
+            Lane(
+                flow=flow.name,
+                instance=self._instance,
+                number=index,
+                source=flow.source,
+                target=flow.target,
+                assignments=lane,
+                deadline=deadline,
+                memory_bytes=flow.memory_bytes // len(packed),
+                stop_mark=mark.address,
+                so_far={a.source: self._tallies[a.source] for a in lane if a.source in self._tallies},
+            )
+            for index, lane in enumerate(packed)
+        ]
+        job = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=flow.epoch_seconds + GRACE_SECONDS)
+            mark.set()
+            await asyncio.wait([job], timeout=STOP_SECONDS)
+            if not job.done():
+                self._log.warning("epoch_cancelled", flow=flow.name, epoch=number, reason="lanes did not end in time")
+                self._context.cancelAllJobs()
+            return await job
+        except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+            self._log.error("epoch_failed", flow=flow.name, epoch=number, reason=_first_line(failure))
+            await self._pause(1.0)
+            return []
+        finally:
+            stopping.cancel()
+            await mark.close()
+
+    def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
+        """In a thread of its own: Spark's job properties belong to the thread that submits."""
+        self._context.setJobGroup(f"mirror-{self._flow.name}", f"{self._flow.name}: epoch {number}, {len(lanes)} lanes", True)
+        receipts: list[Receipt] = self._context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
+        return receipts
+
+    async def _claim(self, journal: Journal) -> int:
+        """Write our name as the owner (S2); the offset after it, from which on to watch."""
+        owner = {"instance": self._instance, "host": socket.gethostname(), "pid": os.getpid(), "at_ms": int(time.time() * 1000)}
+        return await journal.append([(OWNER, json.dumps(owner).encode())]) + 1
+
+    async def _recorded(self, source: Cluster, journal: Journal) -> list[Assignment]:
+        """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are recorded now."""
+        known = await journal.latest()
+        unseen: dict[bytes, bytes] = {}
+        assignments: list[Assignment] = []
+        for assignment in self._flow.assignments:
+            key = f"topic/{assignment.target.topic}".encode()
+            now = source.topics.get(assignment.source.topic) or Topic(assignment.source.topic, None, {})
+            seen = json.loads(known[key]) if key in known else None
+            if seen is None or seen["source_topic"] != now.name:
+                told = {"source_topic": now.name, "topic_id": str(now.topic_id or ""), "cluster_id": source.cluster_id}
+                unseen[key] = json.dumps(told).encode()
+                topic_id = now.topic_id
+            else:
+                topic_id = uuid.UUID(seen["topic_id"]) if seen["topic_id"] else None
+            assignments.append(replace(assignment, topic_id=topic_id))
+        if unseen:
+            await journal.append(list(unseen.items()))
+        return assignments
+
+    async def _bounded(self, source: Cluster, assignments: list[Assignment]) -> list[Assignment]:
+        """For a bounded copy, the end of each partition as a committed reader sees it now."""
+        if not self._flow.once:
+            return assignments
+        ends = await asyncio.gather(*(list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments))
+        return [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
+
+    def _unfinished(self, assignments: list[Assignment]) -> list[Assignment]:
+        if not self._flow.once:
+            return assignments
+        figures = self._outcome.figures
+        return [a for a in assignments if a.source not in figures or not _is_over(figures[a.source], a.until or 0)]
+
+    def _all_stopped(self) -> bool:
+        figures = self._outcome.figures.values()
+        return bool(figures) and all(f.state.is_stop for f in figures)
+
+    def _progress(self) -> int:
+        return sum(figures.next_offset for figures in self._outcome.figures.values())
+
+    async def _pause(self, seconds: float) -> None:
+        if seconds > 0:
+            await asyncio.wait([asyncio.create_task(self._stopping.wait())], timeout=seconds)
+
+    async def _refreshed(self, source: Cluster) -> None:
+        """Leaders for the next plan; an unreachable source is the lanes' to report."""
+        try:
+            await source.refresh()
+        except ClusterError as problem:
+            self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
+
+    async def _watch_journal(self, journal: Journal, offset: int) -> None:
+        """Live figures for whoever watches, and the name of a younger owner."""
+        live: dict[TopicPartition, Figures] = {}
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                entries, offset = await journal.read(offset)
+            except (ClusterError, WireError) as problem:
+                self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
+                continue
+            for entry in entries:
+                if entry.key == OWNER and entry.value:
+                    self._taken_over(json.loads(entry.value))
+                elif entry.key.startswith(b"state/") and entry.value:
+                    figures = Figures.from_json(entry.value)
+                    if figures.instance == self._instance:
+                        live[TopicPartition(figures.topic, figures.partition)] = figures
+            self._watch(live)
+            caught_up = len(live) == len(self._flow.assignments) and all(
+                f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()
+            )
+            if self._flow.until_caught_up and caught_up:
+                self._stopping.set()
+
+    def _taken_over(self, owner: Mapping[str, Any]) -> None:
+        if owner["instance"] != self._instance:
+            self._outcome.contended = f"pid {owner['pid']} on {owner['host']}"
+            self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
+            self._stopping.set()
+
+    def _log_epoch(self, number: int, seconds: float) -> None:
+        figures = self._outcome.figures.values()
+        self._log.info(
+            "epoch_ended",
+            flow=self._flow.name,
+            epoch=number,
+            seconds=round(seconds, 1),
+            records=sum(f.records for f in figures),
+            bytes=sum(f.bytes for f in figures),
+            lag_records=sum(f.lag_records for f in figures),
+            stopped=sum(f.state.is_stop for f in figures),
+        )
+        for f in self._outcome.stops:
+            self._log.error("partition_stopped", state=str(f.state), topic=f.topic, partition=f.partition, offset=f.next_offset, detail=f.detail)
+
+
+def _is_over(figures: Figures, until: int) -> bool:
+    return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().split("\n", 1)[0][:300]
