@@ -1,9 +1,11 @@
 """The verdict on a batch: a pure table from its header and the rules of its partition.
 
-Read top to bottom; the first row that applies decides. Nothing is decompressed and nothing is asked of a broker. What a broker does
-with each kind of batch is Kafka's `LogValidator` and `ProduceRequest.validateRecords`; the row names the rule.
+Read top to bottom; the first row that applies decides. Nothing is decompressed and nothing is asked of a broker.
+What a broker does with each kind of batch is Kafka's `LogValidator` and `ProduceRequest.validateRecords`; the row
+names the rule.
 
-A verdict is a deterministic function of the source log, so that two runs append the same batches (invariant P2 in `position.py`).
+A verdict is a deterministic function of the source log, so that two runs append the same batches (invariant P2 in
+`position.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from mirror.policy.rules import Rules
 class Action(StrEnum):
     """What the writer does with a batch, from the cheapest to the last resort."""
 
-    PASS = "PASS"
+    PASS = "PASS"  # noqa: S105 -- a verdict, not a password
     RESTAMP = "RESTAMP"
     REWRITE = "REWRITE"
     DROP = "DROP"
@@ -74,8 +76,9 @@ def classify(
 ) -> Verdict:
     """The verdict on one batch.
 
-    `next_offset` is the partition's position: the first offset not mirrored yet. `aborted` says that the fetch answer's index lists the
-    batch's transaction as aborted. `crc_holds` is the result of the check over the stored bytes.
+    `next_offset` is the partition's position: the first offset not mirrored yet. `aborted` says that the fetch
+    answer's index lists the batch's transaction as aborted. `crc_holds` is the result of the check over the stored
+    bytes.
     """
     if not 0 <= header.magic <= 2:
         return UNKNOWN_MAGIC

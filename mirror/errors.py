@@ -13,6 +13,7 @@
     │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
     │   ├── MalformedFrame             bytes that do not follow the protocol's schema
     │   └── UnsupportedVersion         no common version of an API
+    ├── EngineLost                  1  Spark's JVM died under us; a restart goes on where the target's log ends
     ├── MalformedBatch                 bytes that are not a record batch; becomes state CORRUPT
     └── EmbeddedError               1  an embedded broker could not be fetched, started or stopped
 
@@ -116,11 +117,17 @@ class UnsupportedVersion(WireError):
 
 
 class MalformedBatch(MirrorError):
-    """Bytes that cannot be a record batch: `position` is where in the record set, `offset` the batch's base offset or -1."""
+    """Bytes that cannot be a record batch: `position` is where in the record set, `offset` the batch's base offset
+    or -1.
+    """
 
     def __init__(self, detail: str, position: int, offset: int = -1) -> None:
         self.detail, self.position, self.offset = detail, position, offset
         super().__init__(f"{detail} (byte {position} of the record set, base offset {offset})")
+
+
+class EngineLost(MirrorError):
+    """Spark is gone while the driver lives; the next start goes on from the target's log."""
 
 
 class EmbeddedError(MirrorError):

@@ -1,10 +1,12 @@
 """The reading side: raw batches from the source, in offset order for each partition, each with its CRC verified.
 
-One task for each source leader keeps one fetch request open there: the broker holds it until there is data, so an idle partition costs
-a request every half second and a new record arrives at once.
+One task for each source leader keeps one fetch request open there: the broker holds it until there is data, so an
+idle partition costs a request every half second and a new record arrives at once.
 
-    R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it needs
-    R2  a partition with no room is left out of the request, so what is held is at most its room and one fetch answer more
+    R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
+        needs
+    R2  a partition with no room is left out of the request, so what is held is at most its room and one fetch answer
+        more
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition
 """
 
@@ -44,7 +46,9 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last batch."""
+    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the
+    last batch.
+    """
 
     partition: TopicPartition
     topic_id: UUID | None
@@ -65,12 +69,15 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What one fetch answer holds for one partition. A `problem` comes after the batches that precede it."""
+    """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
+    passes by itself.
+    """
 
     cursor: Cursor
-    batches: tuple[RawBatch, ...]
+    batches: tuple[RawBatch, ...] = ()
     aborted: tuple[tuple[int, int], ...] = ()
-    problem: PartitionStop | None = None
+    stop: PartitionStop | None = None
+    trouble: str = ""
 
 
 class Fetcher:
@@ -79,7 +86,9 @@ class Fetcher:
     `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
     """
 
-    def __init__(self, source: Cluster, room: Callable[[TopicPartition], int], spawn: Spawn, partition_bytes: int) -> None:
+    def __init__(
+        self, source: Cluster, room: Callable[[TopicPartition], int], spawn: Spawn, partition_bytes: int
+    ) -> None:
         self._source = source
         self._spawn = spawn
         self._room = room
@@ -154,7 +163,8 @@ class Fetcher:
                 continue
             try:
                 answer = await self._fetch(node, asks, HURRIED_WAIT_MS if hurried else MAX_WAIT_MS)
-            except (WireError, AccessDenied):
+            except (WireError, AccessDenied) as problem:
+                self._trouble(asks, problem)
                 await asyncio.sleep(backoff.next())
                 await self._look_again()
                 continue
@@ -167,11 +177,23 @@ class Fetcher:
                     continue  # stopped or started anew while the request was under way
                 try:
                     stale |= self._take(cursor, fetched)
-                except PartitionStop as problem:
-                    del self._cursors[cursor.partition]
-                    self._deliver(Arrival(cursor, (), problem=problem))
+                except PartitionStop as stop:
+                    self._halt(cursor, stop)
             if stale or answer.error_code:
                 await self._look_again()
+
+    def _trouble(self, asks: list[Ask], problem: MirrorError) -> None:
+        """The leader cannot be used: for now, or for want of a right."""
+        for ask in asks:
+            if cursor := self._cursors.get(ask.partition):
+                if isinstance(problem, AccessDenied):
+                    self._halt(cursor, self._stop(cursor, State.DENIED, str(problem), "Grant the right that is named"))
+                else:
+                    self._deliver(Arrival(cursor, trouble=str(problem)))
+
+    def _halt(self, cursor: Cursor, stop: PartitionStop) -> None:
+        del self._cursors[cursor.partition]
+        self._deliver(Arrival(cursor, stop=stop))
 
     def _asks(self, node: int) -> tuple[list[Ask], bool]:
         """What to ask a leader for now, and whether somebody had to be left out for a moment."""
@@ -221,7 +243,7 @@ class Fetcher:
         if fetched.records:
             self._cut(cursor, fetched)
         elif not cursor.damaged:
-            self._deliver(Arrival(cursor, ()))
+            self._deliver(Arrival(cursor))
         return False
 
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
@@ -250,7 +272,7 @@ class Fetcher:
                     cursor,
                     State.CORRUPT,
                     f"the batch was damaged in each of {DAMAGE_TRIES} fetches: {damage}",
-                    "Check the source broker's disk and the network between; move the leader to a replica with a sound copy",
+                    "Check the source broker's disk and the network; move the leader to a sound replica",
                 )
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
@@ -261,7 +283,7 @@ class Fetcher:
                 raise self._stop(
                     cursor,
                     State.RETENTION_GAP,
-                    f"the source deleted offsets {cursor.next_offset} to {fetched.log_start - 1} before they were mirrored",
+                    f"the source deleted offsets {cursor.next_offset} to {fetched.log_start - 1}, not mirrored yet",
                     "Raise retention on the source; recreate the target topic to begin again",
                 )
             raise self._stop(
@@ -271,7 +293,10 @@ class Fetcher:
                 "The source lost records; keep the target's or recreate the target topic",
             )
         if code in DENIED:
-            raise self._stop(cursor, State.DENIED, f"the source answered {code.name}", "Grant READ and DESCRIBE on the topic")
+            raise self._stop(
+                cursor, State.DENIED, f"the source answered {code.name}", "Grant READ and DESCRIBE on the topic"
+            )
+        self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
         if code not in UNKNOWN_TOPIC and code != _INCONSISTENT_TOPIC_ID:
             return True
         known = self._source.topics.get(cursor.partition.topic)
@@ -281,10 +306,14 @@ class Fetcher:
             raise self._stop(
                 cursor,
                 State.RECREATED,
-                "the source topic was deleted" if known is None else f"the source topic was recreated with id {known.topic_id}",
+                "the source topic was deleted"
+                if known is None
+                else f"the source topic was recreated with id {known.topic_id}",
                 "Rename or delete the target topic to mirror the new one",
             )
         return True
 
     def _stop(self, cursor: Cursor, state: State, detail: str, advice: str) -> PartitionStop:
-        return PartitionStop(state, cursor.partition.topic, cursor.partition.index, cursor.next_offset, detail, advice)
+        return PartitionStop(
+            state, cursor.partition.topic, cursor.partition.partition, cursor.next_offset, detail, advice
+        )

@@ -4,11 +4,13 @@
         verdict = classify(raw.header, rules)
         writer.carry_out(verdict, raw)
 
-Around that loop each partition has a keeper. It finds the position in the target's log, starts fetcher and writer there, and sleeps; when the
-writer is no longer sure what was appended, the keeper reads the position again and starts over. A partition that must not go on stops
-in a named state while the others run. Nothing is cleaned up and nothing is remembered: a lane may die at any point.
+Around that loop each partition has a keeper. It finds the position in the target's log, starts fetcher and writer
+there, and sleeps; when the writer is no longer sure what was appended, the keeper reads the position again and
+starts over. A partition that must not go on stops in a named state while the others run. Nothing is cleaned up and
+nothing is remembered: a lane may die at any point.
 
-    L1  a lane ends at its deadline, on the stop mark, or when every partition is done or stopped; then it waits for acks, not for data
+    L1  a lane ends at its deadline, on the stop mark, or when every partition is done or stopped; then it waits for
+        acks, not for data
     L2  what a receipt counts was acknowledged
 """
 
@@ -87,6 +89,7 @@ class Pipeline:
         self._flow, self._source, self._target = flow, source, target
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
+        self._moved = asyncio.Event()
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share)
@@ -94,12 +97,14 @@ class Pipeline:
     async def run(self, deadline: float) -> None:
         """Mirror until `deadline` (Unix time), `finish`, or the end of the work (L1).
 
-        Raises ClusterUnreachable and AccessDenied only where a cluster cannot be used at all at the start.
+        A cluster that cannot be reached is not an error here: its partitions say that they wait.
         """
-        await asyncio.gather(
-            self._source.refresh({a.source.topic for a in self._assignments}),
-            self._target.refresh({a.target.topic for a in self._assignments}),
-        )
+        # Once for all partitions; a keeper that lacks its leader asks again, and tells.
+        with contextlib.suppress(ClusterError):
+            await asyncio.gather(
+                self._source.refresh({a.source.topic for a in self._assignments}),
+                self._target.refresh({a.target.topic for a in self._assignments}),
+            )
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         async with self._tasks:
@@ -153,16 +158,20 @@ class Pipeline:
         sink = keeper.sink
         if cursor is not keeper.cursor or sink is None:
             return
+        if arrival.trouble:
+            keeper.state, keeper.detail = State.WAITING, arrival.trouble
+            return
         try:
             for raw in arrival.batches:
                 header = raw.header
                 aborted = header.attributes & 0x10 and any(
-                    producer == header.producer_id and first <= header.last_offset for producer, first in arrival.aborted
+                    producer == header.producer_id and first <= header.last_offset
+                    for producer, first in arrival.aborted
                 )
                 verdict = classify(header, keeper.assignment.rules, next_offset=sink.next_offset, aborted=bool(aborted))
                 self._writer.carry_out(verdict, raw, sink)
-            if arrival.problem:
-                raise arrival.problem
+            if arrival.stop:
+                raise arrival.stop
         except PartitionStop as stop:
             self._stop(keeper, stop)
         self._writer.flush()
@@ -215,6 +224,7 @@ class Pipeline:
 
     def _changed(self, sink: Sink) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
+        self._moved.set()
         keeper = self._keepers[sink.source]
         cursor = keeper.cursor
         if keeper.sink is not sink or cursor is None:
@@ -228,7 +238,7 @@ class Pipeline:
                 keeper.unsettled.set()
         elif not keeper.finished:
             caught_up = sink.acked >= cursor.readable_until >= 0
-            keeper.state = State.CAUGHT_UP if caught_up else State.MIRRORING
+            keeper.state, keeper.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
             if cursor.is_done and sink.is_idle:
                 self._finished(keeper)
         self._fetcher.nudge()
@@ -248,11 +258,14 @@ class Pipeline:
 
     def _stop_for(self, keeper: _Keeper, state: State, detail: str, advice: str) -> PartitionStop:
         source = keeper.assignment.source
-        return PartitionStop(state, source.topic, source.index, keeper.sink.acked if keeper.sink else -1, detail, advice)
+        return PartitionStop(
+            state, source.topic, source.partition, keeper.sink.acked if keeper.sink else -1, detail, advice
+        )
 
     async def _drained(self) -> None:
         while not all(keeper.sink is None or keeper.sink.is_idle for keeper in self._keepers.values()):
-            await asyncio.sleep(0.005)
+            self._moved.clear()
+            await self._moved.wait()
 
     def _figures_of(self, keeper: _Keeper, instance: str, now: int) -> Figures:
         mine, sink, cursor = keeper.assignment, keeper.sink, keeper.cursor
@@ -263,7 +276,7 @@ class Pipeline:
             flow=self._flow,
             instance=instance,
             topic=mine.source.topic,
-            partition=mine.source.index,
+            partition=mine.source.partition,
             target_topic=mine.target.topic,
             state=keeper.state,
             detail=f"{keeper.detail}. {keeper.advice}" if keeper.advice else keeper.detail,
@@ -277,4 +290,3 @@ class Pipeline:
             verdicts=dict(tally.verdicts),
             at_ms=now,
         )
-

@@ -1,15 +1,19 @@
 """Where a partition stands, read from the target's log alone.
 
     P1  the mirror is the only writer of a mirrored partition; what is in the target's log was put there by this flow
-    P2  a batch's verdict and bytes are a function of the source log, so every writer of the flow appends the same batches
-    P3  every writer of the flow uses the same producer id for a partition (`producer_id`), in epoch 0, and goes on with the sequence after the
-        last one that the leader remembers; two writers then send the same batch under the same number and the leader keeps one
-    P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high watermark could still be cut back)
+    P2  a batch's verdict and bytes are a function of the source log, so every writer of the flow appends the same
+        batches
+    P3  every writer of the flow uses the same producer id for a partition (`producer_id`), in epoch 0, and goes on
+        with the sequence after the last one that the leader remembers; two writers then send the same batch under
+        the same number and the leader keeps one
+    P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
+        watermark could still be cut back)
     P5  the last batch in the target equals its source batch, or nothing is written
 
-Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where it is unknown
-(Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators count up from 0 and will not reach 2^52. So even two
-mirrors that start together on an empty partition carry the same id, which ids handed out by a coordinator could not give.
+Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
+it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
+count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
+id, which ids handed out by a coordinator could not give.
 """
 
 from __future__ import annotations
@@ -35,9 +39,11 @@ _SETTLE_PAUSE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on: the next offset on both sides (they are equal in `preserve`), and what the next batch is stamped with.
+    """Where to go on: the next offset on both sides (they are equal in `preserve`), and what the next batch is
+    stamped with.
 
-    `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored batch, or -1.
+    `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
+    batch, or -1.
     """
 
     next_offset: int
@@ -48,8 +54,10 @@ class Position:
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
-    """The flow's producer id for one target partition (P3): between 2^52 and 2^53, exact in any tool that reads JSON."""
-    digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.index}".encode()).digest()
+    """The flow's producer id for one target partition (P3): between 2^52 and 2^53, exact in any tool that reads
+    JSON.
+    """
+    digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % (1 << 52) + (1 << 52)
 
 
@@ -58,7 +66,8 @@ async def resume(
 ) -> Position:
     """The position of one partition, with the check that both logs agree on its last batch (P5).
 
-    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), and ClusterUnreachable, AccessDenied, BrokerError as queries do.
+    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), and ClusterUnreachable, AccessDenied,
+    BrokerError as queries do.
     """
     end = await settled_end(target, target_partition)
     own = producer_id(flow, target_partition)
@@ -70,7 +79,7 @@ async def resume(
     target_start = await list_offset(target, target_partition, EARLIEST)
 
     def stop(state: State, detail: str, advice: str) -> PartitionStop:
-        return PartitionStop(state, source_partition.topic, source_partition.index, end, detail, advice)
+        return PartitionStop(state, source_partition.topic, source_partition.partition, end, detail, advice)
 
     tail = await _batch_at(target, target_partition, end - 1) if end > target_start else None
     if end > readable:
@@ -101,8 +110,8 @@ async def resume(
         if difference:
             raise stop(
                 State.DIVERGED,
-                f"the last batch of the target, at offset {tail.header.base_offset}, differs from the source's: {difference}",
-                "Somebody else wrote to the target topic, or the source topic is another one; mirror into an empty topic",
+                f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}",
+                "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic",
             )
         assert twin is not None
         last_epoch = twin.header.partition_leader_epoch
@@ -110,12 +119,16 @@ async def resume(
 
 
 async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
-    """The log end, once every in-sync replica has it (P4). Raises ClusterUnreachable where that does not come about in time."""
+    """The log end, once every in-sync replica has it (P4). Raises ClusterUnreachable where that does not come about
+    in time.
+    """
     end = await log_end(cluster, partition)
     deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
     while (settled := await list_offset(cluster, partition, LATEST)) < end:
         if asyncio.get_running_loop().time() > deadline:
-            raise ClusterUnreachable(f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?")
+            raise ClusterUnreachable(
+                f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
+            )
         await asyncio.sleep(_SETTLE_PAUSE)
         end = await log_end(cluster, partition)
     return end

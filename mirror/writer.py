@@ -1,13 +1,17 @@
 """The writing side: verdicts carried out on the target, each batch acknowledged at the offset it must have.
 
-Partitions are spread over a few connections to each target leader, since a broker serves one request of a connection at a time; a partition
-stays on one, so its batches arrive in order. A request takes the next batch of every partition that has one.
+Partitions are spread over a few connections to each target leader, since a broker serves one request of a connection
+at a time; a partition stays on one, so its batches arrive in order. A request takes the next batch of every
+partition that has one.
 
-    W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it, nothing repeated
-    W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches (KIP-98)
+    W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
+        nothing repeated
+    W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
+        (KIP-98)
     W3  while the leader does not know the producer, one batch is in flight alone: any first sequence would be accepted
     W4  an ack at another offset than expected means that somebody else writes: CONTENDED, and not one batch more
-    W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again (`Sink.unsettled`)
+    W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
+        (`Sink.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
 """
 
@@ -18,6 +22,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mirror.batch.header import RawBatch
@@ -36,7 +41,8 @@ REQUEST_BYTES: Final = 1024 * 1024
 #: Longer than the leader may wait for its followers.
 ANSWER_TIMEOUT: Final = ACK_TIMEOUT + 10
 
-#: The target will never take this batch: too large, list too large, bad timestamp, unsupported, invalid, policy, no zstd (Kafka `Errors`).
+#: The target will never take this batch: too large, list too large, bad timestamp, unsupported, invalid, policy, no
+#: zstd (Kafka `Errors`).
 _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
@@ -58,8 +64,8 @@ class Outgoing(NamedTuple):
 class Sink:
     """The writing end of one partition, from one position on.
 
-    `next_offset` is where the next batch to be queued must land; everything below `sent` was sent, everything below `acked` is mirrored. `doubted` are
-    the batches sent whose fate only the log's end tells.
+    `next_offset` is where the next batch to be queued must land; everything below `sent` was sent, everything below
+    `acked` is mirrored. `doubted` are the batches sent whose fate only the log's end tells.
     """
 
     source: TopicPartition
@@ -105,10 +111,17 @@ class Tally:
 
 
 class Writer:
-    """Give it sinks with `begin`; `on_change(sink)` is called when a sink was acknowledged, stopped, or became unsettled with nothing in flight."""
+    """Give it sinks with `begin`; `on_change(sink)` is called when a sink was acknowledged, stopped, or became
+    unsettled with nothing in flight.
+    """
 
     def __init__(
-        self, target: Cluster, on_change: Callable[[Sink], None], spawn: Spawn, partition_bytes: int, connections: int = 2
+        self,
+        target: Cluster,
+        on_change: Callable[[Sink], None],
+        spawn: Spawn,
+        partition_bytes: int,
+        connections: int = 2,
     ) -> None:
         self._target = target
         self._spawn = spawn
@@ -139,12 +152,16 @@ class Writer:
         return self._partition_bytes - sink.held if sink and not sink.unsettled else 0
 
     def carry_out(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
-        """Queue, skip or refuse one batch; `flush` sends. Raises PartitionStop for what must not, or can not yet, be written."""
+        """Queue, skip or refuse one batch; `flush` sends. Raises PartitionStop for what must not, or can not yet, be
+        written.
+        """
         if sink.unsettled or verdict is ALREADY_MIRRORED:
             return
         header = raw.header
         if verdict.action not in (Action.PASS, Action.RESTAMP):
-            raise self._refuse(sink, header.base_offset, f"{verdict.action} for reason {verdict.reason}", _ADVICE[verdict.action])
+            raise self._refuse(
+                sink, header.base_offset, f"{verdict.action} for reason {verdict.reason}", _ADVICE[verdict.action]
+            )
         if header.base_offset != sink.next_offset:  # W1
             detail = f"offsets {sink.next_offset} to {header.base_offset - 1} do not exist on the source"
             raise self._refuse(sink, sink.next_offset, detail, _ADVICE[Action.DROP])
@@ -172,13 +189,15 @@ class Writer:
             if channel is None:
                 channel = self._channels[key] = _Channel(self._target, *key)
             if channel.connection is None or not channel.connection.is_open:
-                channel.open(self._spawn, self.flush, lambda problem, sinks=tuple(sinks): self._lost(sinks, problem))
+                channel.open(self._spawn, self.flush, partial(self._lost, tuple(sinks)))
                 continue
             while channel.in_flight < IN_FLIGHT and self._send(channel, channel.connection, sinks):
                 pass
 
     def _send(self, channel: _Channel, connection: Connection, sinks: list[Sink]) -> bool:
-        """One request with the next batch of each partition that has one, up to a size; false where there is nothing to send."""
+        """One request with the next batch of each partition that has one, up to a size; false where there is nothing
+        to send.
+        """
         batches: dict[TopicPartition, tuple[Any, ...]] = {}
         sent: list[Sink] = []
         size = 0
@@ -223,10 +242,17 @@ class Writer:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
-            self._stopped(sink, self._refuse(sink, header.base_offset, detail, "Compare the two topics' configurations"))
+            self._stopped(
+                sink, self._refuse(sink, header.base_offset, detail, "Compare the two topics' configurations")
+            )
         elif ack.error_code in DENIED:
-            where = (sink.source.topic, sink.source.index, header.base_offset)
-            stop = PartitionStop(State.DENIED, *where, f"the target answered {ack.error_code.name}", f"Grant WRITE on topic {sink.target.topic}")
+            where = (sink.source.topic, sink.source.partition, header.base_offset)
+            stop = PartitionStop(
+                State.DENIED,
+                *where,
+                f"the target answered {ack.error_code.name}",
+                f"Grant WRITE on topic {sink.target.topic}",
+            )
             self._stopped(sink, stop)
         elif ack.error_code:
             sink.doubted.append(out)
@@ -258,7 +284,9 @@ class Writer:
             self._on_change(sink)
 
     def _unsettle(self, sink: Sink, why: str) -> None:
-        """Send nothing more through this sink: whoever tends the partition reads the log's end and begins a new one (W5)."""
+        """Send nothing more through this sink: whoever tends the partition reads the log's end and begins a new one
+        (W5).
+        """
         sink.unsettled = sink.unsettled or why
         sink.held -= sum(len(out.raw.data) for out in sink.queue)
         sink.queue.clear()
@@ -268,7 +296,7 @@ class Writer:
         self._unsettle(sink, stop.detail)
 
     def _refuse(self, sink: Sink, offset: int, detail: str, advice: str) -> PartitionStop:
-        return PartitionStop(State.REFUSED, sink.source.topic, sink.source.index, offset, detail, advice)
+        return PartitionStop(State.REFUSED, sink.source.topic, sink.source.partition, offset, detail, advice)
 
 
 class _Channel:
@@ -297,7 +325,7 @@ class _Channel:
 def contended(sink: Sink, offset: int, detail: str) -> PartitionStop:
     """The stop for a partition that somebody else writes to."""
     advice = "Another mirror of this flow runs, or a producer writes to the target topic: end it"
-    return PartitionStop(State.CONTENDED, sink.source.topic, sink.source.index, offset, detail, advice)
+    return PartitionStop(State.CONTENDED, sink.source.topic, sink.source.partition, offset, detail, advice)
 
 
 _ADVICE: Final = {

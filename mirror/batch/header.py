@@ -34,7 +34,8 @@ from mirror.errors import MalformedBatch
 HEADER_BYTES: Final = 61
 #: Base offset and batch length: what precedes the bytes that the length counts.
 LENGTH_PREFIX: Final = 12
-#: Smallest batch length of any magic: a magic 0 message with null key and null value (crc, magic, attributes, two lengths).
+#: Smallest batch length of any magic: a magic 0 message with null key and null value (crc, magic, attributes, two
+#: lengths).
 SMALLEST_LENGTH: Final = 14
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
@@ -125,8 +126,9 @@ def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> Bat
 def split(records: memoryview) -> Iterator[RawBatch]:
     """Cut a record set, as one partition's fetch answer carries it, into raw batches in offset order.
 
-    A partial batch at the tail is left out: a fetch answer is cut by size (Kafka `LogSegment.read`). A first batch that is
-    not whole is an error, since a broker returns an empty record set rather than that (`ReplicaManager.readFromLog`).
+    A partial batch at the tail is left out: a fetch answer is cut by size (Kafka `LogSegment.read`). A first batch
+    that is not whole is an error, since a broker returns an empty record set rather than that
+    (`ReplicaManager.readFromLog`).
 
     Raises MalformedBatch on a length that no batch has, and on offsets that run backwards.
     """

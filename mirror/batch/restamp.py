@@ -1,7 +1,7 @@
 """A new header for an untouched records section.
 
-Only fields that a broker lets a producer choose are written. The result goes in front of `RawBatch.records`, so the payload
-is neither copied nor read again except by the CRC.
+Only fields that a broker lets a producer choose are written. The result goes in front of `RawBatch.records`, so the
+payload is neither copied nor read again except by the CRC.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from mirror.batch.header import (
     RawBatch,
 )
 
-#: Sequences are 31-bit and wrap from 2147483647 to 0, inside a batch too (Kafka `DefaultRecordBatch.incrementSequence`).
+#: Sequences are 31-bit and wrap from 2147483647 to 0, inside a batch too (Kafka
+#: `DefaultRecordBatch.incrementSequence`).
 SEQUENCES: Final = 1 << 31
 
 _CLEARED: Final = ~(APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
@@ -31,10 +32,10 @@ _NO_OFFSET: Final = bytes(8)
 def restamp(raw: RawBatch, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
     """The 61 header bytes that append `raw` under a producer of ours.
 
-    Base offset becomes 0, as a leader demands (Kafka `UnifiedLog.analyzeAndValidateRecords`). The transactional bit goes, since
-    the target's coordinator does not know the transaction; the append-time bit goes, since a producer may not claim it
-    (`LogValidator.validateTimestamp`); the delete-horizon bit goes, so that the target's cleaner sets its own (`Cleaner.shouldRetainRecord`).
-    The CRC is computed anew: verify the old one first.
+    Base offset becomes 0, as a leader demands (Kafka `UnifiedLog.analyzeAndValidateRecords`). The transactional bit
+    goes, since the target's coordinator does not know the transaction; the append-time bit goes, since a producer
+    may not claim it (`LogValidator.validateTimestamp`); the delete-horizon bit goes, so that the target's cleaner
+    sets its own (`Cleaner.shouldRetainRecord`). The CRC is computed anew: verify the old one first.
     """
     h = raw.header
     stamped = bytearray(

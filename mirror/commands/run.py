@@ -24,9 +24,10 @@ LINE_SECONDS = 10.0
 
 def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> ExitCode:
     """Run the flow to its end; the exit code. Raises MirrorError."""
-    from mirror.spark.prepare import prepare  # late: a wrong option or configuration should not wait for PySpark's import
-    from mirror.spark.session import open_context
-    from mirror.spark.supervisor import Supervisor
+    # Late, since a wrong option or configuration should not wait for PySpark's import.
+    from mirror.spark.prepare import prepare  # noqa: PLC0415
+    from mirror.spark.session import close_context, open_context  # noqa: PLC0415
+    from mirror.spark.supervisor import Supervisor  # noqa: PLC0415
 
     log = logs.get("mirror.run")
     flow = prepare(settings, once=once, until_caught_up=until_caught_up)
@@ -37,7 +38,7 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> ExitCo
         with _watching(flow.name) as watch:
             outcome = asyncio.run(Supervisor(context, flow, watch.show).run())
     finally:
-        context.stop()
+        close_context(context)
     totals = Totals.of(outcome.figures.values())
     log.info(
         "flow_ended",
@@ -85,7 +86,9 @@ class _Watch(AbstractContextManager["_Watch"]):
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar:
             self._bar.stop()
 

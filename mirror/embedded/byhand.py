@@ -112,7 +112,7 @@ def _take_down(record: Path) -> None:
 
 
 def _write(record: Path, cluster: Cluster) -> None:
-    members = tuple(Member(id=node.id, port=node.port, process=node.running) for node in cluster.nodes)
+    members = tuple(Member(id=node.id, port=node.port, process=node.process) for node in cluster.nodes if node.process)
     standing = Standing(name=cluster.name, cluster_id=cluster.cluster_id, folder=cluster.folder, nodes=members)
     scratch = record.with_suffix(".part")
     scratch.write_text(json.dumps(asdict(standing), default=str, indent=2) + "\n", encoding="utf-8")

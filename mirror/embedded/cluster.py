@@ -115,7 +115,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Stops all nodes, by force after 10 s, and removes a temporary folder. May be called again."""
-        stop_all([node.running for node in self.nodes if node.alive], GRACE_S)
+        stop_all([node.process for node in self.nodes if node.process], GRACE_S)
         self.let_go()
         if self.temporary:
             self.remove()
@@ -161,10 +161,10 @@ class Cluster:
                 time.sleep(0.02)
 
     def _end(self, node: Node, grace: float) -> None:
-        if node.alive:
+        if node.process is not None:
             if grace == 0:
-                node.send(signal.SIGKILL)
-            stop_all([node.running], grace)
+                node.process.send(signal.SIGKILL)
+            stop_all([node.process], grace)
         node.let_go()
 
 

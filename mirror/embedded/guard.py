@@ -53,10 +53,11 @@ def watch(command: list[str], grace: float, folder: str) -> int:
         wait = max(0.0, deadline - time.monotonic()) if stopping else None
         ready, _, _ = select.select([wakeups] if orphaned else [wakeups, 0], [], [], wait)
         signals = set(os.read(wakeups, 64)) if wakeups in ready else set()
-        orphaned = orphaned or 0 in ready
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             break
+        # Only now: a parent that lets go of a command that has ended is alive, and still owns the folder.
+        orphaned = orphaned or 0 in ready
         if not stopping and (orphaned or signals & STOPS):
             os.kill(child, signal.SIGTERM)
             os.kill(child, signal.SIGCONT)  # a suspended process sees no other signal before this one

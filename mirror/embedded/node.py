@@ -2,8 +2,7 @@
 
 Settings differ from the published defaults only where a small throw-away cluster needs it: internal topics with few
 partitions and no more replicas than nodes, no waiting for a group's first members, no topic created by a typing
-mistake, a small cleaner
-buffer, and a killed broker may come back after 3 s instead of 9.
+mistake, a small cleaner buffer, and a killed broker that may come back after 3 s instead of 9.
 
 Half of a broker's start is loading classes. The first broker to stop leaves an archive of them beside the jars (AppCDS)
 that halves the start of all later ones; Java ignores it by itself when the jars are not those it was made from.
@@ -17,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -69,7 +69,7 @@ class Node:
         self.id, self.port, self.controller_port, self.folder = node_id, port, controller_port, folder
         self._runtime = runtime
         self._guard: subprocess.Popen[bytes] | None = None
-        self._process: Identity | None = None
+        self.process: Identity | None = None
 
     @cached_property
     def log(self) -> Path:
@@ -77,21 +77,16 @@ class Node:
         return self.folder / "broker.log"
 
     @property
-    def running(self) -> Identity:
-        """The broker's process. Raises EmbeddedError when none runs."""
-        if self._process is None or not self._process.alive:
-            raise EmbeddedError(f"node {self.id} does not run; its log is {self.log}")
-        return self._process
-
-    @property
     def java_pid(self) -> int:
         """The process id of the broker that runs now. Raises EmbeddedError when none does."""
-        return self.running.pid
+        if self.process is None or not self.process.alive:
+            raise EmbeddedError(f"node {self.id} does not run; its log is {self.log}")
+        return self.process.pid
 
     @property
     def alive(self) -> bool:
         """True while the broker's process runs or is suspended."""
-        return self._process is not None and self._process.alive
+        return self.process is not None and self.process.alive
 
     def write_settings(self, voters: Sequence[Node], config: Config) -> None:
         """Makes the node's folder with its `server.properties`."""
@@ -121,24 +116,30 @@ class Node:
         assert guard.stdout is not None
         with guard.stdout as reported:
             pid = reported.readline()
-        self._process = Identity.of(int(pid)) if pid else None
-        if runtime.detached or self._process is None:
+        self.process = Identity.of(int(pid)) if pid else None
+        if runtime.detached or self.process is None:
             self.let_go()
-        if self._process is None:
+        if self.process is None:
             raise EmbeddedError(f"node {self.id} ended at once:\n{self.tail()}")
 
     def let_go(self) -> None:
-        """Waits for the guard of a broker that has ended."""
+        """Waits for the guard of a broker that has ended, or makes it end one that has not."""
         guard, self._guard = self._guard, None
-        if guard is not None:
-            assert guard.stdin is not None
-            guard.stdin.close()
-            self._keep_classes(guard.wait())
+        if guard is None:
+            return
+        assert guard.stdin is not None
+        with guard.stdin:
+            # A killed process is a zombie before its last thread is gone. To a guard that loses its pipe then, the
+            # parent is dead and the folder its own to remove; so the pipe is closed only when the guard has seen the
+            # end.
+            with suppress(subprocess.TimeoutExpired):
+                guard.wait(GRACE_S)
+        self._keep_classes(guard.wait())
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the broker, if it runs."""
-        if self._process is not None:
-            self._process.send(number)
+        if self.process is not None:
+            self.process.send(number)
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of the log."""

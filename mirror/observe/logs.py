@@ -41,7 +41,7 @@ def configure(*, json: bool = False, level: str = "info") -> None:
     structlog.configure(
         processors=[*shared, *form],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever stderr is at the time of the event
         cache_logger_on_first_use=False,
     )
 

@@ -1,12 +1,13 @@
-"""The flow's journal: the compacted topic `mirror.<flow>.offsets` on the target, with one record for each thing worth knowing later.
+"""The flow's journal: the compacted topic `mirror.<flow>.offsets` on the target, with one record for each thing
+worth knowing later.
 
     key                        value (JSON)
     owner                      which process runs the flow; a newer owner ends an older one
     topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
     state/<topic>/<partition>  live figures, every second
 
-Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so they go without a producer id; a
-repeated state is the same state. Encoding and decoding are kio's.
+Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so
+they go without a producer id; a repeated state is the same state. Encoding and decoding are kio's.
 """
 
 from __future__ import annotations
@@ -69,14 +70,16 @@ class Journal:
         partition = self.partition
         topic_ids = {partition.topic: self.cluster.topic_id(partition.topic)}
 
-        def build(version: int, epoch: int) -> Any:
+        def build(version: int, _epoch: int) -> Any:
             topic_ids[partition.topic] = self.cluster.topic_id(partition.topic)
             return produce_request(version, {partition: (batch,)}, topic_ids)
 
         def read(answer: Any) -> Any:
             return next(read_produce(answer, topic_ids))
 
-        ack: Ack = await self.cluster.call_leader(partition, PRODUCE, build=build, read=read, doing="append to the journal")
+        ack: Ack = await self.cluster.call_leader(
+            partition, PRODUCE, build=build, read=read, doing="append to the journal"
+        )
         return ack.base_offset
 
     async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:

@@ -1,7 +1,8 @@
-"""The daemon that forks Spark's Python workers (`spark.python.daemon.module`): imports the relay once, so a worker is ready when it is forked.
+"""The daemon that forks Spark's Python workers (`spark.python.daemon.module`): imports the relay once, so a worker
+is ready when it is forked.
 
-Nothing imported here starts a thread, which a fork would lose. Frozen objects stay shared between the workers, and the collector that PySpark runs
-after every task does not walk them.
+Nothing imported here starts a thread, which a fork would lose. Frozen objects stay shared between the workers, and
+the collector that PySpark runs after every task does not walk them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import gc
 
 import pyspark.daemon
-import pyspark.worker  # noqa: F401  (half a second that each worker would pay after its fork)
+import pyspark.worker
 
 import mirror.spark.relay  # noqa: F401
 

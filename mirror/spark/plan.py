@@ -31,10 +31,12 @@ def lanes_of(
     loads = [
         Load(
             topic=source.topic,
-            partition=source.index,
+            partition=source.partition,
             leader=leaders.get(source, Leader(-1, -1)).node,
             weight=1 + tallies.get(source, Tally()).bytes,
         )
         for source in by_source
     ]
-    return [tuple(by_source[TopicPartition(load.topic, load.partition)] for load in lane) for lane in pack(loads, lanes)]
+    return [
+        tuple(by_source[TopicPartition(load.topic, load.partition)] for load in lane) for lane in pack(loads, lanes)
+    ]

@@ -1,14 +1,14 @@
 """What a Spark task does: run one lane until its epoch ends, and return a receipt for each partition.
 
-The rows that Spark moves are lanes and receipts; record batches go from socket to socket inside this process. A lane is crash-only: killed at any point, its next
-attempt finds the position in the target's log.
+The rows that Spark moves are lanes and receipts; record batches go from socket to socket inside this process. A lane
+is crash-only: killed at any point, its next attempt finds the position in the target's log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mirror.errors import ClusterError, WireError
@@ -17,8 +17,8 @@ from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.pipeline import Assignment, Pipeline
 from mirror.spark.stopmark import MarkAddress, watch
-from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.cluster import Cluster as WireCluster
+from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.writer import Tally
 
 REPORT_SECONDS = 1.0
@@ -48,17 +48,14 @@ class Receipt:
     tally: Tally
 
 
-def relay(lanes: Iterator[Lane]) -> Iterator[Receipt]:
+def relay(lanes: Iterable[Lane]) -> Iterator[Receipt]:
     """For `RDD.mapPartitions`."""
     for lane in lanes:
         yield from asyncio.run(run_lane(lane))
 
 
 async def run_lane(lane: Lane) -> list[Receipt]:
-    """Run one lane to its end.
-
-    Raises ClusterUnreachable and AccessDenied where a cluster cannot be used from here at the start; Spark then tries again.
-    """
+    """Run one lane to its end; the receipts say where each partition stands."""
     async with WireCluster(lane.source) as source, WireCluster(lane.target) as target:
         pipeline = Pipeline(lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far)
         marked = watch(lane.stop_mark, pipeline.finish)

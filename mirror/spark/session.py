@@ -1,7 +1,7 @@
 """A SparkContext with the settings that lanes need, on this machine or under `spark-submit`.
 
-Decision: a SparkContext and not a SparkSession. The live lane moves no rows, so it pays neither the start of the SQL engine nor its memory. The JVM does almost nothing,
-hence the quick compiler and the serial collector.
+Decision: a SparkContext and not a SparkSession. The live lane moves no rows, so it pays neither the start of the SQL
+engine nor its memory. The JVM does almost nothing, hence the quick compiler and the serial collector.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
 from mirror.config import SparkSettings
@@ -28,7 +29,9 @@ _SPARE_SLOTS: Final = 2
 
 
 def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext:
-    """Start, or join what `spark-submit` started. Raises ConfigError where Java is missing or too old, or slots are too few."""
+    """Start, or join what `spark-submit` started. Raises ConfigError where Java is missing or too old, or slots are
+    too few.
+    """
     check_java()
     # Workers must run this interpreter: a python3 from PATH would not find our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -60,17 +63,33 @@ def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext
     return SparkContext(conf=conf)
 
 
+def is_alive(context: SparkContext) -> bool:
+    """Whether the JVM still answers and has not stopped its side."""
+    try:
+        return not context._jsc.sc().isStopped()  # no public way to ask
+    except (Py4JError, OSError):
+        return False
+
+
+def close_context(context: SparkContext) -> None:
+    """Stop Spark; a JVM that is gone already is as stopped as can be."""
+    if is_alive(context):
+        context.stop()
+
+
 def local_master(master: str, lanes: int) -> str:
     """`master` with slots for every lane and two more, and retries, where it is a local one; another one as it is.
 
-    Lanes mostly wait on sockets, so there may be more of them than cores. Plain `local[N]` never tries a task again, hence `local[N,4]`.
-    Raises ConfigError for `local[N]` with N too small.
+    Lanes mostly wait on sockets, so there may be more of them than cores. Plain `local[N]` never tries a task again,
+    hence `local[N,4]`. Raises ConfigError for `local[N]` with N too small.
     """
     if not master.startswith("local"):
         return master
     match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
     if match is None:
-        raise ConfigError(f"spark.master {master} is not one that mirror can extend: use local[*], local[N] or a cluster's address")
+        raise ConfigError(
+            f"spark.master {master} is not one that mirror can extend: use local[*], local[N] or a cluster's address"
+        )
     needed = lanes + _SPARE_SLOTS
     if match[1] and match[1] != "*" and int(match[1]) < needed:
         raise ConfigError(f"spark.master {master} has too few slots for {lanes} lanes: use local[*] or local[{needed}]")
@@ -84,9 +103,19 @@ def check_java() -> None:
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     hint = "install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     if java is None:
-        raise ConfigError(f"Spark needs Java {OLDEST_JAVA} or newer, and there is none {f'in JAVA_HOME {home}' if home else 'on the PATH'}: {hint}")
+        raise ConfigError(
+            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none "
+            f"{f'in JAVA_HOME {home}' if home else 'on the PATH'}: {hint}"
+        )
     release = Path(java).resolve().parent.parent / "release"
-    text = release.read_text() if release.is_file() else subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    text = (
+        release.read_text()
+        if release.is_file()
+        else subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    )
     found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     if found is None or int(found[1]) < OLDEST_JAVA:
-        raise ConfigError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is {found[1] if found else 'of unknown version'}: {hint}")
+        raise ConfigError(
+            f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is "
+            f"{found[1] if found else 'of unknown version'}: {hint}"
+        )

@@ -1,7 +1,7 @@
 """The stop mark: how the driver tells lanes, on any machine, to end their epoch now.
 
-Each lane holds a connection to the driver and reads from it; nothing is ever sent but its end. So a lane also stops when the driver dies,
-and no lane outlives its driver to write on behalf of nobody.
+Each lane holds a connection to the driver and reads from it; nothing is ever sent but its end. So a lane also stops
+when the driver dies, and no lane outlives its driver to write on behalf of nobody.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
 """The driver: one Spark job after another, each an epoch in which every lane tails its partitions.
 
-    S1  what is true is in the target; the supervisor holds nothing that its successor would need
-    S2  of two mirrors of one flow the younger goes on: it writes its name into the journal, and the older, when it reads that, ends as CONTENDED.
-        Until it does, both append the same batches under the same numbers, which is harmless (invariant P3 in `position.py`)
-    S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so mending the cause is enough.
-        What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen
+S1  what is true is in the target; the supervisor holds nothing that its successor would need
+S2  of two mirrors of one flow the younger goes on: it writes its name into the journal, and the older, when it reads
+that, ends as CONTENDED.
+    Until it does, both append the same batches under the same numbers, which is harmless (invariant P3 in
+    `position.py`)
+S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so
+mending the cause is enough.
+    What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -22,14 +26,14 @@ from typing import Any, Final
 
 from pyspark import SparkContext
 
-from mirror.errors import ClusterError, ExitCode, WireError
+from mirror.errors import ClusterError, EngineLost, ExitCode, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import OWNER, Journal
 from mirror.pipeline import Assignment
 from mirror.spark.plan import lanes_of
 from mirror.spark.relay import Lane, Receipt, relay
-from mirror.spark.session import LOOPBACK
+from mirror.spark.session import LOOPBACK, is_alive
 from mirror.spark.stopmark import StopMark
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, Topic, TopicPartition
@@ -104,11 +108,13 @@ class Supervisor:
             since = await self._claim(journal)
             assignments = await self._bounded(source, await self._recorded(source, journal))
             watching = asyncio.create_task(self._watch_journal(journal, since))
+            watching.add_done_callback(lambda _: self._stopping.set())
             try:
                 await self._epochs(source, assignments)
             finally:
                 watching.cancel()
-                await asyncio.wait([watching])
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watching
         return self._outcome
 
     async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
@@ -131,7 +137,9 @@ class Supervisor:
                     return
             number += 1
             if not self._flow.once or idle:  # an epoch that ended early of itself has only stops left: no hurry
-                await self._pause(began + self._flow.epoch_seconds - time.time() if self._all_stopped() or idle else 0.0)
+                await self._pause(
+                    began + self._flow.epoch_seconds - time.time() if self._all_stopped() or idle else 0.0
+                )
             await self._refreshed(source)
 
     async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
@@ -156,17 +164,22 @@ class Supervisor:
             )
             for index, lane in enumerate(packed)
         ]
-        job = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
-        stopping = asyncio.create_task(self._stopping.wait())
+        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
+        stopping: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait([job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=flow.epoch_seconds + GRACE_SECONDS)
+            await asyncio.wait(
+                [job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=flow.epoch_seconds + GRACE_SECONDS
+            )
             mark.set()
             await asyncio.wait([job], timeout=STOP_SECONDS)
             if not job.done():
                 self._log.warning("epoch_cancelled", flow=flow.name, epoch=number, reason="lanes did not end in time")
                 self._context.cancelAllJobs()
-            return await job
+            receipts: list[Receipt] = await job
+            return receipts
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+            if not is_alive(self._context):
+                raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
             self._log.error("epoch_failed", flow=flow.name, epoch=number, reason=_first_line(failure))
             await self._pause(1.0)
             return []
@@ -176,17 +189,26 @@ class Supervisor:
 
     def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
-        self._context.setJobGroup(f"mirror-{self._flow.name}", f"{self._flow.name}: epoch {number}, {len(lanes)} lanes", True)
+        self._context.setJobGroup(
+            f"mirror-{self._flow.name}", f"{self._flow.name}: epoch {number}, {len(lanes)} lanes", True
+        )
         receipts: list[Receipt] = self._context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
         return receipts
 
     async def _claim(self, journal: Journal) -> int:
         """Write our name as the owner (S2); the offset after it, from which on to watch."""
-        owner = {"instance": self._instance, "host": socket.gethostname(), "pid": os.getpid(), "at_ms": int(time.time() * 1000)}
+        owner = {
+            "instance": self._instance,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "at_ms": int(time.time() * 1000),
+        }
         return await journal.append([(OWNER, json.dumps(owner).encode())]) + 1
 
     async def _recorded(self, source: Cluster, journal: Journal) -> list[Assignment]:
-        """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are recorded now."""
+        """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are
+        recorded now.
+        """
         known = await journal.latest()
         unseen: dict[bytes, bytes] = {}
         assignments: list[Assignment] = []
@@ -243,7 +265,7 @@ class Supervisor:
             await asyncio.sleep(WATCH_SECONDS)
             try:
                 entries, offset = await journal.read(offset)
-            except (ClusterError, WireError) as problem:
+            except (ClusterError, WireError, MalformedBatch) as problem:
                 self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
                 continue
             for entry in entries:
@@ -279,7 +301,14 @@ class Supervisor:
             stopped=sum(f.state.is_stop for f in figures),
         )
         for f in self._outcome.stops:
-            self._log.error("partition_stopped", state=str(f.state), topic=f.topic, partition=f.partition, offset=f.next_offset, detail=f.detail)
+            self._log.error(
+                "partition_stopped",
+                state=str(f.state),
+                topic=f.topic,
+                partition=f.partition,
+                offset=f.next_offset,
+                detail=f.detail,
+            )
 
 
 def _is_over(figures: Figures, until: int) -> bool:

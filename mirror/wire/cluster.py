@@ -1,7 +1,7 @@
 """One Kafka cluster: who leads which partition, and a connection to each broker for each purpose.
 
-A broker serves one request of a connection at a time, so whoever must not wait behind a long poll asks for a connection under a purpose
-of its own. Connections are made when asked for and made anew when found broken.
+A broker serves one request of a connection at a time, so whoever must not wait behind a long poll asks for a
+connection under a purpose of its own. Connections are made when asked for and made anew when found broken.
 
     K1  metadata never goes back: a leader epoch older than the one known is ignored (KIP-320)
     K2  at most one refresh runs at a time, and whoever wants one meanwhile shares it
@@ -26,7 +26,8 @@ from mirror.wire.security import Plaintext, Security
 
 CALL_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
-#: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster, transactional id, SASL).
+#: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
+#: transactional id, SASL).
 DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
 
@@ -35,10 +36,10 @@ class TopicPartition(NamedTuple):
     """A partition by name, as people write it."""
 
     topic: str
-    index: int
+    partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ class Cluster:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -106,7 +109,7 @@ class Cluster:
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
         topic = self.topics.get(partition.topic)
-        return topic.leaders.get(partition.index, Leader(-1, -1)) if topic else Leader(-1, -1)
+        return topic.leaders.get(partition.partition, Leader(-1, -1)) if topic else Leader(-1, -1)
 
     def topic_id(self, name: str) -> uuid.UUID | None:
         """The id that the topic has now, or None where the topic is not known or its cluster has no ids."""
@@ -125,7 +128,9 @@ class Cluster:
         return await asyncio.shield(task)
 
     async def call(self, node: int, api: Api, purpose: str = "", timeout: float = CALL_TIMEOUT, **fields: Any) -> Any:
-        """Send one request made of `fields` in the version spoken there, and wait for the answer. Raises ConnectionLost, AccessDenied."""
+        """Send one request made of `fields` in the version spoken there, and wait for the answer. Raises
+        ConnectionLost, AccessDenied.
+        """
         connection = await self.connection(node, purpose)
         try:
             request = api.request(connection.version(api))(**fields)
@@ -136,7 +141,8 @@ class Cluster:
     async def refresh(self, topics: Iterable[str] = (), timeout: float = CALL_TIMEOUT) -> None:
         """Learn brokers, leaders and topic ids, of `topics` and of every topic asked for before.
 
-        Tries the known brokers and the bootstrap addresses in random order until one answers. Raises ClusterUnreachable, AccessDenied.
+        Tries the known brokers and the bootstrap addresses in random order until one answers. Raises
+        ClusterUnreachable, AccessDenied.
         """
         asked = frozenset(topics)
         self._wanted |= asked
@@ -151,7 +157,8 @@ class Cluster:
         deadline = time.monotonic() + timeout
         backoff = Backoff(first=0.1, longest=1.0)
         while True:
-            known, start = list(self._brokers), list(self._bootstrap)
+            known: list[int | tuple[str, int]] = [*self._brokers]
+            start: list[int | tuple[str, int]] = [*self._bootstrap]
             random.shuffle(known)
             random.shuffle(start)
             problem: Exception | None = None
@@ -163,7 +170,8 @@ class Cluster:
                     problem = lost
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
-                    f"{self}: no broker answered within {timeout:g} s (last: {problem}). Check bootstrap.servers and the network"
+                    f"{self}: no broker answered within {timeout:g} s (last: {problem}). "
+                    "Check bootstrap.servers and the network"
                 ) from problem
             await asyncio.sleep(backoff.next())
 
@@ -220,8 +228,8 @@ class Cluster:
     ) -> Any:
         """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
 
-        `build(version, epoch)` makes the request, `read(answer)` finds the partition's part of the answer, which has an `error_code`.
-        Raises ClusterUnreachable after `timeout` seconds, AccessDenied and BrokerError at once.
+        `build(version, epoch)` makes the request, `read(answer)` finds the partition's part of the answer, which has
+        an `error_code`. Raises ClusterUnreachable after `timeout` seconds, AccessDenied and BrokerError at once.
         """
         deadline = time.monotonic() + timeout
         backoff = Backoff()
@@ -242,7 +250,9 @@ class Cluster:
                 except WireError as lost:
                     problem = str(lost)
             if time.monotonic() > deadline:
-                raise ClusterUnreachable(f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})")
+                raise ClusterUnreachable(
+                    f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})"
+                )
             await asyncio.sleep(backoff.next())
             await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
 

@@ -1,8 +1,10 @@
 """One connection to one broker: pipelined requests, answers matched by correlation id, a deadline on each.
 
-    C1  answers come in the order of the requests (a broker serves one request of a connection at a time); any other order breaks the connection
-    C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same ConnectionLost
-    C3  a request is encoded and handed to the transport whole, or not at all
+C1  answers come in the order of the requests (a broker serves one request of a connection at a time); any other
+order breaks the connection
+C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
+ConnectionLost
+C3  a request is encoded and handed to the transport whole, or not at all
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ CLIENT_ID: Final = "mirror"
 JOIN_BELOW: Final = 64 * 1024
 
 
+def _told(problem: Exception, timeout: float) -> str:
+    return f"no answer within {timeout:g} s" if isinstance(problem, TimeoutError) else str(problem)
+
+
 class _InFlight(NamedTuple):
     correlation_id: int
     future: asyncio.Future[Any]
@@ -57,7 +63,9 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: ConnectionLost | None = None
 
     @classmethod
-    async def open(cls, address: tuple[str, int], security: Security | None = None, timeout: float = 10.0) -> Connection:
+    async def open(
+        cls, address: tuple[str, int], security: Security | None = None, timeout: float = 10.0
+    ) -> Connection:
         """Connect, secure, and learn the broker's versions, within `timeout` seconds.
 
         Raises ConnectionLost, AccessDenied, MalformedFrame, UnsupportedVersion.
@@ -74,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
                 await security.authenticate(self)
         except (OSError, TimeoutError, WireError) as problem:
             self.close()
-            raise ConnectionLost(f"{self}: {problem or 'no answer within ' + str(timeout) + ' s'}") from problem
+            raise ConnectionLost(f"{self}: {_told(problem, timeout)}") from problem
         except BaseException:
             self.close()
             raise
@@ -95,12 +103,15 @@ class Connection(asyncio.BufferedProtocol):
         return self.versions.common(api)
 
     def send(self, api: Api, request: Any) -> asyncio.Future[Any]:
-        """Send now; the future holds kio's response, or ConnectionLost. `request` must be of the version spoken here."""
+        """Send now; the future holds kio's response, or ConnectionLost. `request` must be of the version spoken
+        here.
+        """
         response = api.response(request.__version__)
         return self._send(request, lambda frame: decode(response, frame))
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:
-        """Send and wait at most `timeout` seconds; a late answer breaks the connection, since it says that the broker hangs.
+        """Send and wait at most `timeout` seconds; a late answer breaks the connection, since it says that the
+        broker hangs.
 
         Raises ConnectionLost.
         """
@@ -154,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, _sizehint: int) -> memoryview:
         """asyncio: where to read into."""
         return self._frames.buffer()
 

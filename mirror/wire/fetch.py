@@ -1,8 +1,8 @@
 """Fetch: what to ask of a source broker, and its answer partition by partition.
 
-Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes in and the epoch
-of the last batch it has, so that a stale leader and a truncated log are told by the broker (KIP-320, KIP-595). Sessions are not used:
-(0, -1) asks for everything each time, and a lane has few partitions.
+Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes
+in and the epoch of the last batch it has, so that a stale leader and a truncated log are told by the broker
+(KIP-320, KIP-595). Sessions are not used: (0, -1) asks for everything each time, and a lane has few partitions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ class Fetched:
 
 
 def fetch_request(
-    version: int, asks: Sequence[Ask], *, max_wait_ms: int, max_bytes: int, min_bytes: int = 1, isolation: int = READ_COMMITTED
+    version: int,
+    asks: Sequence[Ask],
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+    min_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
 ) -> Any:
     """A request in kio's schema for `version`. The order of the asks is kept: brokers fill an answer in that order."""
     schema = FETCH.schema(version, "request")
@@ -57,7 +63,7 @@ def fetch_request(
     for (name, topic_id), group in groupby(asks, key=lambda ask: (ask.partition.topic, ask.topic_id)):
         partitions = tuple(
             schema.FetchPartition(
-                partition=ask.partition.index,
+                partition=ask.partition.partition,
                 current_leader_epoch=ask.leader_epoch,
                 fetch_offset=ask.offset,
                 last_fetched_epoch=ask.last_epoch,
@@ -97,13 +103,16 @@ def read_fetch(answer: Any, asks: Sequence[Ask]) -> Iterator[Fetched]:
                 last_stable_offset=part.last_stable_offset,
                 log_start=part.log_start_offset,
                 diverging=(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
-                aborted=tuple((aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions or ()),
+                aborted=tuple(
+                    (aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions or ()
+                ),
                 records=memoryview(part.records or b""),
             )
 
 
 async def fetch_at(cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1) -> Fetched:
-    """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset, whole.
+    """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset,
+    whole.
 
     Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range.
     """
@@ -120,5 +129,7 @@ async def fetch_at(cluster: Cluster, partition: TopicPartition, offset: int, *, 
             return answer
         raise MalformedFrame(f"a fetch answer without {partition}")
 
-    found: Fetched = await cluster.call_leader(partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}")
+    found: Fetched = await cluster.call_leader(
+        partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}"
+    )
     return found

@@ -39,7 +39,7 @@ class FrameReader:
         if self._start == self._end:
             self._start = self._end = 0
         wanted = self._pending_size()
-        if self._start and self._start + wanted > len(self._buffer) or self._end == len(self._buffer):
+        if (self._start and self._start + wanted > len(self._buffer)) or self._end == len(self._buffer):
             held = self._buffer[self._start : self._end]
             if len(held) == len(self._buffer):
                 self._buffer = bytearray(min(wanted, 2 * len(held)))  # F2: a new one, frames may still be viewed

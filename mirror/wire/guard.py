@@ -1,7 +1,8 @@
 """Counts and lengths that lie, found before kio reads them.
 
-kio 0.6 sets memory aside for an array by the count that the peer wrote, and the process aborts where that is too much. This walk over the
-same schema follows the lengths of an answer without building anything, so a count is believed only once its elements were seen.
+kio 0.6 sets memory aside for an array by the count that the peer wrote, and the process aborts where that is too
+much. This walk over the same schema follows the lengths of an answer without building anything, so a count is
+believed only once its elements were seen.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from mirror.errors import MalformedFrame
 Skip = Callable[[memoryview, int], int]
 
 _FIXED: Final = {
-    **{"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2},
-    **{"int32": 4, "uint32": 4, "timedelta_i32": 4},
-    **{"int64": 8, "uint64": 8, "timedelta_i64": 8, "datetime_i64": 8, "float64": 8, "uuid": 16},
+    "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2,
+    "int32": 4, "uint32": 4, "timedelta_i32": 4,
+    "int64": 8, "uint64": 8, "timedelta_i64": 8, "datetime_i64": 8, "float64": 8, "uuid": 16,
 }
 _LONGEST_VARINT: Final = 5
 
 
-def check_lengths(entity: type[Any], frame: memoryview, position: int = 0) -> int:
+def check_lengths(entity: Any, frame: memoryview, position: int = 0) -> int:
     """Walk one entity of the kio schema; the position after it.
 
     Raises MalformedFrame where a length or count is negative, or leads past the end of the frame.
@@ -107,8 +108,9 @@ def _field(field: Field[Any], flexible: bool) -> Skip:
     is_array = get_origin(kind) is tuple
     if is_array:
         kind = get_args(kind)[0]
+    entity: Any = kind
     if is_dataclass(kind):
-        element = _walker(kind)
+        element = _walker(entity)
         if optional and not is_array:
             element = _nullable(element)
     else:
@@ -121,7 +123,7 @@ def _field(field: Field[Any], flexible: bool) -> Skip:
 
 
 @cache
-def _walker(entity: type[Any]) -> Skip:
+def _walker(entity: Any) -> Skip:
     flexible: bool = entity.__flexible__
     plain = [_field(field, flexible) for field in fields(entity) if "tag" not in field.metadata]
     tagged = {field.metadata["tag"]: _field(field, flexible) for field in fields(entity) if "tag" in field.metadata}

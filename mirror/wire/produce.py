@@ -1,7 +1,8 @@
 """Produce: raw batches to a target broker, one for each partition in a request.
 
-Versions 9 to 13 (topic ids from 13 on). A broker refuses two batches in one partition's entry, and loses the first of two entries for the
-same partition without an error (Kafka `KafkaApis.handleProduceRequest`), so a request is made of a mapping and cannot say that.
+Versions 9 to 13 (topic ids from 13 on). A broker refuses two batches in one partition's entry, and loses the first
+of two entries for the same partition without an error (Kafka `KafkaApis.handleProduceRequest`), so a request is made
+of a mapping and cannot say that.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ class Ack:
 def produce_request(
     version: int, batches: Mapping[TopicPartition, tuple[Buffer, ...]], topic_ids: Mapping[str, uuid.UUID | None]
 ) -> Any:
-    """A request in kio's schema for `version`, one batch for each partition, each given in pieces that are sent as they are."""
+    """A request in kio's schema for `version`, one batch for each partition, each given in pieces that are sent as
+    they are.
+    """
     schema = PRODUCE.schema(version, "request")
     topics: dict[str, list[Any]] = {}
     for partition, parts in batches.items():
-        data = schema.PartitionProduceData(index=partition.index, records=RecordSet(parts))
+        data = schema.PartitionProduceData(index=partition.partition, records=RecordSet(parts))
         topics.setdefault(partition.topic, []).append(data)
     return schema.ProduceRequest(
         transactional_id=None,
@@ -46,7 +49,8 @@ def produce_request(
         timeout=timedelta(seconds=ACK_TIMEOUT),
         topic_data=tuple(
             schema.TopicProduceData(
-                partition_data=tuple(data), **({"topic_id": topic_ids.get(name)} if version >= _BY_ID else {"name": name})
+                partition_data=tuple(data),
+                **({"topic_id": topic_ids.get(name)} if version >= _BY_ID else {"name": name}),
             )
             for name, data in topics.items()
         ),

@@ -44,7 +44,8 @@ class Api:
         return getattr(self.schema(version, part), camel + part.capitalize())
 
 
-# The oldest versions are those of Kafka 2.8 where it has them: topic ids came with Metadata 10, epochs in Fetch with 12.
+# The oldest versions are those of Kafka 2.8 where it has them: topic ids came with Metadata 10, epochs in Fetch with
+# 12.
 PRODUCE: Final = Api(0, "produce", 9, 13)
 FETCH: Final = Api(1, "fetch", 12, 18)
 LIST_OFFSETS: Final = Api(2, "list_offsets", 5, 10)
@@ -99,7 +100,7 @@ LARGE_PART: Final = 4096
 
 def encode(request: Any, correlation_id: int, client_id: str) -> list[Buffer]:
     """One request as the buffers to send in turn: small fields joined, record sets as the views they came as."""
-    parts = _Parts()
+    parts: Any = _Parts()
     header = request.__header_schema__
     entity_writer(header)(
         parts,
@@ -129,7 +130,7 @@ def correlation_of(frame: memoryview) -> int:
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
-def decode(response: type[Any], frame: memoryview) -> Any:
+def decode(response: Any, frame: memoryview) -> Any:
     """One answer, whole. Raises MalformedFrame on bytes that do not follow the schema, and on bytes left over.
 
     `response` is a class of kio; what it holds is copied out of `frame`.
@@ -147,7 +148,7 @@ def decode(response: type[Any], frame: memoryview) -> Any:
 
 
 @cache
-def _reader(response: type[Any]) -> Any:
+def _reader(response: Any) -> Any:
     return entity_reader(response)
 
 
@@ -155,7 +156,7 @@ def decode_versions(frame: memoryview) -> Versions:
     """An ApiVersions answer: its header is always the oldest, and an old broker answers in version 0 (KIP-511)."""
     position = check_lengths(PlainHeader, frame)
     version = API_VERSIONS.newest
-    if frame[position : position + 2] == b"\x00\x23":  # UNSUPPORTED_VERSION
+    if bytes(frame[position : position + 2]) == b"\x00\x23":  # UNSUPPORTED_VERSION
         version = 0
     answer = decode(API_VERSIONS.response(version), frame)
     if answer.error_code and version:

@@ -36,11 +36,15 @@ class Producer:
 
 
 async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, isolation: int = READ_UNCOMMITTED) -> int:
-    """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable offset when committed."""
+    """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable
+    offset when committed.
+    """
 
     def build(version: int, epoch: int) -> Any:
         schema = LIST_OFFSETS.schema(version, "request")
-        part = schema.ListOffsetsPartition(partition_index=partition.index, current_leader_epoch=epoch, timestamp=when)
+        part = schema.ListOffsetsPartition(
+            partition_index=partition.partition, current_leader_epoch=epoch, timestamp=when
+        )
         topics = (schema.ListOffsetsTopic(name=partition.topic, partitions=(part,)),)
         late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
         return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
@@ -54,32 +58,45 @@ async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, is
 async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The log end offset: the next one the leader will give out, whether or not its followers have caught up.
 
-    ListOffsets tells a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch tells the true end
-    (Kafka `Partition.lastOffsetForLeaderEpoch`); where it is undefined, the log holds nothing newer than the high watermark.
+    ListOffsets tells a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch tells the
+    true end (Kafka `Partition.lastOffsetForLeaderEpoch`); where it is undefined, the log holds nothing newer than
+    the high watermark.
     """
 
     def build(version: int, epoch: int) -> Any:
         schema = LEADER_EPOCH.schema(version, "request")
-        part = schema.OffsetForLeaderPartition(partition=partition.index, current_leader_epoch=epoch, leader_epoch=epoch)
+        part = schema.OffsetForLeaderPartition(
+            partition=partition.partition, current_leader_epoch=epoch, leader_epoch=epoch
+        )
         topics = (schema.OffsetForLeaderTopic(topic=partition.topic, partitions=(part,)),)
         return schema.OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
     part = await cluster.call_leader(
-        partition, LEADER_EPOCH, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="OffsetForLeaderEpoch"
+        partition,
+        LEADER_EPOCH,
+        build=build,
+        read=lambda answer: answer.topics[0].partitions[0],
+        doing="OffsetForLeaderEpoch",
     )
     return max(int(part.end_offset), await list_offset(cluster, partition, LATEST))
 
 
 async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Producer, ...]:
-    """The producers that the leader remembers, the idempotent ones only: nothing is kept for records without a producer id."""
+    """The producers that the leader remembers, the idempotent ones only: nothing is kept for records without a
+    producer id.
+    """
 
-    def build(version: int, epoch: int) -> Any:
+    def build(version: int, _epoch: int) -> Any:
         schema = DESCRIBE_PRODUCERS.schema(version, "request")
-        topics = (schema.TopicRequest(name=partition.topic, partition_indexes=(partition.index,)),)
+        topics = (schema.TopicRequest(name=partition.topic, partition_indexes=(partition.partition,)),)
         return schema.DescribeProducersRequest(topics=topics)
 
     part = await cluster.call_leader(
-        partition, DESCRIBE_PRODUCERS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="DescribeProducers"
+        partition,
+        DESCRIBE_PRODUCERS,
+        build=build,
+        read=lambda answer: answer.topics[0].partitions[0],
+        doing="DescribeProducers",
     )
     return tuple(Producer(p.producer_id, p.producer_epoch, p.last_sequence) for p in part.active_producers)
 
@@ -87,14 +104,18 @@ async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Produc
 async def delete_records(cluster: Cluster, partition: TopicPartition, before: int) -> int:
     """Delete every record below `before`, at most up to the high watermark; the new log start."""
 
-    def build(version: int, epoch: int) -> Any:
+    def build(version: int, _epoch: int) -> Any:
         schema = DELETE_RECORDS.schema(version, "request")
-        part = schema.DeleteRecordsPartition(partition_index=partition.index, offset=before)
+        part = schema.DeleteRecordsPartition(partition_index=partition.partition, offset=before)
         topics = (schema.DeleteRecordsTopic(name=partition.topic, partitions=(part,)),)
         return schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=CALL_TIMEOUT))
 
     part = await cluster.call_leader(
-        partition, DELETE_RECORDS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="DeleteRecords"
+        partition,
+        DELETE_RECORDS,
+        build=build,
+        read=lambda answer: answer.topics[0].partitions[0],
+        doing="DeleteRecords",
     )
     return int(part.low_watermark)
 
@@ -105,7 +126,7 @@ async def init_producer_id(cluster: Cluster, node: int) -> tuple[int, int]:
     Raises BrokerError, with code 14 for a moment after a broker's start; ConnectionLost.
     """
     version = (await cluster.connection(node)).version(INIT_PRODUCER_ID)
-    known = {"producer_id": -1, "producer_epoch": -1} if version >= 3 else {}
+    known: dict[str, Any] = {"producer_id": -1, "producer_epoch": -1} if version >= 3 else {}
     answer = await cluster.call(
         node, INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=timedelta(seconds=60), **known
     )

@@ -1,7 +1,7 @@
 """The seam for TLS and SASL: what happens between a TCP connection and the first request.
 
-`Plaintext` is what there is so far. A TLS variant returns a context, which asyncio wraps the socket with; a SASL variant sends
-its handshake through the connection that it is given.
+`Plaintext` is what there is so far. A TLS variant returns a context, which asyncio wraps the socket with; a SASL
+variant sends its handshake through the connection that it is given.
 """
 
 from __future__ import annotations
