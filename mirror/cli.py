@@ -41,6 +41,40 @@ def run(
     raise typer.Exit(run_flow(config.load(config_file), once=once, until_caught_up=until_caught_up))
 
 
+@app.command()
+def verify(
+    config_file: ConfigFile,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Prove that the copy is equal, batch by batch: exit code 0 if it is, 5 with every difference named.
+
+    Example: mirror verify configs/quickstart.yaml --topic orders
+    """
+    from mirror.commands.verify import verify as verify_flow
+
+    logs.configure(json=as_json)
+    raise typer.Exit(verify_flow(config.load(config_file), topics or (), as_json=as_json))
+
+
+@app.command()
+def status(
+    config_file: ConfigFile,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show where every partition stands, from anywhere that reaches the target cluster.
+
+    Example: mirror status configs/quickstart.yaml --watch
+    """
+    from mirror.commands.status import status as show_status
+
+    logs.configure(json=as_json)
+    raise typer.Exit(show_status(config.load(config_file), watch=watch, as_json=as_json))
+
+
 embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
 app.add_typer(embedded, name="embedded")
 

@@ -64,6 +64,7 @@ class _Keeper:
     sink: Sink | None = None
     unsettled: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
+    stopped_at: int = -1
     finished: bool = False
 
     @property
@@ -240,6 +241,7 @@ class Pipeline:
             caught_up = sink.acked >= cursor.readable_until >= 0
             keeper.state, keeper.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
             if cursor.is_done and sink.is_idle:
+                keeper.state = State.CAUGHT_UP
                 self._finished(keeper)
         self._fetcher.nudge()
         if all(other.is_done for other in self._keepers.values()):
@@ -252,6 +254,7 @@ class Pipeline:
 
     def _stop(self, keeper: _Keeper, stop: PartitionStop) -> None:
         keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice
+        keeper.stopped_at = stop.offset
         self._finished(keeper)
         if all(other.is_done for other in self._keepers.values()):
             self.finish()
@@ -270,7 +273,7 @@ class Pipeline:
     def _figures_of(self, keeper: _Keeper, instance: str, now: int) -> Figures:
         mine, sink, cursor = keeper.assignment, keeper.sink, keeper.cursor
         tally = self._writer.tallies.get(mine.source, Tally())
-        acked = sink.acked if sink else -1
+        acked = sink.acked if sink else keeper.stopped_at
         end = cursor.readable_until if cursor else -1
         return Figures(
             flow=self._flow,

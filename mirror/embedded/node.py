@@ -128,12 +128,10 @@ class Node:
         if guard is None:
             return
         assert guard.stdin is not None
-        with guard.stdin:
-            # A killed process is a zombie before its last thread is gone. To a guard that loses its pipe then, the
-            # parent is dead and the folder its own to remove; so the pipe is closed only when the guard has seen the
-            # end.
-            with suppress(subprocess.TimeoutExpired):
-                guard.wait(GRACE_S)
+        # A killed process is a zombie before its last thread is gone. To a guard that loses its pipe then, the
+        # parent is dead and the folder its own to remove; so the pipe is closed only when the guard has seen the end.
+        with guard.stdin, suppress(subprocess.TimeoutExpired):
+            guard.wait(GRACE_S)
         self._keep_classes(guard.wait())
 
     def send(self, number: signal.Signals) -> None:

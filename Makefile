@@ -1,0 +1,52 @@
+# `make` alone lists the targets. Each sets up what it needs first and skips that when it is done.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# The name carries the lock's checksum: a changed lock or project file is set up again, a touched one is not.
+READY := .venv/.ready-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d ' ' -f 1)
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+        --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java jars demo test lint lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: java $(READY) ## create .venv from the lock
+
+java:
+	@scripts/need-java
+
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mirror needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@echo "setup: creating .venv"
+	@$(PYTHON) -m venv .venv
+	@echo "setup: installing the locked dependencies (PySpark is a download of 450 MB; one to two minutes)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@echo "setup: installing mirror itself"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -f .venv/.ready-*
+	@touch $@
+
+jars: setup ## fetch the brokers' jars (44 MB, kept in the user's cache folder)
+	@$(BIN)/python -m mirror.embedded
+
+demo: setup ## two real clusters, six topics, and the proof that the copy is equal
+	@$(BIN)/mirror demo
+
+test: lint ## everything but the soak and Docker tests
+	$(BIN)/pytest
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+lock: setup ## pin the newest allowed versions of all dependencies, with hashes
+	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade -o requirements.lock
+	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade --extra dev -c requirements.lock -o requirements-dev.lock
+
+clean: ## remove .venv, caches and build products
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
+	find mirror tests -name __pycache__ -type d -prune -exec rm -rf {} +

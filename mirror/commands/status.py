@@ -1,0 +1,300 @@
+"""`mirror status`: where every partition stands, as the flow's journal on the target tells it.
+
+Figures in a journal outlive the mirror that wrote them, so what they are worth is told first: whether the mirror runs,
+by the age of its last report and, on its own machine, by its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import psutil
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from mirror.commands.tables import console, count, duration, number, print_json, size, state_text, table
+from mirror.config import Settings
+from mirror.errors import ClusterError, ExitCode, WireError
+from mirror.observe.figures import Figures, Totals
+from mirror.offsets.journal import OWNER, Journal, journal_topic
+from mirror.wire.cluster import Cluster, Endpoint
+
+#: A running mirror reports every partition at least every ten seconds.
+STALE_MS: Final = 15_000
+WATCH_SECONDS: Final = 1.0
+#: Columns from which on every partition's verdicts are shown beside it.
+WIDE: Final = 110
+
+
+class Pulse(StrEnum):
+    """What is known of the mirror itself."""
+
+    NEVER_RAN = "never ran"
+    RUNNING = "running"
+    SILENT = "silent"
+    ENDED = "not running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The process that last took the flow; `at_ms`: when, Unix time."""
+
+    instance: str
+    host: str
+    pid: int
+    at_ms: int
+
+    @property
+    def is_here(self) -> bool:
+        """It ran on this machine, so its process can be looked at."""
+        return self.host == socket.gethostname()
+
+    @property
+    def lives(self) -> bool:
+        """There is such a process on this machine."""
+        return self.is_here and psutil.pid_exists(self.pid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A flow as its journal tells it at `now_ms`; `unread` says which records could not be understood."""
+
+    flow: str
+    cluster: str
+    now_ms: int
+    owner: Owner | None = None
+    figures: tuple[Figures, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def seen_ms(self) -> int:
+        """When the owner was last heard of; 0 for never."""
+        if self.owner is None:
+            return max((one.at_ms for one in self.figures), default=0)
+        mine = (one.at_ms for one in self.figures if one.instance == self.owner.instance)
+        return max(self.owner.at_ms, *mine, 0)
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago that was; 0 where its clock is ahead of ours."""
+        return max(0, self.now_ms - self.seen_ms)
+
+    @property
+    def pulse(self) -> Pulse:
+        """Whether the mirror runs, as far as can be known."""
+        if self.owner is None:
+            return Pulse.ENDED if self.figures else Pulse.NEVER_RAN
+        if self.owner.is_here and not self.owner.lives:
+            return Pulse.ENDED
+        if self.age_ms <= STALE_MS:
+            return Pulse.RUNNING
+        return Pulse.SILENT if self.owner.lives else Pulse.ENDED
+
+    def is_stale(self, figures: Figures) -> bool:
+        """What these figures say may be true no longer."""
+        return self.pulse is not Pulse.RUNNING or self.now_ms - figures.at_ms > STALE_MS
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads a flow's journal, whole the first time and then only what is new."""
+
+    settings: Settings
+    target: Cluster
+    _offset: int | None = None
+    _newest: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    async def look(self) -> Status:
+        """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
+        flow = self.settings.flow
+        topic = journal_topic(flow)
+        if topic not in self.target.topics:
+            await self.target.refresh({topic})
+        if topic in self.target.topics:
+            entries, self._offset = await Journal(self.target, flow).read(self._offset)
+            self._newest |= {entry.key: entry.value for entry in entries}
+        kept = {key: value for key, value in self._newest.items() if value is not None}
+        return status_of(flow, self.settings.target.alias, kept, int(time.time() * 1000))
+
+
+def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int) -> Status:
+    """What the newest entries of a journal say."""
+    owner, figures, unread = None, [], []
+    for key, value in journal.items():
+        try:
+            if key == OWNER:
+                told = json.loads(value)
+                owner = Owner(
+                    instance=str(told["instance"]),
+                    host=str(told["host"]),
+                    pid=int(told["pid"]),
+                    at_ms=int(told["at_ms"]),
+                )
+            elif key.startswith(b"state/"):
+                figures.append(Figures.from_json(value))
+        except (ValueError, KeyError, TypeError) as problem:  # of another version, or written by somebody else
+            unread.append(f"{key.decode(errors='replace')}: {problem!r}")
+    figures.sort(key=lambda one: (one.target_topic, one.partition))
+    return Status(flow=flow, cluster=cluster, now_ms=now_ms, owner=owner, figures=tuple(figures), unread=tuple(unread))
+
+
+def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
+    """Print the status once, or every second until Ctrl-C. Raises MirrorError where the target cannot be read."""
+    try:
+        asyncio.run(_status(settings, watch=watch, as_json=as_json))
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+    return ExitCode.DONE
+
+
+async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
+    async with Cluster(Endpoint(settings.target.alias, settings.target.bootstrap)) as target:
+        follower = Follower(settings, target)
+        found = await follower.look()
+        if not watch:
+            _print(found, as_json)
+            return
+        if as_json:
+            while True:
+                _print(found, as_json)
+                await asyncio.sleep(WATCH_SECONDS)
+                found = await follower.look()
+        out = console()
+        with Live(rendered(found, out.width), console=out, auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(WATCH_SECONDS)
+                problem = Text()
+                try:
+                    found = await follower.look()
+                except (ClusterError, WireError) as lost:  # a watch outlives an outage, and says how old it is
+                    found = replace(found, now_ms=int(time.time() * 1000))
+                    problem = Text(f"\ncannot read the journal: {lost}", "red")
+                live.update(Group(rendered(found, out.width), problem), refresh=True)
+
+
+def _print(found: Status, as_json: bool) -> None:
+    if as_json:
+        print_json(as_dict(found))
+    else:
+        out = console()
+        out.print(rendered(found, out.width))
+
+
+def as_dict(found: Status) -> dict[str, Any]:
+    """The status for `--json`; ages in ms."""
+    totals = Totals.of(found.figures)
+    return {
+        "flow": found.flow,
+        "target": found.cluster,
+        "topic": journal_topic(found.flow),
+        "pulse": found.pulse,
+        "running": found.pulse is Pulse.RUNNING,
+        "owner": asdict(found.owner) if found.owner else None,
+        "age_ms": found.age_ms if found.seen_ms else None,
+        "at_ms": found.now_ms,
+        "totals": asdict(totals) | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)},
+        "partitions": [
+            asdict(one)
+            | {
+                "verdicts": dict(one.verdicts),
+                "age_ms": max(0, found.now_ms - one.at_ms),
+                "stale": found.is_stale(one),
+                "stopped": one.state.is_stop,
+            }
+            for one in found.figures
+        ],
+        "unread": list(found.unread),
+    }
+
+
+def rendered(found: Status, width: int) -> Group:
+    """The status for people, what matters most at the top: a watch cuts at the foot of the terminal."""
+    lines = [_heading(found)]
+    if found.figures:
+        lines.append(_totals(found))
+    lines += [_trouble(one) for one in found.figures if one.detail]
+    lines += [Text(f"not understood: {what}", "yellow") for what in found.unread]
+    if not found.figures:
+        return Group(*lines)
+    wide = width >= WIDE
+    shown = table(
+        "partition",
+        ("state", "no_wrap"),
+        ("position", "right"),
+        ("lag", "right"),
+        ("behind", "right"),
+        ("records", "right"),
+        ("size", "right"),
+        *(["verdicts"] if wide else []),
+        ("age", "right"),
+    )
+    for one in found.figures:
+        stale = found.is_stale(one)
+        shown.add_row(
+            f"{one.topic}-{one.partition}",
+            state_text(one.state, former=stale),
+            number(one.next_offset) if one.next_offset >= 0 else "-",
+            number(one.lag_records),
+            "-" if one.lag_ms is None else duration(one.lag_ms),
+            number(one.records),
+            size(one.bytes),
+            *([_verdicts(one.verdicts)] if wide else []),
+            Text(duration(found.now_ms - one.at_ms), "yellow" if stale else "dim"),
+        )
+    return Group(*lines, Text(), shown)
+
+
+def _heading(found: Status) -> Text:
+    heading = Text(f"{found.flow}: ", "bold")
+    owner, ago = found.owner, duration(found.age_ms)
+    who = f"pid {owner.pid} on {owner.host}" if owner else "owner unknown"
+    match found.pulse:
+        case Pulse.NEVER_RAN:
+            heading.append("never ran", "bold yellow")
+            heading.append(f": no journal {journal_topic(found.flow)} on cluster {found.cluster}")
+        case Pulse.RUNNING:
+            heading.append("running", "bold green")
+            heading.append(f" ({who}), reported {ago} ago")
+        case Pulse.SILENT:
+            heading.append("silent", "bold yellow")
+            heading.append(f" ({who} is alive), last seen {ago} ago")
+        case Pulse.ENDED:
+            heading.append(f"not running, last seen {ago} ago", "bold yellow")
+            heading.append(f" ({who})")
+    return heading
+
+
+def _totals(found: Status) -> Text:
+    totals = Totals.of(found.figures)
+    states = Text(", ").join(
+        Text.assemble(f"{many} ", state_text(state, former=found.pulse is not Pulse.RUNNING))
+        for state, many in sorted(totals.states.items())
+    )
+    done = f"{count(totals.records, 'record')} in {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}"
+    behind = f"; lag {count(totals.lag_records, 'record')}"
+    late = f", {duration(totals.lag_ms)}" if totals.lag_ms else ""
+    verdicts = f"; {_verdicts(totals.verdicts)}" if totals.verdicts else ""
+    partitions = count(totals.partitions, "partition")
+    return Text.assemble(f"{partitions}: ", states, f"; {done}{behind}{late}{verdicts}")
+
+
+def _verdicts(verdicts: Mapping[str, int]) -> str:
+    return ", ".join(f"{verdict} {number(many)}" for verdict, many in Counter(verdicts).most_common())
+
+
+def _trouble(one: Figures) -> Text:
+    text = Text.assemble(
+        state_text(one.state), f" {one.topic}-{one.partition} at offset {one.next_offset}: {one.detail}"
+    )
+    text.stylize("red" if one.state.is_stop else "yellow")
+    return text

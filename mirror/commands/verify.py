@@ -1,0 +1,205 @@
+"""`mirror verify`: is the copy equal? A line for each topic, each difference by name, and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any, Final
+
+from rich.console import Console, Group
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from mirror.admin.client import Admin, TopicInfo
+from mirror.admin.topics import plan_topics
+from mirror.commands.tables import console, count, number, print_json, size, table
+from mirror.config import Settings
+from mirror.errors import ConfigError, ExitCode
+from mirror.policy.selection import TopicPair, select
+from mirror.verify.flow import Watch, verify_partitions
+from mirror.verify.report import Difference, Kind, Pair, TopicReport, VerifyReport
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+#: Differences of one partition that a terminal gets; `--json` gives all that were kept.
+SHOWN: Final = 20
+
+
+def verify_flow(settings: Settings, topics: Sequence[str] | None = None, watch: Watch | None = None) -> VerifyReport:
+    """Compare the flow's topics, or those of them with the given source names, as they are now. Writes nothing.
+
+    Raises ConfigError for a name that the flow does not mirror, PreflightError where `mirror run` would find no topics,
+    and ClusterError.
+    """
+    began = time.monotonic()
+    source, target = Admin(settings.source), Admin(settings.target)
+    pairs = _selected(_pairs(source, target, settings), topics)
+    there = target.describe(pair.target for pair in pairs)
+    reports = asyncio.run(
+        verify_partitions(
+            Endpoint(settings.source.alias, settings.source.bootstrap),
+            Endpoint(settings.target.alias, settings.target.bootstrap),
+            [
+                Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index))
+                for pair in pairs
+                for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
+            ],
+            watch,
+        )
+    )
+    return VerifyReport(
+        flow=settings.flow,
+        source=settings.source.alias,
+        target=settings.target.alias,
+        partitions=tuple(reports),
+        misfits=tuple(
+            _misfit(pair, found) for pair in pairs if _partitions(found := there.get(pair.target)) != pair.partitions
+        ),
+        seconds=time.monotonic() - began,
+    )
+
+
+def verify(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
+    """Verify and print; the exit code. Raises MirrorError."""
+    with Progress(
+        TextColumn("[bold]verifying"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=as_json or not sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("", total=None)
+        report = verify_flow(settings, topics, lambda done, total: bar.update(task, advance=done, total=total))
+    if as_json:
+        print_json(as_dict(report))
+    else:
+        console().print(rendered(report))
+    return ExitCode.DONE if report.equal else ExitCode.DIFFERENT
+
+
+def as_dict(report: VerifyReport) -> dict[str, Any]:
+    """The report for `--json`."""
+    return {
+        "flow": report.flow,
+        "source": report.source,
+        "target": report.target,
+        "equal": report.equal,
+        "different": report.different,
+        "seconds": round(report.seconds, 3),
+        "topics": [{**asdict(topic), "equal": topic.equal} for topic in report.topics],
+        "partitions": [
+            {
+                **{name: value for name, value in asdict(one).items() if name not in ("pair", "differences")},
+                "topic": one.pair.source.topic,
+                "target": one.pair.target.topic,
+                "partition": one.pair.source.index,
+            }
+            for one in report.partitions
+        ],
+        "differences": [{**asdict(one), "text": str(one)} for one in report.differences],
+    }
+
+
+def rendered(report: VerifyReport) -> Group:
+    """The report for people."""
+    lines = table(
+        "topic",
+        ("parts", "right"),
+        "codec",
+        ("records", "right"),
+        ("batches", "right"),
+        ("size", "right"),
+        ("identical", "right"),
+        "offsets",
+        ("lag", "right"),
+    )
+    for topic in report.topics:
+        lines.add_row(
+            _title(topic),
+            number(topic.partitions),
+            ", ".join(topic.codecs),
+            number(topic.records),
+            number(topic.batches),
+            size(topic.bytes),
+            _share(topic),
+            Text("equal", "green") if topic.offsets_equal else Text("differ", "red"),
+            Text(number(topic.lag), "yellow" if topic.lag else ""),
+        )
+    return Group(lines, Text(), *_notes(report), *_differences(report), _verdict(report))
+
+
+def _pairs(source: Admin, target: Admin, settings: Settings) -> Sequence[TopicPair]:
+    selection = select({name: len(info.partitions) for name, info in source.topics().items()}, settings.topics)
+    if selection.missing or selection.clashes or selection.illegal or not selection.pairs:
+        plan_topics(source, target, settings).raise_refusals()  # in the words in which `mirror run` refuses it
+    return selection.pairs
+
+
+def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Sequence[TopicPair]:
+    if not topics:
+        return pairs
+    names = [pair.source for pair in pairs]
+    for topic in topics:
+        if topic not in names:
+            near = difflib.get_close_matches(topic, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it mirrors {', '.join(names[:10])}"
+            raise ConfigError(f"--topic {topic}: the flow mirrors no source topic of that name; {hint}")
+    return [pair for pair in pairs if pair.source in topics]
+
+
+def _partitions(found: TopicInfo | None) -> int:
+    return len(found.partitions) if found else 0
+
+
+def _misfit(pair: TopicPair, found: TopicInfo | None) -> Difference:
+    there = count(len(found.partitions), "partition") if found else f"no topic {pair.target}"
+    return Difference(pair.source, -1, -1, Kind.TOPIC, count(pair.partitions, "partition"), there)
+
+
+def _title(topic: TopicReport) -> str:
+    return topic.topic if topic.target in ("", topic.topic) else f"{topic.topic} → {topic.target}"
+
+
+def _share(topic: TopicReport) -> Text:
+    if not topic.batches:
+        return Text("-", "dim")
+    if topic.identical == topic.batches:
+        return Text("all", "green")
+    percent = 100 * topic.identical / topic.batches
+    return Text(f"{min(percent, 99.9):.1f} %", "red")  # never rounded up to what it is not
+
+
+def _notes(report: VerifyReport) -> list[Text]:
+    return [Text(f"note: {one.pair.source}: {note}", "dim") for one in report.partitions for note in one.notes]
+
+
+def _differences(report: VerifyReport) -> list[Text]:
+    found: list[Text] = []
+    for _, group in groupby(report.differences, key=lambda one: (one.topic, one.partition)):
+        found += [Text(str(one), "red") for one in list(group)[:SHOWN]]
+    more = report.different - len(found)
+    if more:
+        found.append(Text(f"and {count(more, 'difference')} more: --json lists the first of each partition", "red"))
+    return found
+
+
+def _verdict(report: VerifyReport) -> Text:
+    sides = f"{report.source} and {report.target}"
+    batches = sum(one.batches for one in report.partitions)
+    lag = sum(one.lag for one in report.partitions)
+    amount = size(sum(one.bytes for one in report.partitions))
+    verdict = Text(f"{report.flow}: ", "bold")
+    if report.equal:
+        verdict.append(f"{sides} are equal", "bold green")
+    else:
+        verdict.append(f"{sides} differ: {count(report.different, 'difference')}", "bold red")
+    verdict.append(f" ({count(batches, 'batch', 'batches')}, {amount} compared in {report.seconds:.1f} s)")
+    if lag:
+        verdict.append(f"; {count(lag, 'record')} not mirrored yet", "yellow")
+    return verdict

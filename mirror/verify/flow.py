@@ -1,0 +1,88 @@
+"""All partitions of a flow, a few at a time, over connections of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from mirror.verify.compare import Bounds, compare
+from mirror.verify.reader import Fetch, Reader
+from mirror.verify.report import Pair, PartitionReport
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import fetch_at
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+PARTITIONS_AT_ONCE: Final = 3
+
+#: Told how many offsets were compared since it was last called, and how many there are in all.
+Watch = Callable[[int, int], None]
+
+
+async def verify_partitions(
+    source: Endpoint, target: Endpoint, pairs: Sequence[Pair], watch: Watch | None = None
+) -> list[PartitionReport]:
+    """A report for each pair, in their order. Every topic must exist.
+
+    Raises ClusterUnreachable, AccessDenied, BrokerError.
+    """
+    if not pairs:
+        return []
+    ours, theirs = {pair.source.topic for pair in pairs}, {pair.target.topic for pair in pairs}
+    async with Cluster(source) as one, Cluster(target) as other:
+        await asyncio.gather(one.refresh(ours), other.refresh(theirs))
+        bounds = await bounds_of(one, other, pairs)
+    total = sum(b.end - b.begin for b in bounds)
+    reports: dict[Pair, PartitionReport] = {}
+    waiting = deque(sorted(zip(pairs, bounds, strict=True), key=lambda each: each[1].begin - each[1].end))
+
+    def read(offsets: int) -> None:
+        if watch:
+            watch(offsets, total)
+
+    async def work() -> None:
+        # connections of its own: a broker serves one request of a connection at a time
+        async with Cluster(source) as one, Cluster(target) as other:
+            await asyncio.gather(one.refresh(ours), other.refresh(theirs))
+            while waiting:
+                pair, at = waiting.popleft()
+                left = Reader(_fetch_from(one, pair.source), at.begin, at.end, _start_of(one, pair.source), read)
+                right = Reader(_fetch_from(other, pair.target), at.begin, at.target_end, _start_of(other, pair.target))
+                reports[pair] = await compare(pair, at, left, right)
+
+    workers = [asyncio.create_task(work()) for _ in range(min(PARTITIONS_AT_ONCE, len(pairs)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.wait(workers)
+    return [reports[pair] for pair in pairs]
+
+
+async def bounds_of(source: Cluster, target: Cluster, pairs: Sequence[Pair]) -> list[Bounds]:
+    """Starts and ends of now, the target's first (V1)."""
+
+    async def of(cluster: Cluster, partition: TopicPartition) -> tuple[int, int, int]:
+        return await asyncio.gather(
+            list_offset(cluster, partition, EARLIEST),
+            list_offset(cluster, partition, LATEST, READ_COMMITTED),
+            list_offset(cluster, partition, LATEST),
+        )
+
+    theirs = await asyncio.gather(*(of(target, pair.target) for pair in pairs))
+    ours = await asyncio.gather(*(of(source, pair.source) for pair in pairs))
+    return [Bounds(start, end, *there) for (start, end, _), there in zip(ours, theirs, strict=True)]
+
+
+def _fetch_from(cluster: Cluster, partition: TopicPartition) -> Fetch:
+    async def fetch(offset: int) -> memoryview:
+        return (await fetch_at(cluster, partition, offset, max_bytes=FETCH_BYTES)).records
+
+    return fetch
+
+
+def _start_of(cluster: Cluster, partition: TopicPartition) -> Callable[[], Awaitable[int]]:
+    return lambda: list_offset(cluster, partition, EARLIEST)

@@ -1,0 +1,157 @@
+"""What a comparison found, as values: differences, and reports of a partition, a topic and a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirror.wire.cluster import TopicPartition
+
+
+class Kind(StrEnum):
+    """In what two partitions differ."""
+
+    TOPIC = "topic"
+    MISSING = "missing"
+    EXTRA = "extra"
+    DELETED = "deleted"
+    BATCHING = "batching"
+    MAGIC = "magic"
+    COUNT = "count"
+    BASE_TIMESTAMP = "base timestamp"
+    MAX_TIMESTAMP = "max timestamp"
+    CODEC = "codec"
+    RECORDS = "records"
+    STORED_CRC = "stored CRC"
+    UNREADABLE = "unreadable"
+    OPEN_TRANSACTION = "open transaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference; `topic` is the source's name, `partition` and `offset` are -1 where it is about more than one.
+
+    `source` and `target` say what is there, and are empty where there is nothing to say.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    kind: Kind
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        where = self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+        at = f" at offset {self.offset}" if self.offset >= 0 else ""
+        sides = [f"{text} on the {side}" for text, side in ((self.source, "source"), (self.target, "target")) if text]
+        return f"{where}{at}: {self.kind}: {', '.join(sides)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A partition and its copy."""
+
+    source: TopicPartition
+    target: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """What was compared of one partition: the offsets from `begin` to before `end`.
+
+    `batches`, `records`, `bytes` and `codecs` are the source's. `identical` counts the batches that are the same in all
+    respects. `different` counts all differences, `differences` holds the first of them. `lag` is in records.
+    """
+
+    pair: Pair
+    begin: int
+    end: int
+    batches: int
+    records: int
+    bytes: int
+    codecs: tuple[str, ...]
+    identical: int
+    offsets_equal: bool
+    lag: int
+    source_digest: str
+    target_digest: str
+    different: int
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    """The partitions of one topic together; the numbers are the source's."""
+
+    topic: str
+    target: str
+    partitions: int
+    codecs: tuple[str, ...]
+    records: int
+    batches: int
+    bytes: int
+    identical: int
+    offsets_equal: bool
+    lag: int
+    different: int
+
+    @property
+    def equal(self) -> bool:
+        """No difference, and every batch identical."""
+        return not self.different
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """All of a flow. `misfits` are the differences between whole topics; `seconds` is how long the comparison took."""
+
+    flow: str
+    source: str
+    target: str
+    partitions: tuple[PartitionReport, ...]
+    misfits: tuple[Difference, ...]
+    seconds: float
+
+    @property
+    def different(self) -> int:
+        """How many differences there are, kept or not."""
+        return len(self.misfits) + sum(report.different for report in self.partitions)
+
+    @property
+    def equal(self) -> bool:
+        """True when there is no difference; lag is none."""
+        return not self.different
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The differences that were kept, topics first."""
+        return (*self.misfits, *(one for report in self.partitions for one in report.differences))
+
+    @property
+    def topics(self) -> tuple[TopicReport, ...]:
+        """One line for each topic, by name."""
+        by_name: dict[str, list[PartitionReport]] = {}
+        for report in self.partitions:
+            by_name.setdefault(report.pair.source.topic, []).append(report)
+        misfits = {one.topic: one for one in self.misfits}
+        names = sorted(by_name.keys() | misfits.keys())
+        return tuple(_topic_report(name, by_name.get(name, []), misfits.get(name)) for name in names)
+
+
+def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Difference | None) -> TopicReport:
+    return TopicReport(
+        topic=name,
+        target=reports[0].pair.target.topic if reports else "",
+        partitions=len(reports),
+        codecs=tuple(dict.fromkeys(codec for report in reports for codec in report.codecs)),
+        records=sum(report.records for report in reports),
+        batches=sum(report.batches for report in reports),
+        bytes=sum(report.bytes for report in reports),
+        identical=sum(report.identical for report in reports),
+        offsets_equal=bool(reports) and misfit is None and all(report.offsets_equal for report in reports),
+        lag=sum(report.lag for report in reports),
+        different=sum(report.different for report in reports) + (misfit is not None),
+    )

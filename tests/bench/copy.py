@@ -1,0 +1,255 @@
+"""`mirror run --once` between two one-broker clusters: start-up, CPU per GB of batches, speed, memory.
+
+CPU per GB is the slope between a small copy and one four times larger, so start-up falls out. Speed is compared in the same run with a replay
+of the same batches from memory by the same writer in as many processes, taken turn and turn about with the mirror.
+
+    python -m tests.bench.copy [--megabytes 2000] [--rounds 3] [--codec zstd] [--batch 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, TopicPartition as Confluent
+
+from mirror.batch.header import RawBatch, split
+from mirror.classifier import OWN_PRODUCER
+from mirror.embedded import Cluster as Brokers
+from mirror.embedded import Spec, start_many
+from mirror.position import Position, producer_id
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import fetch_at
+from mirror.wire.queries import LATEST, list_offset
+from mirror.writer import Sink, Writer
+from .workload import create, fill
+
+PARTITIONS = 4
+LANES = 2
+
+
+@dataclass(slots=True)
+class Copy:
+    """One copy. Seconds, bytes of batches; the first record's figures count from the start of the process."""
+
+    gigabytes: float
+    wall: float
+    cpu: float
+    first_record_wall: float
+    first_record_cpu: float
+    copying: float
+    peak_rss_mb: float
+
+
+class Tree:
+    """CPU-seconds and resident memory of a process and all its descendants, ended ones included."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._seen: dict[int, float] = {}
+        self.peak_rss = 0
+
+    def sample(self) -> float:
+        """CPU-seconds so far."""
+        rss = 0
+        for process in (self._root, *_children(self._root)):
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    self._seen[process.pid] = times.user + times.system
+                    rss += process.memory_info().rss
+            except psutil.Error:
+                continue
+        self.peak_rss = max(self.peak_rss, rss)
+        return sum(self._seen.values())
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Path) -> Copy:
+    """One `mirror run --once` of one topic, measured from outside."""
+    config = folder / f"{topic}.yaml"
+    config.write_text(
+        f"name: bench-{topic}\n"
+        f'source: {{alias: a, bootstrap.servers: "{source.bootstrap}"}}\n'
+        f'target: {{alias: b, bootstrap.servers: "{target.bootstrap}"}}\n'
+        f'topics: {{include: ["{topic}"]}}\n'
+    )
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=subprocess.PIPE, text=True)
+    tree, output = Tree(process.pid), [""]
+    reading = threading.Thread(target=lambda: output.__setitem__(0, process.stderr.read() if process.stderr else ""))
+    reading.start()
+    consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "bench", "log_level": 0, "logger": _quiet()})
+    cpu = first_wall = first_cpu = last = 0.0
+    seen = 0
+    sampled = 0.0
+    while process.poll() is None:
+        now = time.perf_counter() - began
+        if now - sampled > 0.2:
+            sampled, cpu = now, max(cpu, tree.sample())
+        end = _end(consumer, topic) if now > 1.0 else 0
+        if end > seen:
+            if not seen:
+                first_wall, first_cpu = now, tree.sample()
+            seen, last = end, now
+        time.sleep(0.01)
+    wall = time.perf_counter() - began
+    reading.join()
+    consumer.close()
+    if process.returncode:
+        raise SystemExit(f"mirror ended with {process.returncode}:\n{output[0]}")
+    return Copy(size / 1e9, wall, cpu, first_wall, first_cpu, last - first_wall, tree.peak_rss / 1e6)
+
+
+def _quiet() -> object:
+    import logging
+
+    logger = logging.getLogger("bench")
+    logger.disabled = True
+    return logger
+
+
+def _end(consumer: Consumer, topic: str) -> int:
+    total = 0
+    for partition in range(PARTITIONS):
+        try:
+            low, high = consumer.get_watermark_offsets(Confluent(topic, partition), timeout=2)
+        except Exception:  # the topic is not there yet
+            return 0
+        total += max(0, high)
+    return total
+
+
+def loaded(bootstrap: str, topic: str) -> dict[int, list[RawBatch]]:
+    """Every batch of a topic, in memory."""
+
+    async def load() -> dict[int, list[RawBatch]]:
+        async with Cluster(endpoint("a", bootstrap)) as cluster:
+            await cluster.refresh([topic])
+            return {p: [raw async for raw in _batches(cluster, TopicPartition(topic, p))] for p in range(PARTITIONS)}
+
+    return asyncio.run(load())
+
+
+async def _batches(cluster: Cluster, partition: TopicPartition):  # type: ignore[no-untyped-def]
+    at, end = 0, await list_offset(cluster, partition, LATEST)
+    while at < end:
+        for raw in split((await fetch_at(cluster, partition, at, max_bytes=4 << 20)).records):
+            at = raw.header.next_offset
+            yield raw
+
+
+def endpoint(alias: str, bootstrap: str) -> Endpoint:
+    """A cluster of one broker on loopback."""
+    host, port = bootstrap.split(":")
+    return Endpoint(alias, ((host, int(port)),))
+
+
+def replayed(target: str, topic: str, batches: dict[int, list[RawBatch]]) -> float:
+    """Seconds for the product's writer to append batches from memory, in as many processes as the mirror has lanes."""
+    create(target, topic, PARTITIONS)
+    context = multiprocessing.get_context("fork")
+    ready, go = context.Barrier(LANES + 1), context.Barrier(LANES + 1)
+    workers = [
+        context.Process(target=_replay_lane, args=(target, topic, {p: b for p, b in batches.items() if p % LANES == lane}, ready, go))
+        for lane in range(LANES)
+    ]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    began = time.perf_counter()
+    go.wait()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - began
+
+
+def _replay_lane(target: str, topic: str, batches: dict[int, list[RawBatch]], ready, go) -> None:  # type: ignore[no-untyped-def]
+    async def replay() -> None:
+        async with Cluster(endpoint("b", target)) as cluster, asyncio.TaskGroup() as tasks:
+            await cluster.refresh([topic])
+            moved = asyncio.Event()
+            writer = Writer(cluster, lambda _: moved.set(), tasks.create_task, 8 << 20)
+            sinks = []
+            for p, raws in batches.items():
+                at = TopicPartition(topic, p)
+                sink = Sink(at, at, Position(0, producer_id("bench", at), 0, False, -1))
+                writer.begin(sink)
+                sinks.append((sink, iter(raws)))
+            ready.wait()
+            go.wait()
+            while sinks:
+                for sink, raws_left in tuple(sinks):
+                    assert not sink.unsettled, sink.unsettled
+                    while writer.room(sink.source) > 0:
+                        if (raw := next(raws_left, None)) is None:
+                            if sink.is_idle:
+                                sinks.remove((sink, raws_left))
+                            break
+                        writer.carry_out(OWN_PRODUCER, raw, sink)
+                writer.flush()
+                if sinks:
+                    moved.clear()
+                    await moved.wait()
+
+    asyncio.run(replay())
+
+
+def main() -> None:
+    """Run it and print a summary and, last, the raw figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=2000, help="uncompressed size of the larger copy")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--codec", default="zstd")
+    parser.add_argument("--batch", type=int, default=1_000_000, help="uncompressed bytes in a batch")
+    options = parser.parse_args()
+    specs = [Spec(name="bench-source", jit="full"), Spec(name="bench-target", jit="full")]
+    source, target = start_many(specs)
+    small: list[Copy] = []
+    large: list[Copy] = []
+    replays: list[float] = []
+    with source, target, tempfile.TemporaryDirectory() as folder:
+        batches: dict[int, list[RawBatch]] = {}
+        for round_ in range(options.rounds):
+            for copies, megabytes in ((small, options.megabytes // 4), (large, options.megabytes)):
+                topic = f"copy-{megabytes}-{round_}"
+                fill(source.bootstrap, topic, megabytes=megabytes, partitions=PARTITIONS, codec=options.codec, batch=options.batch)
+                batches = loaded(source.bootstrap, topic)
+                size = sum(len(raw.data) for raws in batches.values() for raw in raws)
+                copies.append(mirrored(source, target, topic, size, Path(folder)))
+                print(f"mirror {copies[-1]}", file=sys.stderr)
+            replays.append(replayed(target.bootstrap, f"replay-{round_}", batches))
+            print(f"replay {size / 1e6:.0f} MB in {replays[-1]:.2f} s", file=sys.stderr)
+    slopes = [(b.cpu - a.cpu) / (b.gigabytes - a.gigabytes) for a, b in zip(small, large, strict=True)]
+    ratios = [replay / copy.copying for copy, replay in zip(large, replays, strict=True)]
+    both = small + large
+    middle = statistics.median
+    print(f"batches of the larger copy  {large[0].gigabytes * 1000:.0f} MB")
+    print(f"start to first record       {middle(c.first_record_wall for c in both):.1f} s, {middle(c.first_record_cpu for c in both):.1f} CPU-s")
+    print(f"CPU per GB of batches       {middle(slopes):.2f} CPU-s (each: {', '.join(f'{s:.2f}' for s in slopes)})")
+    print(f"wall of the larger copy     {middle(c.wall for c in large):.1f} s, copying {middle(c.copying for c in large):.1f} s")
+    print(f"peak resident memory        {max(c.peak_rss_mb for c in large):.0f} MB")
+    print(f"speed beside a replay       {middle(ratios):.2f} (each: {', '.join(f'{r:.2f}' for r in ratios)})")
+    print(json.dumps({"small": [asdict(c) for c in small], "large": [asdict(c) for c in large], "replay_seconds": replays}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Fixtures that every test may ask for: two real one-broker clusters, names, ports; and how Hypothesis searches."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from mirror.embedded import Cluster, Spec, start_many
+
+# The same examples on every run, unless somebody goes looking: HYPOTHESIS_PROFILE=exhaustive pytest ...
+_SLOW_MACHINES = [HealthCheck.too_slow]
+settings.register_profile("deterministic", derandomize=True, deadline=None, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile("exhaustive", max_examples=10_000, deadline=None, suppress_health_check=_SLOW_MACHINES)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
+
+
+@pytest.fixture(scope="session")
+def _clusters() -> Iterator[tuple[Cluster, Cluster]]:
+    with ExitStack() as stack:
+        source, target = (stack.enter_context(c) for c in start_many([Spec(name="source"), Spec(name="target")]))
+        yield source, target
+
+
+@pytest.fixture(scope="session")
+def source_cluster(_clusters: tuple[Cluster, Cluster]) -> Cluster:
+    """One broker, shared by the session: use topics of your own, and leave it running."""
+    return _clusters[0]
+
+
+@pytest.fixture(scope="session")
+def target_cluster(_clusters: tuple[Cluster, Cluster]) -> Cluster:
+    """Another cluster like `source_cluster`."""
+    return _clusters[1]
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic name that nobody else has, recognisable by its test."""
+    test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return f"{test[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

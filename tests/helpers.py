@@ -1,0 +1,129 @@
+"""What several tests need: settings for a flow between two clusters, records in topics, and a copy without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from mirror.admin.client import Admin
+from mirror.admin.topics import apply, plan_topics, rules_of
+from mirror.config import ClusterSettings, Settings
+from mirror.observe.figures import Figures
+from mirror.pipeline import Assignment, Pipeline
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+
+#: Seconds within which any copy a test makes must end.
+COPY_SECONDS = 60.0
+MEMORY_BYTES = 64 * 1024 * 1024
+#: 2026-01-01, so that batches have the same timestamps whenever a test runs.
+EPOCH_MS = 1_767_225_600_000
+
+
+def settings_between(source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Settings:
+    """Settings of a flow from `source` to `target` (bootstrap addresses); `more` goes into the section `topics`."""
+    return Settings.model_validate(
+        {
+            "name": flow,
+            "source": {"alias": "eu", "bootstrap.servers": source},
+            "target": {"alias": "us", "bootstrap.servers": target},
+            "topics": {"include": list(topics), **more},
+            "metrics": {"listen": None},
+        }
+    )
+
+
+def config_file(folder: Path, source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Path:
+    """The same as a file."""
+    path = folder / f"{flow}.yaml"
+    content = {
+        "name": flow,
+        "source": {"alias": "eu", "bootstrap.servers": source},
+        "target": {"alias": "us", "bootstrap.servers": target},
+        "topics": {"include": list(topics), **more},
+    }
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    """Create a topic and wait until its partitions have leaders."""
+    admin = Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
+    assert admin.create_topic(name, partitions=partitions, replication_factor=1, configs=configs)
+    deadline = time.monotonic() + 20
+    while not (found := admin.describe([name])) or any(one.leader < 0 for one in found[name].partitions):
+        assert time.monotonic() < deadline, f"{name} was not created"
+        time.sleep(0.02)
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    values: Iterable[bytes],
+    *,
+    partition: int = 0,
+    batch: int = 10,
+    begin_ms: int = EPOCH_MS,
+    **client: Any,
+) -> None:
+    """Records into one partition, in batches of exactly `batch`, with timestamps that count from `begin_ms`."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 60_000, "batch.num.messages": batch, "acks": "all", **client}
+    )
+    failures: list[Any] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error:
+            failures.append(error)
+
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=partition, timestamp=begin_ms + number, on_delivery=delivered)
+        if number % batch == batch - 1:  # a flush closes the batch
+            assert not producer.flush(30)
+    assert not producer.flush(30)
+    assert not failures
+
+
+def mirror_once(
+    source_bootstrap: str, target_bootstrap: str, topics: Sequence[str], flow: str = "test", **more: Any
+) -> dict[TopicPartition, Figures]:
+    """Copy topics up to the source's ends of now as `mirror run --once` does, in this process and without Spark.
+
+    Creates missing target topics; `more` goes into the section `topics` of the settings. Returns the figures by source
+    partition: a partition that was not copied whole has a state, a detail and a lag that say why.
+    """
+    settings = settings_between(source_bootstrap, target_bootstrap, topics, flow, **more)
+    source, target = Admin(settings.source), Admin(settings.target)
+    plan = plan_topics(source, target, settings)
+    apply(target, plan)
+    rules = rules_of(target, plan.pairs, settings.topics.offsets)
+    assignments = [
+        Assignment(
+            source=TopicPartition(pair.source, index),
+            target=TopicPartition(pair.target, index),
+            topic_id=plan.source_topics[pair.source].topic_id,
+            rules=rules[pair.target],
+        )
+        for pair in plan.pairs
+        for index in range(pair.partitions)
+    ]
+    return asyncio.run(_copied(settings, assignments))
+
+
+async def _copied(settings: Settings, assignments: Sequence[Assignment]) -> dict[TopicPartition, Figures]:
+    one = Endpoint(settings.source.alias, settings.source.bootstrap)
+    other = Endpoint(settings.target.alias, settings.target.bootstrap)
+    async with Cluster(one) as source, Cluster(other) as target:
+        await source.refresh({assignment.source.topic for assignment in assignments})
+        ends = await asyncio.gather(*(list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments))
+        bounded = [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
+        pipeline = Pipeline(settings.flow, source, target, bounded, MEMORY_BYTES)
+        await pipeline.run(time.time() + COPY_SECONDS)
+        return {TopicPartition(f.topic, f.partition): f for f in pipeline.figures("test")}

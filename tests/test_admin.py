@@ -1,0 +1,392 @@
+"""Administration against real brokers: reading, creating, planning, and each way it fails."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from mirror.admin import client
+from mirror.admin.client import Admin, Creation
+from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.config import ClusterSettings, Settings
+from mirror.embedded import Cluster
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConfigError, PreflightError
+from mirror.policy.rules import NO_LIMIT, Rules, Severity
+from mirror.policy.selection import TopicPair
+
+pytestmark = pytest.mark.brokers
+
+NOT_COPIED = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true", "compression.type": "gzip"}
+
+
+def cluster_settings(alias: str, bootstrap: str, **more: object) -> ClusterSettings:
+    return ClusterSettings.model_validate({"alias": alias, "bootstrap.servers": bootstrap, **more})
+
+
+@pytest.fixture(scope="session")
+def source(source_cluster: Cluster) -> Admin:
+    return Admin(cluster_settings("eu", source_cluster.bootstrap))
+
+
+@pytest.fixture(scope="session")
+def target(target_cluster: Cluster) -> Admin:
+    return Admin(cluster_settings("us", target_cluster.bootstrap))
+
+
+def flow(
+    source: Admin, target: Admin, include: list[str], sync: dict[str, bool] | None = None, **topics: Any
+) -> Settings:
+    return Settings(
+        name="eu-to-us",
+        source=source.settings,
+        target=target.settings,
+        topics={"include": include, **topics},  # type: ignore[arg-type]
+        sync=sync or {},  # type: ignore[arg-type]
+    )
+
+
+def refusals(plan: TopicPlan) -> list[str]:
+    return [str(finding) for finding in plan.findings if finding.severity is Severity.REFUSE]
+
+
+def advice(plan: TopicPlan) -> list[str]:
+    return [str(finding) for finding in plan.findings if finding.severity is Severity.ADVISE]
+
+
+def await_topics(admin: Admin, *names: str) -> None:
+    deadline = time.monotonic() + 20
+    while admin.describe(names).keys() != set(names):
+        assert time.monotonic() < deadline, f"{names} not created"
+        time.sleep(0.02)
+
+
+def made(admin: Admin, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    assert admin.create_topic(name, partitions=partitions, replication_factor=1, configs=configs)
+    await_topics(admin, name)
+
+
+# --- client ---------------------------------------------------------------------------------------------------------
+
+
+def test_cluster(source: Admin, source_cluster: Cluster, target: Admin) -> None:
+    assert source.cluster_id() == source_cluster.cluster_id != target.cluster_id()
+    assert source.brokers() == 1
+
+
+def test_topics_with_ids_leaders_and_replicas(source: Admin, source_cluster: Cluster, topic_name: str) -> None:
+    made(source, topic_name, partitions=3)
+    info = source.topics()[topic_name]
+    assert [one.index for one in info.partitions] == [0, 1, 2]
+    assert all(one.replicas == (one.leader,) for one in info.partitions)
+    assert info.replication_factor == 1
+    direct = AdminClient({"bootstrap.servers": source_cluster.bootstrap})
+    (described,) = direct.describe_topics(TopicCollection([topic_name])).values()
+    assert info.topic_id is not None
+    assert base64.b64encode(info.topic_id.bytes).decode().rstrip("=") == str(described.result().topic_id)
+
+
+def test_topics_that_do_not_exist_are_left_out(source: Admin, topic_name: str) -> None:
+    made(source, topic_name)
+    assert source.describe([topic_name, "no-such-topic"]).keys() == {topic_name}
+    assert source.topic_configs([topic_name, "no-such-topic"]).keys() == {topic_name}
+    assert source.describe([]) == {}
+    assert source.topic_configs([]) == {}
+    assert "no-such-topic" not in source.topics()
+
+
+def test_configs_tell_what_is_set_on_the_topic(source: Admin, topic_name: str) -> None:
+    made(source, topic_name, configs={"retention.ms": "1234567", "cleanup.policy": "delete"})
+    configs = source.topic_configs([topic_name])[topic_name]
+    assert (configs["retention.ms"].value, configs["retention.ms"].is_default) == ("1234567", False)
+    assert not configs["cleanup.policy"].is_default, "set, though to the default"
+    assert (configs["segment.bytes"].value, configs["segment.bytes"].is_default) == ("1073741824", True)
+
+
+def test_creating_twice_and_creating_badly(source: Admin, topic_name: str) -> None:
+    made(source, topic_name)
+    assert not source.create_topic(topic_name, partitions=1, replication_factor=1)
+    good = Creation(topic=f"{topic_name}-good", partitions=1, replication_factor=1)
+    bad = Creation(topic=f"{topic_name}-bad", partitions=1, replication_factor=9)
+    with pytest.raises(BrokerError, match=rf"cluster eu .*cannot create topic {bad.topic}: .*38 INVALID_REPLICATION"):
+        source.create_topics([bad, good])
+    await_topics(source, good.topic)
+
+
+def test_wrong_address(free_port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    admin = Admin(cluster_settings("lost", f"127.0.0.1:{free_port}"))
+    began = time.monotonic()
+    with pytest.raises(ClusterUnreachable) as caught:
+        admin.topics()
+    assert time.monotonic() - began < 10
+    assert f"cluster lost (127.0.0.1:{free_port}): cannot list topics: no broker answered" in str(caught.value)
+    assert "check bootstrap.servers" in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_address_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "DEADLINE_S", 1.0)
+    with pytest.raises(ClusterUnreachable, match="cannot read the cluster's id"):
+        Admin(cluster_settings("lost", "no-such-host.invalid:9092")).cluster_id()
+
+
+def test_settings_that_the_client_refuses() -> None:
+    settings = cluster_settings("eu", "a:1", **{"security.protocol": "SSL", "ssl.ca.location": "/no/such/file"})
+    with pytest.raises(ConfigError, match=r"cluster eu: client settings refused: .*ssl"):
+        Admin(settings)
+
+
+# --- plan and apply -------------------------------------------------------------------------------------------------
+
+
+def test_plan_apply_and_plan_again(source: Admin, target: Admin, topic_name: str) -> None:
+    configs = {
+        "retention.ms": "-1",
+        "max.message.bytes": "2000000",
+        "segment.ms": "3600000",
+        "min.compaction.lag.ms": "5",
+        **NOT_COPIED,
+    }
+    made(source, topic_name, partitions=3, configs=configs)
+    settings = flow(source, target, [topic_name], naming={"prefix": "eu."})
+
+    plan = plan_topics(source, target, settings)
+    copy = f"eu.{topic_name}"
+    assert plan.pairs == (TopicPair(source=topic_name, target=copy, partitions=3),)
+    assert plan.findings == ()
+    assert plan.source_topics == source.describe([topic_name])
+    (creation,) = plan.creations
+    assert (creation.topic, creation.partitions, creation.replication_factor) == (copy, 3, 1)
+    assert target.describe([copy]) == {}, "planning writes nothing"
+
+    apply(target, plan)
+    (info,) = target.describe([copy]).values()
+    assert all(one.leader >= 0 for one in info.partitions)
+    own = {name: v.value for name, v in target.topic_configs([copy])[copy].items() if not v.is_default}
+    assert own == {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "max.message.bytes": "2000000",
+        "message.timestamp.after.max.ms": str(NO_LIMIT),
+        "message.timestamp.before.max.ms": str(NO_LIMIT),
+        "message.timestamp.type": "CreateTime",
+        "min.compaction.lag.ms": "5",
+        "retention.bytes": "-1",
+        "retention.ms": "-1",
+        "segment.ms": "3600000",
+    }
+    assert rules_of(target, plan.pairs, "preserve") == {copy: Rules(max_message_bytes=2_000_000)}
+
+    again = plan_topics(source, target, settings)
+    assert (again.creations, again.findings) == ((), ())
+    apply(target, again)
+
+
+def test_configs_are_not_copied_when_that_is_switched_off(source: Admin, target: Admin, topic_name: str) -> None:
+    made(source, topic_name, configs={"segment.ms": "3600000"})
+    (creation,) = plan_topics(source, target, flow(source, target, [topic_name], {"configs": False})).creations
+    assert creation.configs.keys() == {
+        "compression.type",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+    }
+
+
+def test_append_time_is_kept_and_mentioned(source: Admin, target: Admin, topic_name: str) -> None:
+    made(source, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
+    plan = plan_topics(source, target, flow(source, target, [topic_name]))
+    assert plan.creations[0].configs["message.timestamp.type"] == "LogAppendTime"
+    (text,) = advice(plan)
+    assert text.startswith(f"{topic_name}: stamps records itself")
+
+
+def test_an_existing_target_topic_must_fit(source: Admin, target: Admin, topic_name: str) -> None:
+    made(source, topic_name, partitions=2)
+    made(target, topic_name, partitions=3, configs={"cleanup.policy": "compact", "compression.type": "zstd"})
+    plan = plan_topics(source, target, flow(source, target, [topic_name]))
+    assert len(refusals(plan)) == 2
+    with pytest.raises(PreflightError) as caught:
+        apply(target, plan)
+    assert f"{topic_name}: has 3 partitions where {topic_name} has 2" in str(caught.value)
+    assert f"{topic_name}: is compacted and its source is not" in str(caught.value)
+    assert any("compression.type=zstd" in text for text in advice(plan))
+
+
+def test_every_wrong_name_is_told(source: Admin, target: Admin, topic_name: str) -> None:
+    made(source, topic_name)
+    made(source, f"{topic_name}-2")
+    include = [topic_name, f"{topic_name}-2", f"{topic_name}x"]
+    naming = {"rename": {topic_name: "one", f"{topic_name}-2": "one", "unused": "other"}}
+    plan = plan_topics(source, target, flow(source, target, include, naming=naming))
+    assert any(
+        f"{topic_name}x: no such topic on cluster eu; did you mean {topic_name}" in text for text in refusals(plan)
+    )
+    assert f"one: would be the copy of {topic_name} and {topic_name}-2; change topics.naming" in refusals(plan)
+    assert "unused: is in topics.naming.rename and is not among the mirrored topics" in advice(plan)
+    with pytest.raises(PreflightError):
+        apply(target, plan)
+    assert target.describe(["one"]) == {}
+
+
+def test_patterns_that_match_nothing(source: Admin, target: Admin, topic_name: str) -> None:
+    plan = plan_topics(source, target, flow(source, target, [f"{topic_name}.*"]))
+    assert refusals(plan) == ["no topic on cluster eu matches topics.include and escapes topics.exclude"]
+
+
+def test_a_target_name_that_is_not_legal(source: Admin, target: Admin, topic_name: str) -> None:
+    made(source, topic_name)
+    plan = plan_topics(source, target, flow(source, target, [topic_name], naming={"prefix": "x" * 249}))
+    assert any("is not legal; change topics.naming" in text for text in refusals(plan))
+
+
+def test_missing_topics_are_refused_when_creating_is_switched_off(
+    source: Admin, target: Admin, topic_name: str
+) -> None:
+    made(source, topic_name)
+    plan = plan_topics(source, target, flow(source, target, [topic_name], {"topics": False}))
+    assert plan.creations == ()
+    assert refusals(plan) == [f"{topic_name}: does not exist and sync.topics is false; create it, or set that to true"]
+
+
+def test_one_cluster_as_both_ends(source: Admin, topic_name: str) -> None:
+    made(source, topic_name)
+    other = Admin(cluster_settings("us", source.settings.bootstrap_servers))
+    loops = "source and target are the same cluster"
+    identity = plan_topics(source, other, flow(source, other, [topic_name]))
+    assert any(loops in text for text in refusals(identity))
+    growing = plan_topics(source, other, flow(source, other, [f"(copy-)?{topic_name}"], naming={"prefix": "copy-"}))
+    assert any(loops in text for text in refusals(growing))
+    fine = plan_topics(source, other, flow(source, other, [topic_name], naming={"prefix": "copy-"}))
+    assert refusals(fine) == []
+
+
+def test_a_topic_that_appears_between_plan_and_apply(source: Admin, target: Admin, topic_name: str) -> None:
+    made(source, topic_name, partitions=2)
+    plan = plan_topics(source, target, flow(source, target, [topic_name]))
+    made(target, topic_name, partitions=2)
+    apply(target, plan)
+
+    other = f"{topic_name}-other"
+    made(source, other, partitions=2)
+    plan = plan_topics(source, target, flow(source, target, [other]))
+    made(target, other, partitions=3)
+    with pytest.raises(PreflightError, match=f"{other}: somebody else created it just now"):
+        apply(target, plan)
+
+
+def test_flow_topic(target: Admin, topic_name: str) -> None:
+    assert ensure_flow_topic(target, topic_name) == f"mirror.{topic_name}.offsets"
+    name = ensure_flow_topic(target, topic_name)
+    (info,) = target.describe([name]).values()
+    assert len(info.partitions) == 1
+    own = {key: found.value for key, found in target.topic_configs([name])[name].items() if not found.is_default}
+    assert own == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "min.cleanable.dirty.ratio": "0.1",
+        "segment.bytes": "8388608",
+        "segment.ms": "3600000",
+    }
+
+
+# --- a cluster with rights and with defaults of its own ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strict_cluster() -> Iterator[Cluster]:
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "min.insync.replicas": "2",
+        "log.retention.ms": "60000",
+    }
+    with Cluster.start(name="strict", config=config) as cluster:
+        yield cluster
+
+
+@contextmanager
+def denied(admin: Admin, kind: ResourceType, name: str, attempt: Callable[[], object]) -> Iterator[AccessDenied]:
+    """While inside, nobody may describe these configs: entered when `attempt` is refused, left when it works again."""
+    direct = AdminClient({"bootstrap.servers": admin.settings.bootstrap_servers})
+    rule = (kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    added = [
+        AclBinding(*rule, AclOperation.DESCRIBE_CONFIGS, AclPermissionType.DENY),
+        AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW),  # or the first rule would lock out everybody
+    ]
+    for future in direct.create_acls(added).values():
+        future.result()
+    refused = awaited(attempt, lambda error: error is not None)
+    assert refused is not None
+    try:
+        yield refused
+    finally:
+        everything = AclBindingFilter(*rule, AclOperation.ANY, AclPermissionType.ANY)
+        (removed,) = direct.delete_acls([everything]).values()
+        removed.result()
+        awaited(attempt, lambda error: error is None)
+
+
+def awaited(attempt: Callable[[], object], wanted: Callable[[AccessDenied | None], bool]) -> AccessDenied | None:
+    deadline = time.monotonic() + 10
+    while True:
+        found = None
+        try:
+            attempt()
+        except AccessDenied as error:
+            found = error
+        if wanted(found):
+            return found
+        assert time.monotonic() < deadline, f"still {found}"
+        time.sleep(0.02)
+
+
+def test_rights_that_are_missing(strict_cluster: Cluster, topic_name: str) -> None:
+    strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
+    made(strict, topic_name)
+    with denied(strict, ResourceType.TOPIC, topic_name, lambda: strict.topic_configs([topic_name])) as error:
+        assert str(error).startswith(f"cluster strict ({strict_cluster.bootstrap}): cannot describe configs of topic")
+        assert topic_name in str(error)
+
+
+def test_planning_without_the_right_to_read_broker_configs(
+    source: Admin, strict_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
+    made(source, topic_name)
+    with denied(strict, ResourceType.BROKER, "kafka-cluster", strict.broker_configs):
+        plan = plan_topics(source, strict, flow(source, strict, [topic_name]))
+    assert plan.findings == ()
+    assert plan.creations[0].configs["message.timestamp.after.max.ms"] == str(NO_LIMIT)
+    assert "event=broker_configs_hidden" in capfd.readouterr().err
+
+
+def test_defaults_of_the_target_are_taken_into_account(source: Admin, strict_cluster: Cluster, topic_name: str) -> None:
+    strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
+    made(source, topic_name)
+    plan = plan_topics(source, strict, flow(source, strict, [topic_name]))
+    (refusal,) = refusals(plan)
+    assert refusal.startswith(f"{topic_name}: needs 2 in-sync replicas and has 1 in all")
+    assert plan.creations[0].configs["retention.ms"] == "604800000", "the source's, not the target's default"
+    assert advice(plan) == []
+
+
+def test_the_sources_defaults_travel(strict_cluster: Cluster, target: Admin, topic_name: str) -> None:
+    strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
+    made(strict, topic_name)
+    (creation,) = plan_topics(strict, target, flow(strict, target, [topic_name])).creations
+    assert creation.configs["retention.ms"] == "60000"
+    assert "min.insync.replicas" not in creation.configs

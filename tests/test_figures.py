@@ -1,0 +1,178 @@
+"""Live figures on the wire, and the logs beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.observe import logs
+from mirror.observe.figures import Figures, Totals
+from mirror.states import State
+
+COUNT = st.integers(0, 2**63 - 1)
+FIGURES = st.builds(
+    Figures,
+    flow=st.text(),
+    instance=st.text(),
+    topic=st.text(),
+    partition=COUNT,
+    target_topic=st.text(),
+    state=st.sampled_from(State),
+    detail=st.text(),
+    next_offset=COUNT,
+    log_end=COUNT,
+    lag_records=COUNT,
+    lag_ms=st.none() | COUNT,
+    records=COUNT,
+    batches=COUNT,
+    bytes=COUNT,
+    verdicts=st.dictionaries(st.text(), COUNT),
+    at_ms=COUNT,
+)
+
+
+def one(**changes: object) -> Figures:
+    plain: dict[str, object] = {
+        "flow": "eu-to-us",
+        "instance": "host-1",
+        "topic": "orders",
+        "partition": 2,
+        "target_topic": "eu.orders",
+        "state": State.MIRRORING,
+        "next_offset": 10,
+        "log_end": 12,
+        "lag_records": 2,
+        "at_ms": 1_700_000_000_000,
+    }
+    return Figures(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@given(FIGURES)
+def test_round_trip(figures: Figures) -> None:
+    assert Figures.from_json(figures.to_json()) == figures
+
+
+def test_key_names_the_target_partition() -> None:
+    assert one().key() == b"state/eu.orders/2"
+
+
+def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
+    value = json.loads(one().to_json())
+    del value["detail"], value["verdicts"], value["lag_ms"]
+    assert Figures.from_json(json.dumps({**value, "from_the_future": [1]}).encode()) == one()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "SLEEPING"},
+        {"state": 1},
+        {"partition": "2"},
+        {"partition": True},
+        {"next_offset": None},
+        {"lag_ms": 1.5},
+        {"verdicts": []},
+        {"verdicts": {"PASS/clean": "3"}},
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"figures|State"):
+        Figures.from_json(json.dumps({**json.loads(one().to_json()), **change}).encode())
+
+
+@pytest.mark.parametrize("name", ["flow", "state", "at_ms", "log_end"])
+def test_values_that_are_needed(name: str) -> None:
+    value = json.loads(one().to_json())
+    del value[name]
+    with pytest.raises(ValueError, match=f"figures lack {name}"):
+        Figures.from_json(json.dumps(value).encode())
+
+
+@given(st.binary())
+def test_garbage_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- the JSON library's own, or ours
+        Figures.from_json(data)
+
+
+def test_deep_garbage_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="nested"):
+        Figures.from_json(b"[" * 100_000)
+
+
+def test_totals() -> None:
+    totals = Totals.of(
+        [
+            one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"PASS/clean": 1}),
+            one(state=State.CORRUPT, lag_ms=None, verdicts={"PASS/clean": 2, "DROP/control": 1}),
+            one(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3),
+        ]
+    )
+    assert totals == Totals(
+        partitions=3,
+        states={State.MIRRORING: 1, State.CORRUPT: 2},
+        stopped=2,
+        lag_records=6,
+        lag_ms=9,
+        records=11,
+        batches=3,
+        bytes=103,
+        verdicts={"PASS/clean": 3, "DROP/control": 1},
+    )
+    assert Totals.of([]).lag_ms is None
+
+
+@pytest.fixture
+def restored_logs() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("restored_logs")
+def test_logs_are_logfmt_with_utc_time_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure()
+    logs.get("mirror.test").bind(flow="eu to us").info("epoch_started", lanes=4)
+    logs.get("mirror.test").debug("not_shown")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert re.fullmatch(
+        r"timestamp=\d{4}-\d\d-\d\dT[\d:.]+Z level=info logger=mirror.test event=epoch_started"
+        r' flow="eu to us" lanes=4\n',
+        shown.err,
+    )
+
+
+@pytest.mark.usefixtures("restored_logs")
+def test_logs_as_json_with_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(json=True, level="warning")
+    log = logs.get("mirror.test")
+    log.info("not_shown")
+    try:
+        raise ZeroDivisionError("by zero")
+    except ZeroDivisionError:
+        log.exception("failed", state=State.CORRUPT)
+    event = json.loads(capsys.readouterr().err)
+    assert (event["event"], event["level"], event["logger"], event["state"]) == (
+        "failed",
+        "error",
+        "mirror.test",
+        "CORRUPT",
+    )
+    assert "ZeroDivisionError: by zero" in event["exception"]
+
+
+def test_an_unused_logger_costs_no_import_and_an_unconfigured_one_still_writes_to_stderr() -> None:
+    script = (
+        "import sys; from mirror.observe import logs; log = logs.get('w'); assert 'structlog' not in sys.modules;"
+        "log.warning('late', topic='orders')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert done.stderr.endswith("level=warning logger=w event=late topic=orders\n")

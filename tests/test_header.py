@@ -1,0 +1,109 @@
+"""The header of magic 2, field by field at the positions that Kafka's `DefaultRecordBatch` gives them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.batch.checksum import crc_holds, records_crc
+from mirror.batch.header import HEADER_BYTES, LAYOUT, BatchHeader, parse_header, split
+from mirror.errors import MalformedBatch
+from tests.rawbatches import INT16, INT32, INT64, batch
+
+#: Name, position and struct format of every field, as the protocol guide lists them.
+FIELDS: Final = (
+    ("base_offset", 0, ">q"),
+    ("batch_length", 8, ">i"),
+    ("partition_leader_epoch", 12, ">i"),
+    ("magic", 16, ">b"),
+    ("crc", 17, ">I"),
+    ("attributes", 21, ">h"),
+    ("last_offset_delta", 23, ">i"),
+    ("base_timestamp", 27, ">q"),
+    ("max_timestamp", 35, ">q"),
+    ("producer_id", 43, ">q"),
+    ("producer_epoch", 51, ">h"),
+    ("base_sequence", 53, ">i"),
+    ("count", 57, ">i"),
+)
+
+header_bytes = st.builds(
+    lambda a, length, b, c: a + struct.pack(">i", length) + b + b"\2" + c,
+    st.binary(min_size=8, max_size=8),
+    st.integers(HEADER_BYTES - 12, 2**31 - 1),
+    st.binary(min_size=4, max_size=4),
+    st.binary(min_size=44, max_size=44),
+)
+
+
+@given(header_bytes, st.integers(0, 30))
+def test_every_field_is_read_from_its_place(data: bytes, position: int) -> None:
+    header = parse_header(bytes(position) + data, position)
+    for name, at, form in FIELDS:
+        assert getattr(header, name) == struct.unpack_from(form, data, at)[0], name
+
+
+@given(header_bytes)
+def test_packing_what_was_read_gives_the_same_bytes(data: bytes) -> None:
+    header = parse_header(data)
+    assert LAYOUT.pack(*(getattr(header, name) for name, _, _ in FIELDS)) == data
+    assert LAYOUT.size == len(data) == HEADER_BYTES
+
+
+@given(st.integers(-128, 127).filter(lambda magic: magic != 2), INT64, INT32, INT32)
+def test_of_another_magic_only_the_common_fields_are_read(magic: int, offset: int, length: int, epoch: int) -> None:
+    data = struct.pack(">qiib", offset, length, epoch, magic) + b"\xff" * 44
+    assert parse_header(data) == BatchHeader(offset, length, epoch, magic)
+
+
+@given(st.integers(-(2**31), HEADER_BYTES - 12 - 1))
+def test_a_length_shorter_than_a_header_is_malformed(length: int) -> None:
+    with pytest.raises(MalformedBatch, match="shorter than a header") as caught:
+        parse_header(b"xyz" + batch(77, length=length), 3)
+    assert (caught.value.position, caught.value.offset) == (3, 77)
+
+
+@given(st.integers(0, 2**60), st.integers(0, 2**31 - 1), st.integers(49, 2**31 - 1), INT16)
+def test_what_follows_from_the_fields(base: int, delta: int, length: int, attributes: int) -> None:
+    header = BatchHeader(base, length, 0, 2, attributes=attributes, last_offset_delta=delta, count=delta + 1)
+    assert header.last_offset == base + delta
+    assert header.next_offset == base + delta + 1
+    assert header.size == length + 12
+    assert header.codec == attributes % 8
+    assert header.is_dense
+
+
+@pytest.mark.parametrize(("delta", "count"), [(5, 5), (5, 1), (5, 0), (0, 2), (5, -1)])
+def test_a_batch_with_holes_is_not_dense(delta: int, count: int) -> None:
+    assert not BatchHeader(0, 49, 0, 2, last_offset_delta=delta, count=count).is_dense
+
+
+@given(st.binary(max_size=40), st.integers(0, 2**40), INT32)
+def test_the_crc_leaves_out_offset_and_leader_epoch(payload: bytes, offset: int, epoch: int) -> None:
+    one, other = (
+        next(split(memoryview(batch(o, payload=payload, leader_epoch=e)))) for o, e in ((0, 0), (offset, epoch))
+    )
+    assert crc_holds(one)
+    assert crc_holds(other)
+    assert one.header.crc == other.header.crc
+    assert records_crc(one) == records_crc(other)
+
+
+@pytest.mark.parametrize("position", range(21, len(batch())))
+def test_a_flipped_bit_breaks_the_crc(position: int) -> None:
+    damaged = bytearray(batch(count=2**20, delta=2**21))
+    damaged[position] ^= 1
+    (found,) = split(memoryview(damaged))
+    assert not crc_holds(found)
+
+
+def test_the_crc_of_the_records_section_leaves_out_the_header() -> None:
+    plain, stamped = (
+        next(split(memoryview(batch(attributes=a, producer_id=p, payload=b"123456789")))) for a, p in ((0, -1), (4, 9))
+    )
+    assert records_crc(plain) == records_crc(stamped) == 0xE3069283  # the check value of CRC-32C (RFC 3720)
+    assert bytes(plain.records) == b"123456789"

@@ -1,0 +1,130 @@
+"""A restamped batch: our producer, the same records section, a CRC that others compute alike, and Kafka's sequence arithmetic."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.batch.header import HEADER_BYTES, parse_header
+from mirror.batch.restamp import next_sequence, passed, restamp
+from tests.rawbatches import INT16, INT64, batch, crc32c, raw
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
+    from kafka.record.default_records import DefaultRecordBatch
+    from kafka.record.memory_records import MemoryRecordsBuilder
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+MAX_SEQUENCE = 2**31 - 1
+
+batches = st.builds(
+    batch,
+    st.integers(0, 2**62),
+    delta=st.integers(0, MAX_SEQUENCE),
+    count=st.integers(0, MAX_SEQUENCE),
+    attributes=INT16,
+    payload=st.binary(max_size=64),
+    leader_epoch=st.integers(-1, MAX_SEQUENCE),
+    base_timestamp=INT64,
+    max_timestamp=INT64,
+    producer_id=INT64,
+    producer_epoch=INT16,
+    base_sequence=st.integers(-1, MAX_SEQUENCE),
+)
+
+
+def stamped(data: bytes, producer_id: int = 7, producer_epoch: int = 0, base_sequence: int = 0) -> bytes:
+    """The whole batch as a target gets it."""
+    old = raw(data)
+    head = restamp(old, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
+    return head + bytes(old.records)
+
+
+@given(batches, INT64, INT16, st.integers(0, MAX_SEQUENCE))
+def test_what_changes_and_what_stays(data: bytes, producer_id: int, epoch: int, sequence: int) -> None:
+    before, result = parse_header(data), stamped(data, producer_id, epoch, sequence)
+    after = parse_header(result)
+    assert result[HEADER_BYTES:] == data[HEADER_BYTES:]
+    assert (after.base_offset, after.magic, after.size) == (0, 2, len(data))
+    assert (after.producer_id, after.producer_epoch, after.base_sequence) == (producer_id, epoch, sequence)
+    for kept in ("count", "last_offset_delta", "base_timestamp", "max_timestamp", "batch_length"):
+        assert getattr(after, kept) == getattr(before, kept), kept
+    assert after.crc == crc32c(result[21:])
+
+
+@given(st.integers(-(2**15), 2**15 - 1))
+def test_only_append_time_transactional_and_delete_horizon_are_cleared(attributes: int) -> None:
+    after = parse_header(stamped(batch(attributes=attributes)))
+    assert after.attributes == attributes & ~0b101_1000
+
+
+@given(batches)
+def test_a_passed_batch_changes_its_base_offset_alone(data: bytes) -> None:
+    head = passed(raw(data))
+    assert head == bytes(8) + data[8:HEADER_BYTES]
+
+
+def test_the_batch_itself_stays_as_it_was() -> None:
+    data = batch(5, attributes=0b101_1000, producer_id=3, producer_epoch=1, base_sequence=9)
+    old = raw(data)
+    assert len(restamp(old, producer_id=7, producer_epoch=0, base_sequence=0)) == HEADER_BYTES
+    assert bytes(old.data) == data
+
+
+@pytest.mark.parametrize(
+    ("base", "delta", "following"),
+    [
+        (0, 0, 1),
+        (0, MAX_SEQUENCE, 0),
+        (MAX_SEQUENCE, 0, 0),
+        (MAX_SEQUENCE - 1, 0, MAX_SEQUENCE),
+        (MAX_SEQUENCE - 1, 1, 0),
+        (MAX_SEQUENCE - 1, 2, 1),  # inside a batch: 2147483646, 2147483647, 0
+        (MAX_SEQUENCE, MAX_SEQUENCE, MAX_SEQUENCE),
+    ],
+)
+def test_sequences_wrap_as_brokers_count_them(base: int, delta: int, following: int) -> None:
+    assert next_sequence(base, delta) == following
+
+
+@given(st.integers(0, MAX_SEQUENCE), st.lists(st.integers(0, MAX_SEQUENCE), max_size=8))
+def test_sequences_across_batches_follow_kafka_s_increment(base: int, deltas: list[int]) -> None:
+    def increment(sequence: int, by: int) -> int:  # DefaultRecordBatch.incrementSequence
+        return by - (MAX_SEQUENCE - sequence) - 1 if sequence > MAX_SEQUENCE - by else sequence + by
+
+    for delta in deltas:
+        following = next_sequence(base, delta)
+        assert following == increment(increment(base, delta), 1)
+        base = following
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
+@pytest.mark.parametrize("producer", [-1, 4711])
+def test_another_client_reads_the_same_records(codec: int, producer: int) -> None:
+    builder = MemoryRecordsBuilder(
+        2, codec, 1 << 20, transactional=producer >= 0, producer_id=producer, producer_epoch=0, base_sequence=5
+    )
+    for index in range(50):
+        key = f"key-{index}".encode() if index % 3 else None
+        value = b"value " * index if index % 7 else None
+        builder.append(1_700_000_000_000 + index, key, value, [("h", b"1"), ("n", None)] if index % 2 else [])
+    builder.close()
+    data = bytes(builder.buffer())
+    theirs = bytearray(data)
+    struct.pack_into(">q", theirs, 0, 123)  # as a source broker stores it
+    before, after = DefaultRecordBatch(theirs), DefaultRecordBatch(stamped(bytes(theirs), 99, 3, MAX_SEQUENCE))
+    assert before.validate_crc()
+    assert after.validate_crc()
+    assert (after.producer_id, after.producer_epoch, after.base_sequence) == (99, 3, MAX_SEQUENCE)
+    assert not after.is_transactional
+    assert after.compression_type == codec
+    assert [facts(record, 123) for record in before] == [facts(record, 0) for record in after]
+
+
+def facts(record: Any, base_offset: int) -> tuple[Any, ...]:
+    return record.offset - base_offset, record.timestamp, record.key, record.value, record.headers

@@ -1,0 +1,151 @@
+"""Rules from a topic's configs, and what preflight says about a pair."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight
+from mirror.policy.selection import TopicPair
+
+PAIR = TopicPair(source="orders", target="orders-copy", partitions=3)
+NEW_TOPIC = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": str(NO_LIMIT),
+    "message.timestamp.before.max.ms": str(NO_LIMIT),
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+}
+
+
+def find(
+    source: dict[str, str] | None = None, target: dict[str, str] | None = None, partitions: int = 3, replicas: int = 3
+) -> tuple[Finding, ...]:
+    return preflight(
+        {**NEW_TOPIC, **(source or {})},
+        {**NEW_TOPIC, **(target or {})},
+        PAIR,
+        target_partitions=partitions,
+        target_replicas=replicas,
+    )
+
+
+def test_rules_of_a_topic_made_by_the_mirror() -> None:
+    assert Rules.from_configs(NEW_TOPIC) == Rules(
+        offsets="preserve",
+        producer_id=True,
+        target_append_time=False,
+        max_message_bytes=1_048_588,
+        compacted=False,
+        codec=None,
+        timestamp_after_max_ms=NO_LIMIT,
+        timestamp_before_max_ms=NO_LIMIT,
+    )
+
+
+def test_rules_of_a_topic_with_everything_different() -> None:
+    configs = {
+        "cleanup.policy": "compact, delete",
+        "compression.type": "zstd",
+        "max.message.bytes": "500",
+        "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": "7200000",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    assert Rules.from_configs(configs, offsets="translate") == Rules(
+        offsets="translate",
+        target_append_time=True,
+        max_message_bytes=500,
+        compacted=True,
+        codec=4,
+        timestamp_after_max_ms=3_600_000,
+        timestamp_before_max_ms=7_200_000,
+    )
+
+
+def test_before_kafka_3_6_one_limit_held_both_ways() -> None:
+    rules = Rules.from_configs({"message.timestamp.difference.max.ms": "1000"})
+    assert (rules.timestamp_after_max_ms, rules.timestamp_before_max_ms) == (1000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("producer", None), ("uncompressed", 0), ("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)],
+)
+def test_codec(name: str, codec: int | None) -> None:
+    assert Rules.from_configs({"compression.type": name}).codec == codec
+
+
+def test_a_codec_of_the_future_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"compression\.type=brotli"):
+        Rules.from_configs({"compression.type": "brotli"})
+
+
+def test_a_fitting_pair_has_no_findings() -> None:
+    assert find() == ()
+    assert find({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}) == ()
+    assert find({"max.message.bytes": "10"}, {"max.message.bytes": "11"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ({}, {"cleanup.policy": "compact"}, "set cleanup.policy=delete"),
+        ({"max.message.bytes": "2000000"}, {}, "set max.message.bytes to 2000000 or more"),
+        ({}, {"segment.bytes": "1000000"}, "set segment.bytes to 1048588 or more"),
+        ({}, {"min.insync.replicas": "4"}, "needs 4 in-sync replicas and has 3 in all"),
+        ({}, {"message.timestamp.before.max.ms": "1000"}, "refuses records older than message.timestamp.before.max.ms"),
+        (
+            {"cleanup.policy": "compact"},
+            {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "604800000"},
+            "refuses records older",
+        ),
+    ],
+)
+def test_refusals(source: dict[str, str], target: dict[str, str], expected: str) -> None:
+    (finding,) = find(source, target)
+    assert finding.severity is Severity.REFUSE
+    assert expected in finding.text
+    assert str(finding).startswith("orders-copy: ")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ({}, {"compression.type": "gzip"}, "set compression.type=producer"),
+        ({}, {"message.timestamp.type": "LogAppendTime"}, "the source's timestamps are lost"),
+        ({"message.timestamp.type": "LogAppendTime"}, {}, "must be rewritten"),
+        ({}, {"message.timestamp.after.max.ms": "3600000"}, f"set message.timestamp.after.max.ms={NO_LIMIT}"),
+        ({"retention.ms": "-1"}, {}, "set retention.ms as on the source"),
+        ({"cleanup.policy": "compact"}, {}, "set retention.ms as on the source"),
+        ({}, {"retention.bytes": "1000"}, "set retention.bytes as on the source"),
+        ({"retention.bytes": "2000"}, {"retention.bytes": "1000"}, "set retention.bytes as on the source"),
+    ],
+)
+def test_advice(source: dict[str, str], target: dict[str, str], expected: str) -> None:
+    (finding,) = find(source, target)
+    assert finding.severity is Severity.ADVISE
+    assert expected in finding.text
+
+
+def test_a_target_that_stamps_itself_does_not_look_at_old_times() -> None:
+    target = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "1"}
+    assert all(finding.severity is Severity.ADVISE for finding in find(target=target))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "remedy"), [(2, "add partitions to it"), (4, "delete it, or mirror to another name")]
+)
+def test_partition_counts_must_be_equal(partitions: int, remedy: str) -> None:
+    (finding,) = find(partitions=partitions)
+    assert finding.severity is Severity.REFUSE
+    assert f"has {partitions} partitions where orders has 3; {remedy}" in finding.text
+
+
+def test_every_finding_is_reported_refusals_first() -> None:
+    findings = find({"retention.ms": "-1"}, {"compression.type": "gzip", "min.insync.replicas": "2"}, 4, replicas=1)
+    assert [one.severity for one in findings] == [Severity.REFUSE, Severity.REFUSE, Severity.ADVISE, Severity.ADVISE]

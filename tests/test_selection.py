@@ -1,0 +1,92 @@
+"""Topic selection: what the patterns choose, and what is said about the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.config import TopicSettings
+from mirror.policy.selection import Clash, TopicPair, select, selects
+
+TOPICS = {
+    "orders": 3,
+    "orders-tmp": 1,
+    "clicks-eu": 12,
+    "clicks-us": 12,
+    "__consumer_offsets": 50,
+    "mirror.x.offsets": 1,
+}
+
+
+def settings(include: Sequence[str], **more: object) -> TopicSettings:
+    return TopicSettings.model_validate({"include": include, **more})
+
+
+def pair(source: str, target: str = "") -> TopicPair:
+    return TopicPair(source=source, target=target or source, partitions=TOPICS[source])
+
+
+def test_patterns_match_the_whole_name() -> None:
+    selection = select(TOPICS, settings(["orders", "clicks-.*"]))
+    assert selection.pairs == (pair("clicks-eu"), pair("clicks-us"), pair("orders"))
+    assert (selection.missing, selection.clashes, selection.illegal, selection.internal) == ((), (), (), ())
+
+
+def test_exclude_wins() -> None:
+    assert select(TOPICS, settings(["orders.*"], exclude=[".*-tmp"])).pairs == (pair("orders"),)
+
+
+def test_mirrors_own_topics_are_excluded_by_default_only() -> None:
+    assert pair("mirror.x.offsets") not in select(TOPICS, settings([".*"])).pairs
+    assert pair("mirror.x.offsets") in select(TOPICS, settings([".*"], exclude=[])).pairs
+
+
+def test_internal_topics_are_never_selected() -> None:
+    for include in (["__consumer_offsets", "orders"], ["__.*", "orders"]):
+        selection = select(TOPICS, settings(include, exclude=[]))
+        assert selection.pairs == (pair("orders"),)
+        assert selection.internal == ("__consumer_offsets",)
+    assert select(TOPICS, settings([".*"])).internal == ()
+
+
+def test_names_that_no_topic_has_are_returned() -> None:
+    assert select(TOPICS, settings(["order", "orders", "nothing-.*"])).missing == ("order",)
+
+
+def test_a_name_that_exists_and_is_excluded_is_not_missing() -> None:
+    selection = select(TOPICS, settings(["orders", "orders-tmp"], exclude=[".*-tmp"]))
+    assert (selection.pairs, selection.missing) == ((pair("orders"),), ())
+
+
+def test_two_sources_of_one_target_clash() -> None:
+    naming = {"rename": {"clicks-eu": "clicks", "clicks-us": "clicks"}}
+    selection = select(TOPICS, settings(["clicks-.*", "orders"], naming=naming))
+    assert selection.clashes == (Clash(target="clicks", sources=("clicks-eu", "clicks-us")),)
+
+
+def test_a_target_name_too_long_for_a_broker_is_returned() -> None:
+    selection = select(TOPICS, settings(["orders"], naming={"prefix": "x" * 245}))
+    assert selection.illegal == (pair("orders", "x" * 245 + "orders"),)
+    assert select(TOPICS, settings(["orders"], naming={"prefix": "x" * 243})).illegal == ()
+
+
+NAMES = st.from_regex(r"[a-c._-]{1,4}", fullmatch=True)
+
+
+@given(st.dictionaries(NAMES, st.integers(1, 9)), st.lists(NAMES, min_size=1), st.lists(NAMES))
+def test_every_topic_is_accounted_for(topics: dict[str, int], include: list[str], exclude: list[str]) -> None:
+    patterns = settings([re.escape(name) for name in include], exclude=[re.escape(name) for name in exclude])
+    selection = select(topics, patterns)
+    wanted = (set(topics) & set(include)) - set(exclude)
+    assert {one.source for one in selection.pairs} | set(selection.internal) == wanted
+    assert all(one.partitions == topics[one.source] for one in selection.pairs)
+    assert not any(one.source.startswith("__") for one in selection.pairs)
+
+
+@pytest.mark.parametrize(("topic", "expected"), [("orders", True), ("orders2", False), ("orders-tmp", False)])
+def test_selects(topic: str, expected: bool) -> None:
+    assert selects(topic, settings(["orders(-tmp)?"], exclude=[".*-tmp"])) is expected
