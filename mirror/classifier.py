@@ -88,7 +88,7 @@ def classify(
         return BAD_CRC
     if header.codec >= len(CODECS):
         return UNKNOWN_CODEC
-    if header.base_offset < 0 or not 0 <= header.count <= header.last_offset_delta + 1:
+    if min(header.base_offset, header.last_offset_delta) < 0 or not 0 <= header.count <= header.last_offset_delta + 1:
         return IMPOSSIBLE
     if header.last_offset < next_offset:
         return ALREADY_MIRRORED

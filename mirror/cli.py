@@ -75,6 +75,17 @@ def status(
     raise typer.Exit(show_status(config.load(config_file), watch=watch, as_json=as_json))
 
 
+@app.command()
+def demo(as_json: Json = False) -> None:
+    """Two real clusters, seven topics, a live mirror, and the proof that the copy is equal; about a minute.
+
+    Example: mirror demo
+    """
+    from mirror.commands.demo import demo as play_demo
+
+    raise typer.Exit(play_demo(as_json=as_json))
+
+
 embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
 app.add_typer(embedded, name="embedded")
 

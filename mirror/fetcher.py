@@ -22,10 +22,10 @@ from uuid import UUID
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
-from mirror.errors import AccessDenied, MalformedBatch, MirrorError, PartitionStop, WireError
+from mirror.errors import AccessDenied, ClusterError, MalformedBatch, MirrorError, PartitionStop, WireError
 from mirror.states import State
 from mirror.wire.backoff import Backoff
-from mirror.wire.cluster import DENIED, UNKNOWN_TOPIC, Cluster, TopicPartition
+from mirror.wire.cluster import DENIED, Cluster, TopicPartition
 from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.wire.protocol import FETCH
 
@@ -38,7 +38,6 @@ DAMAGE_TRIES: Final = 3
 #: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
 MISSING_TRIES: Final = 4
 _OFFSET_OUT_OF_RANGE: Final = 1
-_INCONSISTENT_TOPIC_ID: Final = 103
 
 #: Starts a task whose failure ends the lane.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -223,9 +222,26 @@ class Fetcher:
 
     async def _look_again(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
-        with contextlib.suppress(MirrorError):  # unreachable now: the next fetch tells, and backs off
+        with contextlib.suppress(ClusterError):  # unreachable now: the next fetch tells, and backs off
             await self._source.refresh({partition.topic for partition in self._cursors})
+            for cursor in tuple(self._cursors.values()):
+                self._check_topic(cursor)
         self._assign()
+
+    def _check_topic(self, cursor: Cursor) -> None:
+        """Stop a partition whose topic was deleted, or is another one by the same name."""
+        known = self._source.topics.get(cursor.partition.topic)
+        cursor.missing = cursor.missing + 1 if known is None else 0
+        if known is None:
+            if cursor.missing < MISSING_TRIES:
+                return
+            detail = "the source topic was deleted"
+        elif cursor.topic_id in (None, known.topic_id):
+            return
+        else:
+            detail = f"the source topic was recreated with id {known.topic_id}"
+        advice = "Rename or delete the target topic to mirror the new one"
+        self._halt(cursor, self._stop(cursor, State.RECREATED, detail, advice))
 
     def _take(self, cursor: Cursor, fetched: Fetched) -> bool:
         """Hand out a partition's part of an answer; true where metadata is stale. Raises PartitionStop."""
@@ -297,20 +313,6 @@ class Fetcher:
                 cursor, State.DENIED, f"the source answered {code.name}", "Grant READ and DESCRIBE on the topic"
             )
         self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
-        if code not in UNKNOWN_TOPIC and code != _INCONSISTENT_TOPIC_ID:
-            return True
-        known = self._source.topics.get(cursor.partition.topic)
-        cursor.missing += known is None
-        recreated = known is not None and cursor.topic_id is not None and known.topic_id != cursor.topic_id
-        if recreated or cursor.missing >= MISSING_TRIES:
-            raise self._stop(
-                cursor,
-                State.RECREATED,
-                "the source topic was deleted"
-                if known is None
-                else f"the source topic was recreated with id {known.topic_id}",
-                "Rename or delete the target topic to mirror the new one",
-            )
         return True
 
     def _stop(self, cursor: Cursor, state: State, detail: str, advice: str) -> PartitionStop:

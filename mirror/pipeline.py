@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,6 +30,7 @@ from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatc
 from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.observe.figures import Figures
 from mirror.policy.rules import Rules
+from mirror.policy.selection import TopicPair
 from mirror.position import resume
 from mirror.states import State
 from mirror.wire.backoff import Backoff
@@ -50,6 +51,22 @@ class Assignment:
     topic_id: UUID | None
     rules: Rules
     until: int | None = None
+
+
+def assign(
+    pairs: Iterable[TopicPair], topic_ids: Mapping[str, UUID | None], rules: Mapping[str, Rules]
+) -> tuple[Assignment, ...]:
+    """Every partition of the selected topics; `topic_ids` by source name, `rules` by target name."""
+    return tuple(
+        Assignment(
+            source=TopicPartition(pair.source, index),
+            target=TopicPartition(pair.target, index),
+            topic_id=topic_ids.get(pair.source),
+            rules=rules[pair.target],
+        )
+        for pair in pairs
+        for index in range(pair.partitions)
+    )
 
 
 @dataclass(slots=True, eq=False)

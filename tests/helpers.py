@@ -16,15 +16,15 @@ from mirror.admin.client import Admin
 from mirror.admin.topics import apply, plan_topics, rules_of
 from mirror.config import ClusterSettings, Settings
 from mirror.observe.figures import Figures
-from mirror.pipeline import Assignment, Pipeline
+from mirror.pipeline import Assignment, Pipeline, assign
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 
 #: Seconds within which any copy a test makes must end.
 COPY_SECONDS = 60.0
 MEMORY_BYTES = 64 * 1024 * 1024
-#: 2026-01-01, so that batches have the same timestamps whenever a test runs.
-EPOCH_MS = 1_767_225_600_000
+#: An hour ago: one clock for all records of a session, and young enough for any retention.
+RECENT_MS = int(time.time()) * 1000 - 3_600_000
 
 
 def settings_between(source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Settings:
@@ -70,13 +70,12 @@ def produce(
     *,
     partition: int = 0,
     batch: int = 10,
-    begin_ms: int = EPOCH_MS,
-    **client: Any,
+    codec: str = "none",
+    begin_ms: int = RECENT_MS,
 ) -> None:
     """Records into one partition, in batches of exactly `batch`, with timestamps that count from `begin_ms`."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 60_000, "batch.num.messages": batch, "acks": "all", **client}
-    )
+    # one batch at a time: what is queued stays queued until it is flushed
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000, "compression.type": codec, "acks": "all"})
     failures: list[Any] = []
 
     def delivered(error: Any, _: Any) -> None:
@@ -85,7 +84,7 @@ def produce(
 
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=partition, timestamp=begin_ms + number, on_delivery=delivered)
-        if number % batch == batch - 1:  # a flush closes the batch
+        if number % batch == batch - 1:
             assert not producer.flush(30)
     assert not producer.flush(30)
     assert not failures
@@ -104,16 +103,8 @@ def mirror_once(
     plan = plan_topics(source, target, settings)
     apply(target, plan)
     rules = rules_of(target, plan.pairs, settings.topics.offsets)
-    assignments = [
-        Assignment(
-            source=TopicPartition(pair.source, index),
-            target=TopicPartition(pair.target, index),
-            topic_id=plan.source_topics[pair.source].topic_id,
-            rules=rules[pair.target],
-        )
-        for pair in plan.pairs
-        for index in range(pair.partitions)
-    ]
+    topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
+    assignments = assign(plan.pairs, topic_ids, rules)
     return asyncio.run(_copied(settings, assignments))
 
 

@@ -1,4 +1,4 @@
-"""Record batches made by hand from Kafka's field table, and a CRC-32C of our own: what the mirror's code is held against."""
+"""Record batches made by hand from Kafka's field table, and a CRC-32C of our own: the mirror's is held against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A restamped batch: our producer, the same records section, a CRC that others compute alike, and Kafka's sequence arithmetic."""
+"""A restamped batch: our producer, the same records section, a CRC as others compute it, sequences as Kafka counts."""
 
 from __future__ import annotations
 

@@ -49,6 +49,9 @@ DELETE_HORIZON: Final = 0x40
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
+#: Offsets are signed 64-bit numbers. The base offset is outside the CRC, so damage to it shows in its neighbours alone.
+LAST_OFFSET: Final = 2**63 - 1
+
 LAYOUT: Final = Struct(">qiibIhiqqqhii")
 _PREFIX: Final = Struct(">qiib")
 
@@ -130,7 +133,7 @@ def split(records: memoryview) -> Iterator[RawBatch]:
     that is not whole is an error, since a broker returns an empty record set rather than that
     (`ReplicaManager.readFromLog`).
 
-    Raises MalformedBatch on a length that no batch has, and on offsets that run backwards.
+    Raises MalformedBatch on a length that no batch has, and on offsets that run backwards or off the end.
     """
     end = len(records)
     position = 0
@@ -149,6 +152,8 @@ def split(records: memoryview) -> Iterator[RawBatch]:
             if header.last_offset_delta < 0:
                 raise MalformedBatch(f"last offset delta {header.last_offset_delta}", position, base_offset)
             least_offset = header.next_offset
+            if least_offset > LAST_OFFSET:
+                raise MalformedBatch(f"no offset follows last offset {header.last_offset}", position, base_offset)
         yield RawBatch(header, records[position:following])
         position = following
     if end and not position:

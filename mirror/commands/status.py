@@ -244,8 +244,8 @@ def rendered(found: Status, width: int) -> Group:
             f"{one.topic}-{one.partition}",
             state_text(one.state, former=stale),
             number(one.next_offset) if one.next_offset >= 0 else "-",
-            number(one.lag_records),
-            "-" if one.lag_ms is None else duration(one.lag_ms),
+            number(one.lag_records) if one.log_end >= 0 else "-",
+            duration(one.lag_ms) if one.log_end >= 0 and one.lag_ms is not None else "-",
             number(one.records),
             size(one.bytes),
             *([_verdicts(one.verdicts)] if wide else []),
@@ -276,16 +276,16 @@ def _heading(found: Status) -> Text:
 
 def _totals(found: Status) -> Text:
     totals = Totals.of(found.figures)
-    states = Text(", ").join(
-        Text.assemble(f"{many} ", state_text(state, former=found.pulse is not Pulse.RUNNING))
-        for state, many in sorted(totals.states.items())
+    states = (Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(totals.states.items()))
+    return Text.assemble(
+        "" if found.pulse is Pulse.RUNNING else "last known: ",
+        f"{count(totals.partitions, 'partition')}: ",
+        Text(", ").join(states),
+        f"; {count(totals.records, 'record')} in {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}",
+        f"; lag {count(totals.lag_records, 'record')}",
+        f", {duration(totals.lag_ms)}" if totals.lag_ms else "",
+        f"; {_verdicts(totals.verdicts)}" if totals.verdicts else "",
     )
-    done = f"{count(totals.records, 'record')} in {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}"
-    behind = f"; lag {count(totals.lag_records, 'record')}"
-    late = f", {duration(totals.lag_ms)}" if totals.lag_ms else ""
-    verdicts = f"; {_verdicts(totals.verdicts)}" if totals.verdicts else ""
-    partitions = count(totals.partitions, "partition")
-    return Text.assemble(f"{partitions}: ", states, f"; {done}{behind}{late}{verdicts}")
 
 
 def _verdicts(verdicts: Mapping[str, int]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -98,7 +99,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
                 **{name: value for name, value in asdict(one).items() if name not in ("pair", "differences")},
                 "topic": one.pair.source.topic,
                 "target": one.pair.target.topic,
-                "partition": one.pair.source.index,
+                "partition": one.pair.source.partition,
             }
             for one in report.partitions
         ],
@@ -111,23 +112,23 @@ def rendered(report: VerifyReport) -> Group:
     lines = table(
         "topic",
         ("parts", "right"),
-        "codec",
+        ("codec", "no_wrap"),
         ("records", "right"),
         ("batches", "right"),
-        ("size", "right"),
         ("identical", "right"),
-        "offsets",
+        ("size", "right"),
+        ("offsets", "no_wrap"),
         ("lag", "right"),
     )
     for topic in report.topics:
         lines.add_row(
             _title(topic),
             number(topic.partitions),
-            ", ".join(topic.codecs),
+            "\n".join(topic.codecs),
             number(topic.records),
             number(topic.batches),
-            size(topic.bytes),
             _share(topic),
+            size(topic.bytes),
             Text("equal", "green") if topic.offsets_equal else Text("differ", "red"),
             Text(number(topic.lag), "yellow" if topic.lag else ""),
         )
@@ -176,7 +177,11 @@ def _share(topic: TopicReport) -> Text:
 
 
 def _notes(report: VerifyReport) -> list[Text]:
-    return [Text(f"note: {one.pair.source}: {note}", "dim") for one in report.partitions for note in one.notes]
+    notes = Counter((one.pair.source.topic, note) for one in report.partitions for note in one.notes)
+    return [
+        Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
+        for (topic, note), partitions in notes.items()
+    ]
 
 
 def _differences(report: VerifyReport) -> list[Text]:
@@ -195,7 +200,9 @@ def _verdict(report: VerifyReport) -> Text:
     lag = sum(one.lag for one in report.partitions)
     amount = size(sum(one.bytes for one in report.partitions))
     verdict = Text(f"{report.flow}: ", "bold")
-    if report.equal:
+    if report.equal and not batches:
+        verdict.append(f"nothing to compare between {sides}", "bold yellow")
+    elif report.equal:
         verdict.append(f"{sides} are equal", "bold green")
     else:
         verdict.append(f"{sides} differ: {count(report.different, 'difference')}", "bold red")

@@ -6,10 +6,10 @@ from mirror.admin.client import Admin
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.config import ClusterSettings, Settings
 from mirror.observe import logs
-from mirror.pipeline import Assignment
+from mirror.pipeline import assign
 from mirror.spark.plan import lane_count
 from mirror.spark.supervisor import Flow
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.cluster import Endpoint
 
 _MEGABYTE = 1 << 20
 
@@ -28,16 +28,8 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
     apply(target, plan)
     ensure_flow_topic(target, settings.flow)
     rules = rules_of(target, plan.pairs, settings.topics.offsets)
-    assignments = tuple(
-        Assignment(
-            source=TopicPartition(pair.source, index),
-            target=TopicPartition(pair.target, index),
-            topic_id=plan.source_topics[pair.source].topic_id,
-            rules=rules[pair.target],
-        )
-        for pair in plan.pairs
-        for index in range(pair.partitions)
-    )
+    topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
+    assignments = assign(plan.pairs, topic_ids, rules)
     return Flow(
         name=settings.flow,
         source=endpoint(settings.source),

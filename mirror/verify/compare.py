@@ -144,7 +144,7 @@ class _Comparison:
                 self._differ(side.taken_until + 1, Kind.UNREADABLE, "" if other else damage, damage if other else "")
                 self._offsets_equal = False
         if self._deleted:
-            self._notes.append(f"retention deleted {self._deleted} batches on the source while they were compared")
+            self._notes.append(f"the source deleted {self._deleted} batches while they were compared")
 
     def report(self) -> PartitionReport:
         """What was found."""
@@ -170,15 +170,16 @@ class _Comparison:
     def _judge_bounds(self) -> None:
         b = self._bounds
         if b.source_start > b.target_start and b.target_end > b.target_start:
-            self._notes.append(
-                f"compared from offset {b.begin} on, where the source now begins; the target has older ones"
-            )
+            self._notes.append("the source deleted records that the target still has; compared from there on")
         if b.target_start > b.source_start < b.source_end:
             kept = f"offsets {b.source_start} to {min(b.target_start, b.source_end) - 1}"
-            self._lose(b.source_start, Kind.DELETED, kept, f"a log that begins at {b.target_start}")
+            self._lose(b.source_start, Kind.DELETED, kept, "deleted")
         if 0 < b.target_end < b.source_start:
-            begins, ends = f"a log that begins at {b.source_start}", f"a log that ends at {b.target_end}"
-            self._lose(b.target_end, Kind.DELETED, begins, ends)
+            lost = f"offsets {b.target_end} to {b.source_start - 1} deleted"
+            self._lose(b.target_end, Kind.DELETED, lost, "never written")
+        if b.target_start > b.source_end:  # what is beyond the source's end was deleted: only the log's end still tells
+            ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
+            self._lose(b.source_end, Kind.EXTRA, *ends)
         if b.target_written > b.target_end:
             uncommitted = f"{b.target_written - b.target_end} offsets not committed yet"
             self._lose(b.target_end, Kind.OPEN_TRANSACTION, "", uncommitted)

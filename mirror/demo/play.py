@@ -1,0 +1,210 @@
+"""The demonstration, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mirror import config
+from mirror.admin.client import Admin, Creation
+from mirror.commands.verify import verify_flow
+from mirror.demo.bound import Bound
+from mirror.demo.copying import Copying, MirrorFailed, Tell
+from mirror.demo.producers import Ends, Filler, JavaFiller, Live
+from mirror.demo.records import Record, pool
+from mirror.demo.result import STOP_SECONDS, Cost, Line, Result, verdicts_of
+from mirror.embedded import Cluster, Spec, jars, start_many
+from mirror.errors import EmbeddedError
+from mirror.spark.prepare import endpoint
+
+FLOW: Final = "demo"
+#: Of each topic that lies ready, about 400 bytes each.
+RECORDS: Final = 160_000
+LIVE_RATE: Final = 1_000
+#: Short, so that the plan is made anew while the live topic is written.
+EPOCH_S: Final = 8
+LIVE_S: Final = 10
+#: Producers at once; the Java one comes first, since it takes longest to start.
+WRITERS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic to fill: its name, partitions, and codec."""
+
+    name: str
+    partitions: int
+    codec: str
+
+
+JAVA: Final = Topic("java-zstd", 2, "zstd")
+BY_LIBRDKAFKA: Final = (
+    Topic("gzip", 2, "gzip"),
+    Topic("lz4", 3, "lz4"),
+    Topic("none", 3, "none"),
+    Topic("snappy", 2, "snappy"),
+    Topic("zstd", 3, "zstd"),
+)
+LIVE: Final = Topic("live-lz4", 3, "lz4")
+BACKLOG: Final = (JAVA, *BY_LIBRDKAFKA)
+
+
+class Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is inside counts as this phase."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+
+def play(tell: Tell) -> Result:
+    """All of it; leaves nothing behind. Raises MirrorFailed when the mirror fails, MirrorError for anything else."""
+    clock = Clock()
+    with ExitStack() as stack:
+        with clock.phase("brokers"):
+            downloads = _fetch_jars(tell)
+            source, target = (
+                stack.enter_context(cluster)
+                for cluster in start_many([Spec(name="demo-source", jit="full"), Spec(name="demo-target", jit="full")])
+            )
+        tell.step(f"two clusters are up: source {source.bootstrap}, target {target.bootstrap}")
+        scratch = tempfile.TemporaryDirectory(prefix="mirror-demo-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(scratch))
+        ends = Ends(source.bootstrap), Ends(target.bootstrap)
+        records = pool()
+        with clock.phase("filling"):
+            size = _fill(source, records, folder, ends[0], tell)
+        file = folder / "demo.yaml"
+        file.write_text(_configuration(source, target, folder), encoding="utf-8")
+        settings = config.load(file)
+        live = Live(source.bootstrap, LIVE.name, LIVE.codec, records, LIVE_RATE)
+        with clock.phase("mirroring"):
+            live.start()
+            stack.callback(live.stop)
+            mirror = stack.enter_context(_mirror(file, folder))
+            tell.step(f"mirror run {file} (live); {LIVE.name} is written, {LIVE_RATE:,} records/s")
+            copying = Copying(FLOW, endpoint(settings.target), mirror, ends, tell)
+            backlog = {topic.name: topic.partitions for topic in BACKLOG}
+            asyncio.run(copying.run(backlog, live, LIVE.partitions, LIVE_S))
+            tell.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
+            stopping = time.monotonic()
+            exit_code = mirror.stop()
+            stopped = time.monotonic() - stopping
+        tell.step(f"the mirror ended with exit code {exit_code} after {stopped:.1f} s")
+        with clock.phase("comparing"):
+            report = verify_flow(settings)
+        tell.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
+        course = copying.course
+        verdicts = verdicts_of(course.figures.values())
+        plans = {topic.name: (topic.codec, RECORDS) for topic in BACKLOG} | {LIVE.name: (LIVE.codec, live.written)}
+        cost = Cost(
+            start_s=course.first.at - course.began.at,
+            start_cpu_s=course.first.cpu_s,
+            backlog_s=course.last.at - course.first.at,
+            backlog_cpu_s=course.last.cpu_s - course.first.cpu_s,
+            backlog_bytes=sum(topic.bytes for topic in report.topics if topic.topic in backlog),
+            record_bytes=size,
+            peak_rss=copying.tree.tally.peak_rss,
+            peak_pss=copying.tree.tally.peak_pss,
+            stop_s=stopped,
+            exit_code=exit_code,
+        )
+        missing = plans.keys() - {topic.topic for topic in report.topics}
+        result = Result(
+            lines=tuple(Line.of(t, verdicts.get(t.topic, {}), *plans[t.topic]) for t in report.topics),
+            cost=cost,
+            misfits=(*map(str, report.differences), *(f"{name} was not compared" for name in sorted(missing))),
+            seconds=clock.seconds,
+            downloads=downloads,
+        )
+        with clock.phase("cleaning up"):
+            stack.close()
+    return result
+
+
+def _fetch_jars(tell: Tell) -> float:
+    """Seconds that the download took."""
+    if jars.jars_folder().exists():
+        tell.step(f"Kafka {jars.KAFKA_VERSION} is in the cache, no download")
+        return 0.0
+    tell.step(f"fetching Kafka {jars.KAFKA_VERSION} (44 MB, kept in the cache)")
+    began = time.monotonic()
+    jars.fetch()
+    return time.monotonic() - began
+
+
+def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, tell: Tell) -> int:
+    """Create the topics and write the backlog; bytes of keys and values. Raises EmbeddedError."""
+    address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
+    wanted = [Creation(topic=t.name, partitions=t.partitions, replication_factor=1) for t in (*BACKLOG, LIVE)]
+    Admin(address).create_topics(wanted)
+    stopping = threading.Event()
+    fillers: list[JavaFiller | Filler] = [
+        JavaFiller(source.bootstrap, JAVA.name, JAVA.codec, records, RECORDS, stopping, folder),
+        *(Filler(source.bootstrap, t.name, t.codec, records, RECORDS, stopping) for t in BY_LIBRDKAFKA),
+    ]
+    with ThreadPoolExecutor(WRITERS) as writers:
+        try:
+            filling: list[Future[int]] = [writers.submit(filler.run) for filler in fillers]
+            waiting: set[Future[int]] = set(filling)
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                tell.progress("filling", sum(filler.written for filler in fillers), RECORDS * len(fillers))
+        except BaseException:
+            stopping.set()
+            writers.shutdown(cancel_futures=True)
+            raise
+        size = sum(future.result() for future in filling)
+    _count(ends)
+    total = RECORDS * len(BACKLOG)
+    tell.step(f"{len(BACKLOG)} topics hold {total:,} records, {size / 1e6:.0f} MB uncompressed")
+    return size
+
+
+def _count(ends: Ends) -> None:
+    found = ends.of({topic.name: topic.partitions for topic in BACKLOG})
+    for topic in BACKLOG:
+        there = sum(end for (name, _), end in found.items() if name == topic.name)
+        if there != RECORDS:
+            raise EmbeddedError(f"{topic.name}: {RECORDS:,} records were written, the source holds {there:,}")
+
+
+def _mirror(file: Path, folder: Path) -> Bound:
+    command = [sys.executable, "-m", "mirror", "run", str(file)]
+    return Bound(command, folder / "mirror.log", grace=STOP_SECONDS, folder=folder)
+
+
+def _configuration(source: Cluster, target: Cluster, folder: Path) -> str:
+    """A flow as one would write it; JSON is YAML."""
+    told = {
+        "name": FLOW,
+        "source": {"alias": "source", "bootstrap.servers": source.bootstrap},
+        "target": {"alias": "target", "bootstrap.servers": target.bootstrap},
+        "topics": {"include": [topic.name for topic in (*BACKLOG, LIVE)]},
+        "metrics": {"listen": None},
+        "spark": {"epoch_s": EPOCH_S, "conf": {"spark.local.dir": str(folder)}},
+    }
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in told.items())
+
+
+__all__ = ["MirrorFailed", "play"]

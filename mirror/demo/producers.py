@@ -1,0 +1,222 @@
+"""Who writes the records: librdkafka in five codecs, Kafka's own Java producer, and one that writes until it is stopped.
+
+The Java producer is a few lines of Java, compiled when they are run by the compiler that Spark uses for its queries: a
+machine that runs Spark need not have a JDK.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from mirror.demo.bound import Bound
+from mirror.demo.records import Record
+from mirror.embedded.jars import RESOURCES, classpath, java
+from mirror.errors import EmbeddedError
+
+#: Uncompressed, as busy producers are often set up.
+BATCH_BYTES: Final = 256 * 1024
+LINGER_MS: Final = 100
+LIVE_LINGER_MS: Final = 10
+_NOT_READY: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+)
+_TICK_S: Final = 0.02
+_DEADLINE_S: Final = 30.0
+_JAVA_SOURCE: Final = Path(__file__).with_name("JavaProducer.java")
+
+
+class Stopped(Exception):
+    """The demonstration is being broken off."""
+
+
+@dataclass(slots=True)
+class Filler:
+    """Writes `count` records to a topic with librdkafka, in a thread of its own; `written` says how far it is."""
+
+    bootstrap: str
+    topic: str
+    codec: str
+    pool: Sequence[Record]
+    count: int
+    stopping: threading.Event
+    written: int = 0
+
+    def run(self) -> int:
+        """Bytes of keys and values written. Raises Stopped, EmbeddedError."""
+        producer = Producer(
+            {
+                **_client(self.bootstrap),
+                "compression.type": self.codec,
+                "batch.size": BATCH_BYTES,
+                "batch.num.messages": 100_000,
+                "linger.ms": LINGER_MS,
+                "queue.buffering.max.messages": 50_000,
+            }
+        )
+        pool, size, left = self.pool, 0, self.count
+        while left:
+            for record in pool[: min(left, len(pool))]:
+                while True:
+                    try:
+                        producer.produce(self.topic, record.value, record.key)
+                        break
+                    except BufferError:
+                        producer.poll(0.05)
+                        if self.stopping.is_set():
+                            raise Stopped from None
+                size += len(record.key) + len(record.value)
+                self.written += 1
+            left = self.count - self.written
+        _flush(producer, self.topic)
+        return size
+
+
+@dataclass(slots=True)
+class JavaFiller:
+    """The same with the Java producer, idempotence on, in a process of its own."""
+
+    bootstrap: str
+    topic: str
+    codec: str
+    pool: Sequence[Record]
+    count: int
+    stopping: threading.Event
+    folder: Path
+    written: int = 0
+
+    def run(self) -> int:
+        """Bytes of values written. Raises Stopped, EmbeddedError."""
+        lines = self.folder / f"{self.topic}.lines"
+        lines.write_bytes(b"\n".join(record.value for record in self.pool))
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "key.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+            "value.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+            "enable.idempotence": "true",
+            "acks": "all",
+            "compression.type": self.codec,
+            "batch.size": str(BATCH_BYTES),
+            "linger.ms": str(LINGER_MS),
+        }
+        command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+        command += [f"-Djava.io.tmpdir={self.folder}", f"-Dlog4j2.configurationFile={RESOURCES / 'log4j2.properties'}"]
+        command += ["-cp", os.pathsep.join([classpath(), *_compiler()]), "org.codehaus.janino.SimpleCompiler"]
+        command += [str(_JAVA_SOURCE), _JAVA_SOURCE.stem, self.topic, str(lines), str(self.count)]
+        command += [f"{key}={value}" for key, value in settings.items()]
+        with Bound(command, self.folder / f"{self.topic}.log", grace=1.0) as process:
+            while process.exit_code is None:
+                if self.stopping.wait(0.05):
+                    raise Stopped
+            if process.exit_code != 0:
+                raise EmbeddedError(f"the Java producer ended with {process.exit_code}:\n{process.tail()}")
+        lines.unlink()
+        self.written = self.count
+        full, rest = divmod(self.count, len(self.pool))
+        return full * _size(self.pool) + _size(self.pool[:rest])
+
+
+class Live:
+    """Writes `rate` records a second to a topic until it is stopped, with idempotence on."""
+
+    def __init__(self, bootstrap: str, topic: str, codec: str, pool: Sequence[Record], rate: int) -> None:
+        self.topic, self.rate, self.written = topic, rate, 0
+        self._pool = pool
+        self._producer = Producer(
+            {
+                **_client(bootstrap),
+                "compression.type": codec,
+                "linger.ms": LIVE_LINGER_MS,
+                "enable.idempotence": True,
+            }
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="live-producer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write no more, and wait until everything is acknowledged. Raises EmbeddedError."""
+        self._stopping.set()
+        self._thread.join()
+        _flush(self._producer, self.topic)
+
+    def _write(self) -> None:
+        began = time.monotonic()
+        while not self._stopping.wait(_TICK_S):
+            while self.written < (time.monotonic() - began) * self.rate:
+                record = self._pool[self.written % len(self._pool)]
+                self._producer.produce(self.topic, record.value, record.key)
+                self.written += 1
+            self._producer.poll(0)
+
+
+class Ends:
+    """The log ends of a cluster's partitions, as its brokers give them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient(_client(bootstrap))
+        self._there: set[str] = set()
+
+    def of(self, partitions: Mapping[str, int], *, growing: bool = False) -> dict[tuple[str, int], int]:
+        """By topic and partition, given the topics' numbers of partitions. Raises EmbeddedError.
+
+        A `growing` cluster may have topics that are not there yet, or not ready: they are left out.
+        """
+        try:
+            if growing and not self._there >= partitions.keys():
+                self._there = set(self._admin.list_topics(timeout=_DEADLINE_S).topics)
+            asked = {
+                TopicPartition(topic, partition): OffsetSpec.latest()
+                for topic, count in partitions.items()
+                if topic in self._there or not growing
+                for partition in range(count)
+            }
+            if not asked:
+                return {}
+            answers = self._admin.list_offsets(asked, request_timeout=_DEADLINE_S)
+            found: dict[tuple[str, int], int] = {}
+            for at, answer in answers.items():
+                problem = answer.exception()
+                if problem is None:
+                    found[at.topic, at.partition] = int(answer.result().offset)
+                elif not (growing and isinstance(problem, KafkaException) and problem.args[0].code() in _NOT_READY):
+                    raise problem
+            return found
+        except KafkaException as problem:
+            raise EmbeddedError(f"cannot read log ends: {problem.args[0]}") from problem
+
+
+def _client(bootstrap: str) -> dict[str, Any]:
+    return {"bootstrap.servers": bootstrap, "client.id": "mirror-demo", "log_level": 0}
+
+
+def _flush(producer: Producer, topic: str) -> None:
+    if left := producer.flush(_DEADLINE_S):
+        raise EmbeddedError(f"{topic}: {left} records were not acknowledged within {_DEADLINE_S:.0f} s")
+
+
+def _size(records: Iterable[Record]) -> int:
+    return sum(len(record.value) for record in records)
+
+
+def _compiler() -> list[str]:
+    spec = importlib.util.find_spec("pyspark")  # looked up, not imported: that would take a second
+    folder = Path(spec.origin).parent / "jars" if spec and spec.origin else Path()
+    found = [*folder.glob("janino-*.jar"), *folder.glob("commons-compiler-*.jar")]
+    if len(found) != 2:
+        raise EmbeddedError(
+            f"no Janino in PySpark's jars folder ({folder}): install pyspark 4.3 from its own distribution"
+        )
+    return [str(jar) for jar in found]

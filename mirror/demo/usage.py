@@ -1,0 +1,101 @@
+"""What a process and all its descendants take: CPU-seconds, ended processes included, and memory.
+
+A process is known by its id and its start time, and what it had used when last seen stays counted; sampled ten times a
+second, the last moments of a short-lived one are all that is missed. Resident memory (RSS) counts a page once for each
+process that maps it, so the forked workers' common pages many times; the proportional size (PSS, Linux) counts it once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from mirror.embedded.process import Identity
+
+#: PSS takes the system milliseconds to add up.
+_PSS_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """One process at one moment: CPU-seconds since its start, bytes; `pss` where it was looked at."""
+
+    cpu_s: float
+    rss: int
+    pss: int | None = None
+
+
+class Tally:
+    """Adds up snapshots of a tree of processes (pure)."""
+
+    def __init__(self) -> None:
+        self._cpu_s: dict[Identity, float] = {}
+        self.peak_rss = 0
+        self.peak_pss: int | None = None
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU-seconds of every process ever seen."""
+        return sum(self._cpu_s.values())
+
+    def add(self, snapshot: Mapping[Identity, Usage]) -> None:
+        """All processes that run now; those that are missing have ended."""
+        for identity, usage in snapshot.items():
+            self._cpu_s[identity] = max(usage.cpu_s, self._cpu_s.get(identity, 0.0))
+        self.peak_rss = max(self.peak_rss, sum(usage.rss for usage in snapshot.values()))
+        sizes = [usage.pss for usage in snapshot.values() if usage.pss is not None]
+        if sizes:
+            self.peak_pss = max(self.peak_pss or 0, sum(sizes))
+
+
+class Tree:
+    """A process, its descendants, and those that outlived their parents."""
+
+    def __init__(self, pid: int) -> None:
+        self.tally = Tally()
+        self._pid = pid
+        self._seen: dict[Identity, psutil.Process] = {}
+        self._pss_at = 0.0
+
+    def sample(self) -> float:
+        """Look at all of them; CPU-seconds so far."""
+        with_pss = time.monotonic() - self._pss_at >= _PSS_SECONDS
+        if with_pss:
+            self._pss_at = time.monotonic()
+        self._find()
+        snapshot: dict[Identity, Usage] = {}
+        for identity, process in tuple(self._seen.items()):
+            try:
+                snapshot[identity] = _usage(process, with_pss)
+            except psutil.Error:
+                del self._seen[identity]
+        self.tally.add(snapshot)
+        return self.tally.cpu_s
+
+    def _find(self) -> None:
+        try:
+            root = psutil.Process(self._pid)
+            for process in (root, *root.children(recursive=True)):
+                self._seen.setdefault(Identity(pid=process.pid, started=process.create_time()), process)
+        except psutil.NoSuchProcess:
+            return  # the tree is coming down: those that were seen before are still looked at
+
+
+def _usage(process: psutil.Process, with_pss: bool) -> Usage:
+    if not process.is_running():
+        raise psutil.NoSuchProcess(process.pid)
+    with process.oneshot():
+        times = process.cpu_times()
+        rss = process.memory_info().rss
+    return Usage(cpu_s=times.user + times.system, rss=rss, pss=_pss(process) if with_pss else None)
+
+
+def _pss(process: psutil.Process) -> int | None:
+    try:
+        return getattr(process.memory_full_info(), "pss", None)  # there on Linux alone
+    except psutil.Error:
+        return None

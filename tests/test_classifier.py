@@ -1,0 +1,213 @@
+"""The decision table: a named row for each verdict, and every combination of what decides against our own table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror import classifier
+from mirror.batch.header import BatchHeader
+from mirror.classifier import VERDICTS, Action, Verdict, classify
+from mirror.policy.rules import Rules
+from tests.rawbatches import INT16, INT32, INT64
+
+#: Ten records at offsets 100 to 109, zstd, by a producer without an id.
+CLEAN = BatchHeader(
+    base_offset=100, batch_length=988, partition_leader_epoch=3, magic=2, attributes=4, last_offset_delta=9, count=10
+)
+APPEND_TIME, TRANSACTIONAL, CONTROL, HORIZON = 8, 16, 32, 64
+OWN = Rules()
+NO_ID = Rules(producer_id=False)
+STAMPS = Rules(target_append_time=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A batch in its circumstances."""
+
+    header: BatchHeader = CLEAN
+    rules: Rules = OWN
+    next_offset: int = 100
+    aborted: bool = False
+    crc_holds: bool = True
+
+    def verdict(self) -> Verdict:
+        return classify(
+            self.header, self.rules, next_offset=self.next_offset, aborted=self.aborted, crc_holds=self.crc_holds
+        )
+
+
+def but(case: Case = Case(), /, *, flags: int = 0, **header: Any) -> Case:
+    """`case` with other header fields, and attribute bits on top of its own."""
+    attributes = header.pop("attributes", case.header.attributes) | flags
+    return replace(case, header=replace(case.header, attributes=attributes, **header))
+
+
+#: What the batch is -> its verdict. Rows are in the order of the broker rules' decision table.
+ROWS = {
+    "magic 0": (but(magic=0, last_offset_delta=-1, count=-1, attributes=0), "REWRITE/legacy_magic"),
+    "magic 1": (but(magic=1, last_offset_delta=-1, count=-1, attributes=0), "REWRITE/legacy_magic"),
+    "magic 1, whatever its CRC": (but(Case(crc_holds=False), magic=1), "REWRITE/legacy_magic"),
+    "magic 3": (but(magic=3), "REFUSE/unknown_magic"),
+    "magic -1": (but(magic=-1), "REFUSE/unknown_magic"),
+    "below the position": (Case(next_offset=110), "DROP/already_mirrored"),
+    "far below the position": (Case(next_offset=10**12), "DROP/already_mirrored"),
+    "around the position": (Case(next_offset=101), "REWRITE/starts_inside"),
+    "last record at the position": (Case(next_offset=109), "REWRITE/starts_inside"),
+    "beyond the position": (Case(next_offset=5), "RESTAMP/own_producer"),
+    "damaged": (Case(crc_holds=False), "REFUSE/bad_crc"),
+    "damaged and below the position": (Case(crc_holds=False, next_offset=500), "REFUSE/bad_crc"),
+    "codec 5": (but(attributes=5), "REFUSE/unknown_codec"),
+    "codec 7": (but(attributes=7), "REFUSE/unknown_codec"),
+    "negative base offset": (but(base_offset=-1), "REFUSE/impossible_header"),
+    "negative count": (but(count=-1), "REFUSE/impossible_header"),
+    "more records than offsets": (but(count=11), "REFUSE/impossible_header"),
+    "no offsets at all": (but(count=0, last_offset_delta=-1), "REFUSE/impossible_header"),
+    "control marker": (but(flags=CONTROL | TRANSACTIONAL, count=1, last_offset_delta=0), "DROP/control"),
+    "control marker of an aborted transaction": (but(Case(aborted=True), flags=CONTROL), "DROP/control"),
+    "aborted": (but(Case(aborted=True), flags=TRANSACTIONAL), "DROP/aborted"),
+    "aborted and emptied": (but(Case(aborted=True), flags=TRANSACTIONAL, count=0), "DROP/aborted"),
+    "committed": (but(flags=TRANSACTIONAL, producer_id=7), "RESTAMP/transactional"),
+    "transactional without a producer": (but(Case(rules=NO_ID), flags=TRANSACTIONAL), "RESTAMP/transactional"),
+    "emptied by compaction": (but(count=0), "DROP/empty"),
+    "holes": (but(count=9), "REWRITE/holes"),
+    "one record left of ten": (but(count=1), "REWRITE/holes"),
+    "clean, written without a producer id": (Case(rules=NO_ID), "PASS/clean"),
+    "clean, stale epoch and sequence": (but(Case(rules=NO_ID), producer_epoch=4, base_sequence=9), "PASS/clean"),
+    "unused attribute bits": (but(Case(rules=NO_ID), flags=0x7F80), "PASS/clean"),
+    "clean, written under our producer id": (Case(), "RESTAMP/own_producer"),
+    "another producer's": (but(Case(rules=NO_ID), producer_id=0), "RESTAMP/foreign_producer"),
+    "tombstones": (but(flags=HORIZON), "RESTAMP/delete_horizon"),
+    "append time to create time": (but(flags=APPEND_TIME), "REWRITE/append_time"),
+    "append time on both sides": (but(Case(rules=STAMPS), flags=APPEND_TIME), "RESTAMP/append_time"),
+    "create time to append time": (Case(rules=STAMPS), "RESTAMP/own_producer"),
+    "target recompresses to another codec": (Case(rules=Rules(codec=0)), "REWRITE/codec"),
+    "target recompresses to the same codec": (Case(rules=Rules(codec=4)), "RESTAMP/own_producer"),
+    "one byte too large": (Case(rules=Rules(max_message_bytes=999)), "REWRITE/too_large"),
+    "just small enough": (Case(rules=Rules(max_message_bytes=1000)), "RESTAMP/own_producer"),
+}
+
+
+@pytest.mark.parametrize(("case", "verdict"), ROWS.values(), ids=ROWS.keys())
+def test_a_row_of_the_table(case: Case, verdict: str) -> None:
+    assert str(case.verdict()) == verdict
+
+
+def test_every_verdict_has_a_row_and_no_row_is_there_twice() -> None:
+    assert {verdict for _, verdict in ROWS.values()} == {str(verdict) for verdict in VERDICTS}
+    assert len({case for case, _ in ROWS.values()}) == len(ROWS)
+
+
+def test_verdicts_are_told_apart_by_what_the_metrics_print() -> None:
+    constants = {value for value in vars(classifier).values() if isinstance(value, Verdict)}
+    assert constants == set(VERDICTS)
+    assert len({str(verdict) for verdict in VERDICTS}) == len(VERDICTS)
+    assert {verdict.action for verdict in VERDICTS} == set(Action)
+
+
+Row = tuple[str, Callable[[Case], bool]]
+
+#: Written from what brokers do: refusals and drops, then what must be rebuilt, then what a patched header cures.
+TABLE: tuple[Row, ...] = (
+    ("REFUSE/unknown_magic", lambda c: c.header.magic not in (0, 1, 2)),
+    ("REWRITE/legacy_magic", lambda c: c.header.magic != 2),
+    ("REFUSE/bad_crc", lambda c: not c.crc_holds),
+    ("REFUSE/unknown_codec", lambda c: c.header.attributes % 8 > 4),
+    (
+        "REFUSE/impossible_header",
+        lambda c: (
+            c.header.last_offset_delta < 0
+            or c.header.count < 0
+            or c.header.count > c.header.last_offset_delta + 1
+            or c.header.base_offset < 0
+        ),
+    ),
+    ("DROP/already_mirrored", lambda c: c.header.base_offset + c.header.last_offset_delta < c.next_offset),
+    ("DROP/control", lambda c: bit(c, 5)),
+    ("DROP/aborted", lambda c: c.aborted),
+    ("DROP/empty", lambda c: c.header.count == 0),
+    ("REWRITE/starts_inside", lambda c: c.header.base_offset < c.next_offset),
+    ("REWRITE/holes", lambda c: c.header.count != c.header.last_offset_delta + 1),
+    ("REWRITE/append_time", lambda c: bit(c, 3) and not c.rules.target_append_time),
+    ("REWRITE/too_large", lambda c: 12 + c.header.batch_length > c.rules.max_message_bytes),
+    ("REWRITE/codec", lambda c: c.rules.codec not in (None, c.header.attributes % 8)),
+    ("RESTAMP/transactional", lambda c: bit(c, 4)),
+    ("RESTAMP/delete_horizon", lambda c: bit(c, 6)),
+    ("RESTAMP/append_time", lambda c: bit(c, 3)),
+    ("RESTAMP/own_producer", lambda c: c.rules.producer_id),
+    ("RESTAMP/foreign_producer", lambda c: c.header.producer_id != -1),
+    ("PASS/clean", lambda c: True),
+)
+
+
+def bit(case: Case, number: int) -> bool:
+    return bool(case.header.attributes >> number & 1)
+
+
+def by_table(case: Case) -> str:
+    return next(verdict for verdict, holds in TABLE if holds(case))
+
+
+def test_every_combination() -> None:
+    codecs, flags = (0, 4, 5), [sum(bits) for bits in product((0, 8), (0, 16), (0, 32), (0, 64))]
+    shapes = [(-1, 0), (0, 0), (0, 1), (0, 2), (9, -1), (9, 0), (9, 1), (9, 10), (9, 11)]
+    every_rule = [
+        Rules(producer_id=own, target_append_time=stamps, codec=codec, max_message_bytes=largest)
+        for own, stamps, codec, largest in product((True, False), (True, False), (None, 4), (999, 1000))
+    ]
+    headers = [
+        replace(CLEAN, attributes=codec | bits, last_offset_delta=delta, count=count, producer_id=producer)
+        for codec, bits, (delta, count), producer in product(codecs, flags, shapes, (-1, 5))
+    ]
+    circumstances = list(product((100, 101, 110), (False, True), (False, True)))
+    seen = set()
+    for header, rules, (position, aborted, sound) in product(headers, every_rule, circumstances):
+        case = Case(header, rules, position, aborted, sound)
+        found = str(case.verdict())
+        assert found == by_table(case), case
+        seen.add(found)
+    assert seen == {verdict for verdict, _ in TABLE} - {"REFUSE/unknown_magic", "REWRITE/legacy_magic"}
+
+
+headers = st.builds(
+    BatchHeader,
+    base_offset=INT64,
+    batch_length=st.integers(49, 2**31 - 1),
+    partition_leader_epoch=INT32,
+    magic=st.sampled_from([2, 2, 2, 0, 1, 3, -1]),
+    attributes=INT16,
+    last_offset_delta=INT32,
+    count=st.integers(-1, 20),
+    producer_id=st.integers(-1, 2**63 - 1),
+)
+
+
+@given(headers, st.integers(0, 2**63 - 1), st.booleans(), st.booleans(), st.sampled_from([OWN, NO_ID, STAMPS]))
+def test_any_header_at_all(header: BatchHeader, position: int, aborted: bool, sound: bool, rules: Rules) -> None:
+    case = Case(header, rules, position, aborted, sound)
+    assert str(case.verdict()) == by_table(case)
+
+
+@given(headers, st.integers(0, 2**63 - 1), st.booleans(), st.sampled_from([OWN, NO_ID, STAMPS]))
+def test_what_is_appended_as_it_is_would_be_accepted(
+    header: BatchHeader, position: int, aborted: bool, rules: Rules
+) -> None:
+    """Whatever gets by is dense, whole, from the position on, with no bit that a broker refuses from a client."""
+    verdict = classify(header, rules, next_offset=position, aborted=aborted)
+    if verdict.action in (Action.PASS, Action.RESTAMP):
+        assert header.magic == 2
+        assert header.count == header.last_offset_delta + 1 > 0
+        assert header.base_offset >= position
+        assert not header.attributes & CONTROL
+        assert header.size <= rules.max_message_bytes
+        assert not aborted
+    if verdict.action is Action.PASS:
+        assert not header.attributes & (TRANSACTIONAL | HORIZON | APPEND_TIME)
+        assert header.producer_id == -1
+        assert not rules.producer_id

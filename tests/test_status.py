@@ -1,0 +1,310 @@
+"""`mirror status`: what a journal says, what it is worth, and how that looks; numbers and states for people."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
+from mirror.commands import tables
+from mirror.commands.status import STALE_MS, Follower, Pulse, Status, as_dict, rendered, status, status_of
+from mirror.embedded import Cluster
+from mirror.embedded.byhand import Member, Standing
+from mirror.embedded.process import Identity
+from mirror.errors import ExitCode
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import OWNER, Journal
+from mirror.states import State
+from mirror.wire.cluster import Cluster as WireCluster
+from mirror.wire.cluster import Endpoint
+from tests.helpers import config_file, settings_between
+
+NOW = 1_800_000_000_000
+HERE = socket.gethostname()
+
+
+def ended_pid() -> int:
+    """The id of a process that is no more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return process.pid
+
+
+def figures(partition: int = 0, age_ms: int = 500, **more: Any) -> Figures:
+    values: dict[str, Any] = {
+        "flow": "eu-to-us",
+        "instance": "me",
+        "topic": "orders",
+        "partition": partition,
+        "target_topic": "orders",
+        "state": State.CAUGHT_UP,
+        "next_offset": 1000,
+        "log_end": 1000,
+        "lag_records": 0,
+        "lag_ms": 0,
+        "records": 1000,
+        "batches": 10,
+        "bytes": 54_321,
+        "verdicts": {"RESTAMP/own_producer": 10},
+        "at_ms": NOW - age_ms,
+    }
+    return Figures(**{**values, **more})
+
+
+def journal(*every: Figures, pid: int | None = None, host: str = HERE, age_ms: int = 60_000) -> dict[bytes, bytes]:
+    owner = {"instance": "me", "host": host, "pid": pid or os.getpid(), "at_ms": NOW - age_ms}
+    return {OWNER: json.dumps(owner).encode(), **{one.key(): one.to_json() for one in every}}
+
+
+def told(entries: Mapping[bytes, bytes]) -> Status:
+    return status_of("eu-to-us", "us", entries, NOW)
+
+
+def text_of(found: Status, width: int = 80) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False).print(rendered(found, width))
+    return out.getvalue()
+
+
+# --- whether the mirror runs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entries", "pulse", "heading"),
+    [
+        ({}, Pulse.NEVER_RAN, "never ran: no journal mirror.eu-to-us.offsets on cluster us"),
+        (journal(figures()), Pulse.RUNNING, f"running (pid {os.getpid()} on {HERE}), reported 500 ms ago"),
+        (journal(age_ms=2000), Pulse.RUNNING, "reported 2.0 s ago"),
+        (journal(figures(), host="far"), Pulse.RUNNING, "on far), reported 500 ms ago"),
+        (journal(figures(age_ms=STALE_MS + 1)), Pulse.SILENT, f"silent (pid {os.getpid()} on {HERE} is alive)"),
+        (journal(figures(age_ms=STALE_MS + 1), host="far"), Pulse.ENDED, "not running, last seen 15 s ago (pid"),
+        (journal(figures(), pid=ended_pid()), Pulse.ENDED, "not running, last seen 500 ms ago (pid"),
+        (journal(figures(instance="other"), host="far"), Pulse.ENDED, "not running, last seen 1 min ago"),
+        ({figures().key(): figures(age_ms=200_000).to_json()}, Pulse.ENDED, "last seen 3 min ago (owner unknown)"),
+        (journal(figures(age_ms=-5000)), Pulse.RUNNING, "reported 0 ms ago"),
+    ],
+    ids=["none", "fresh", "just-started", "remote", "silent", "remote-old", "dead", "taken-over", "orphan", "clock-ahead"],
+)
+def test_pulse(entries: dict[bytes, bytes], pulse: Pulse, heading: str) -> None:
+    found = told(entries)
+    assert found.pulse is pulse
+    assert heading in text_of(found, 160).splitlines()[0]
+    assert as_dict(found)["running"] == (pulse is Pulse.RUNNING)
+
+
+def test_a_mirror_that_ended_does_not_look_like_one_that_runs() -> None:
+    running, ended = told(journal(figures())), told(journal(figures(), pid=ended_pid()))
+    assert "was CAUGHT_UP" not in text_of(running)
+    assert "last known" not in text_of(running)
+    assert "was CAUGHT_UP" in text_of(ended)
+    assert "last known: 1 partition: 1 CAUGHT_UP" in text_of(ended)
+    assert as_dict(ended)["partitions"][0]["stale"]
+
+
+def test_a_partition_that_is_reported_no_more_beside_one_that_is() -> None:
+    found = told(journal(figures(0), figures(1, age_ms=3_600_000)))
+    lines = text_of(found).splitlines()
+    assert next(line for line in lines if "orders-0" in line).split()[1] == "CAUGHT_UP"
+    assert next(line for line in lines if "orders-1" in line).split()[1:3] == ["was", "CAUGHT_UP"]
+    assert [one["stale"] for one in as_dict(found)["partitions"]] == [False, True]
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_of_a_partition() -> None:
+    one = figures(state=State.MIRRORING, lag_records=1234, lag_ms=2300, verdicts={"RESTAMP/own_producer": 7, "PASS/clean": 9})
+    wide = text_of(told(journal(one)), 120).splitlines()
+    heads = ["partition", "state", "position", "lag", "behind", "records", "size", "verdicts", "age"]
+    assert next(line for line in wide if "position" in line).split() == heads
+    row = next(line for line in wide if line.startswith("orders-0"))
+    for part in ("MIRRORING", "1,000", "1,234", "2.3 s", "54.3 kB", "PASS/clean 9, RESTAMP/own_producer 7", "500 ms"):
+        assert part in row
+    narrow = text_of(told(journal(one)), 80).splitlines()
+    assert next(line for line in narrow if "position" in line).split() == [head for head in heads if head != "verdicts"]
+    assert max(map(len, narrow)) <= 80
+
+
+def test_an_unknown_lag_is_not_none() -> None:
+    row = text_of(told(journal(figures(log_end=-1, next_offset=-1, lag_ms=None)))).splitlines()[-1]
+    assert row.split()[2:5] == ["-", "-", "-"]
+
+
+def test_stops_are_named_with_what_to_do() -> None:
+    found = told(journal(figures(0), figures(1, state=State.REFUSED, next_offset=77, detail="too large. Raise the limit")))
+    assert "REFUSED orders-1 at offset 77: too large. Raise the limit" in text_of(found)
+    assert "2 partitions: 1 CAUGHT_UP, 1 REFUSED; 2,000 records in 20 batches, 109 kB; lag 0 records" in text_of(found, 120)
+    out = io.StringIO()
+    Console(file=out, width=120, force_terminal=True, color_system="standard").print(rendered(found, 120))
+    assert "\x1b[1;31mREFUSED" in out.getvalue(), "stops are red"
+    shown = as_dict(found)
+    assert [one["stopped"] for one in shown["partitions"]] == [False, True]
+    assert (shown["totals"]["stopped"], shown["totals"]["records"]) == (1, 2000)
+    json.dumps(shown)
+
+
+def test_partitions_are_in_order() -> None:
+    found = told(journal(*(figures(number) for number in (10, 2, 0))))
+    assert [one.partition for one in found.figures] == [0, 2, 10]
+
+
+@pytest.mark.parametrize("value", [b"not json", b"{}", b"[]", b"\xff", b'{"instance": "x", "pid": "no", "host": "", "at_ms": 0}'])
+@pytest.mark.parametrize("key", [OWNER, b"state/orders/1"])
+def test_what_cannot_be_understood_is_told_and_does_not_hide_the_rest(key: bytes, value: bytes) -> None:
+    found = told({**journal(figures(0)), key: value})
+    assert len(found.unread) == 1
+    assert "orders-0" in text_of(found)
+    assert f"not understood: {key.decode()}: " in text_of(found, 200)
+
+
+def test_other_entries_of_a_journal_are_left_alone() -> None:
+    assert told({**journal(figures()), b"topic/orders": b"{}"}).unread == ()
+
+
+# --- on a broker ----------------------------------------------------------------------------------------------------
+
+
+def write(cluster: Cluster, flow: str, entries: Mapping[bytes, bytes]) -> None:
+    async def run() -> None:
+        async with WireCluster(Endpoint("us", (("127.0.0.1", cluster.nodes[0].port),))) as target:
+            await Journal(target, flow).append(list(entries.items()))
+
+    settings = settings_between(cluster.bootstrap, cluster.bootstrap, ["x"], flow)
+    ensure_flow_topic(Admin(settings.target), flow)
+    asyncio.run(run())
+
+
+def flow_name(topic_name: str) -> str:
+    return topic_name[-20:].strip("-")
+
+
+@pytest.mark.brokers
+def test_a_flow_that_never_ran(target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow_name(topic_name))
+    assert status(settings, watch=False, as_json=False) is ExitCode.DONE
+    assert f"{settings.flow}: never ran: no journal mirror.{settings.flow}.offsets" in capsys.readouterr().out
+    assert status(settings, watch=False, as_json=True) is ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pulse"], found["partitions"], found["owner"]) == ("never ran", [], None)
+
+
+@pytest.mark.brokers
+def test_a_journal_on_a_broker(target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flow = flow_name(topic_name)
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+    write(target_cluster, flow, journal(figures(0), figures(1)))
+    write(target_cluster, flow, journal(figures(1, next_offset=1001)))
+    assert status(settings, watch=False, as_json=True) is ExitCode.DONE
+    found = json.loads(capsys.readouterr().out)
+    assert [one["next_offset"] for one in found["partitions"]] == [1000, 1001], "the newest report counts"
+    assert found["totals"]["partitions"] == 2
+
+
+@pytest.mark.brokers
+def test_a_follower_reads_what_is_new(target_cluster: Cluster, topic_name: str) -> None:
+    flow = flow_name(topic_name)
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+
+    async def run() -> None:
+        async with WireCluster(Endpoint("us", settings.target.bootstrap)) as target:
+            follower = Follower(settings, target)
+            assert (await follower.look()).pulse is Pulse.NEVER_RAN
+            await asyncio.to_thread(write, target_cluster, flow, journal(figures(0)))
+            assert [one.next_offset for one in (await follower.look()).figures] == [1000]
+            await asyncio.to_thread(write, target_cluster, flow, journal(figures(0, next_offset=1007)))
+            assert [one.next_offset for one in (await follower.look()).figures] == [1007]
+
+    asyncio.run(run())
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_watch_goes_on_until_it_is_interrupted(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, as_json: bool
+) -> None:
+    flow = flow_name(topic_name)
+    write(target_cluster, flow, journal(figures(0)))
+    path = config_file(tmp_path, target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+    command = [sys.executable, "-m", "mirror", "status", str(path), "--watch", *(["--json"] if as_json else [])]
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as watching:
+        assert watching.stdout is not None
+        if as_json:
+            first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+            assert 500 < second["at_ms"] - first["at_ms"] < 5000
+            watching.send_signal(signal.SIGINT)
+        else:
+            watching.send_signal(signal.SIGINT) if _responds(watching.pid) else None
+        rest = watching.stdout.read()
+        assert watching.wait(10) == 0
+    assert as_json or "orders-0" in rest
+
+
+def _responds(pid: int) -> bool:
+    return bool(pid)
+
+
+# --- small things ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_949, "99.9 kB"), (99_950, "100 kB"), (999_499, "999 kB")]
+    + [(999_500, "1.0 MB"), (12_345_678, "12.3 MB"), (4_000_000_000, "4.0 GB"), (5_000_000_000_000_000, "5,000.0 TB")],
+)
+def test_size(value: int, text: str) -> None:
+    assert tables.size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(-5, "0 ms"), (0, "0 ms"), (999, "999 ms"), (1000, "1.0 s"), (9_940, "9.9 s"), (14_000, "14 s"), (60_000, "1 min")]
+    + [(3_600_000, "1 h"), (47 * 3_600_000, "47 h"), (72 * 3_600_000, "3 d")],
+)
+def test_duration(value: int, text: str) -> None:
+    assert tables.duration(value) == text
+
+
+def test_counts() -> None:
+    assert [tables.count(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
+
+
+def test_every_state_has_a_look() -> None:
+    assert all(tables.state_text(state).plain == state for state in State)
+    assert all(tables.state_text(state, former=True).plain in (state, f"was {state}") for state in State)
+
+
+def test_clusters(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tables.clusters([], as_json=False)
+    assert "mirror embedded up" in capsys.readouterr().out
+    mine = Identity.of(os.getpid())
+    gone = Identity(pid=ended_pid(), started=0.0)
+    assert mine is not None
+    members = [Member(id=0, port=9092, process=mine), Member(id=1, port=9093, process=gone)]
+    standing = [
+        Standing(name="half", cluster_id="c", folder=tmp_path, nodes=tuple(members)),
+        Standing(name="whole", cluster_id="c", folder=tmp_path, nodes=(members[0],)),
+        Standing(name="none", cluster_id="c", folder=tmp_path, nodes=(members[1],)),
+    ]
+    tables.clusters(standing, as_json=False)
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows == [
+        "half partly up 1/2 127.0.0.1:9092,127.0.0.1:9093",
+        "whole up 1/1 127.0.0.1:9092",
+        "none down 0/1 127.0.0.1:9093",
+    ]
+    tables.clusters(standing, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["alive"], one["nodes"]) for one in found] == [("half", 1, 2), ("whole", 1, 1), ("none", 0, 1)]
