@@ -121,9 +121,11 @@ class _LyingText(str):
 
 
 def lies(value: Any) -> Iterator[Any]:
-    """`value` again for each array, string and byte field in it, with that one's length as large as the format allows."""
+    """`value` again for each array, string and byte field in it, its length as large as the format allows."""
     for field in fields(value):
         held = getattr(value, field.name)
+        if "tag" in field.metadata and held == field.default:
+            continue  # not written at all
         if isinstance(held, tuple):
             yield replace(value, **{field.name: _LyingTuple(held)})
             for index, inner in enumerate(held):

@@ -1,22 +1,23 @@
-"""Lengths that lie: every answer that the mirror reads, cut short anywhere or announcing more than it holds, is told as malformed."""
+"""Lengths that lie: any answer that the mirror reads, cut short or announcing more than it holds, is malformed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from random import Random
 from typing import Any
 
 import pytest
+from entities import RESPONSES, encoded, lies, name_of, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponse
 from kio.serial import entity_reader
 
 from mirror.errors import MalformedFrame
-from mirror.wire.guard import check_lengths
-from mirror.wire.protocol import API_VERSIONS, LIST_OFFSETS
-from tests.entities import RESPONSES, encoded, lies, name_of, sample
+from mirror.wire.guard import check_lengths, readable
+from mirror.wire.protocol import API_VERSIONS, LIST_OFFSETS, decode
 
 #: The mirror's, and one with a nullable struct in it.
 WALKED = [*RESPONSES, DescribeTopicPartitionsResponse]
@@ -75,7 +76,7 @@ def test_a_varint_that_does_not_end() -> None:
 
 
 def test_a_tagged_field_of_another_size_than_it_says() -> None:
-    """kio reads such a field by its schema and not by its size: the walk and kio would part there, and read different counts."""
+    """kio reads such a field by its schema and not by its size: the walk and kio would go on at different bytes."""
     response = API_VERSIONS.response(3)
     plain = b"\0\0" + b"\1" + bytes(4)
     for tagged in (b"\1\3\2\0\0", b"\1\1\7" + bytes(8), b"\1\0\3\1\1"):
@@ -84,16 +85,57 @@ def test_a_tagged_field_of_another_size_than_it_says() -> None:
     assert check_lengths(response, memoryview(plain + b"\1\3\1\1")) == len(plain) + 4
 
 
+def test_unknown_tagged_fields_are_passed_over() -> None:
+    """Newer brokers add them without a new version (KIP-482), at every depth; kio alone would stop there."""
+    unknown = b"\x63\3abc"
+    many = b"\xff\x01\x80\x01" + bytes(128)
+    body = (
+        b"\0\0\3"  # no error, two ApiVersion
+        + (b"\0\x12" + b"\0\0" + b"\0\3" + b"\1" + unknown)
+        + (b"\0\1" + b"\0\4" + b"\0\x11" + b"\0")
+        + bytes(4)  # throttle time
+        + b"\4"  # four tagged fields
+        + (b"\0" + b"\x0d" + b"\2" + b"\2f" + b"\0\0" + b"\0\7" + b"\1" + unknown)  # 0: one feature
+        + (b"\1" + b"\x08" + b"\0\0\0\0\0\0\0\5")  # 1: an epoch
+        + unknown
+        + many
+    )
+    frame = memoryview(b"head" + body)
+    response = API_VERSIONS.response(3)
+    assert check_lengths(response, frame, 4) == len(frame)
+    known, end = readable(response, frame, 4)
+    assert end == len(frame)
+    value, size = entity_reader(response)(known, 0)
+    assert size == len(known)
+    assert [(key.api_key, key.max_version) for key in value.api_keys] == [(18, 3), (1, 17)]
+    assert value.finalized_features_epoch == 5
+    assert [(feature.name, feature.max_version) for feature in value.supported_features] == [("f", 7)]
+    assert decode(response, memoryview(bytes(4) + body)) == value
+    for length in range(len(body)):
+        with pytest.raises(MalformedFrame):
+            readable(response, memoryview(body[:length]))
+
+
+@pytest.mark.parametrize("response", WALKED, ids=name_of)
+def test_what_kio_knows_is_read_where_it_is(response: Any) -> None:
+    """No copy of a record set is made where there is nothing to leave out."""
+    body = memoryview(b"head" + encoded(lie_sample(response)) + b"tail")
+    known, end = readable(response, body, 4)
+    assert known.obj is body.obj
+    assert known == body[4:-4]
+    assert end == len(body) - 4
+
+
 TORTURE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 from random import Random
 from mirror.errors import MalformedFrame
 from mirror.wire.protocol import decode
-from tests.entities import RESPONSES, answer, lies
+from entities import RESPONSES, answer, lies
 from tests.test_guard import lie_sample
 
-HUGE = (b"\\xff\\xff\\xff\\xff\\x0f", b"\\xff\\xff\\xff\\xff\\x07", b"\\x7f\\xff\\xff\\xff", b"\\x80\\x80\\x80\\x80\\x04")
+HUGE = [bytes.fromhex(digits) for digits in ("ffffffff0f", "ffffffff07", "7fffffff", "8080808004")]
 tried = refused = 0
 
 def attempt(response, frame):
@@ -109,7 +151,7 @@ for response in RESPONSES:
     for lie in lies(value):
         attempt(response, answer(lie))
     whole = answer(value)
-    for position in range(0, len(whole), max(1, len(whole) // 150)):
+    for position in range(0, len(whole), max(1, len(whole) // 60)):
         for huge in HUGE:
             attempt(response, whole[:position] + huge + whole[position + len(huge):])
             attempt(response, whole[:position] + huge)
@@ -119,7 +161,9 @@ print(tried, refused)
 
 def test_no_lie_takes_memory_or_the_process() -> None:
     """In a process of its own with a gigabyte of address space: a count that kio believed would abort it."""
-    done = subprocess.run([sys.executable, "-c", TORTURE], capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", TORTURE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     tried, refused = map(int, done.stdout.split())
     assert tried > refused > tried // 2

@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rawbatches import INT16, INT32, INT64, batch
 
 from mirror.batch.checksum import crc_holds, records_crc
 from mirror.batch.header import HEADER_BYTES, LAYOUT, BatchHeader, parse_header, split
 from mirror.errors import MalformedBatch
-from tests.rawbatches import INT16, INT32, INT64, batch
 
 #: Name, position and struct format of every field, as the protocol guide lists them.
 FIELDS: Final = (

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rawbatches import INT16, INT64, batch, crc32c, raw
 
 from mirror.batch.header import HEADER_BYTES, parse_header
 from mirror.batch.restamp import next_sequence, passed, restamp
-from tests.rawbatches import INT16, INT64, batch, crc32c, raw
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up

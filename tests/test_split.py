@@ -7,10 +7,10 @@ import struct
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rawbatches import batch, legacy
 
 from mirror.batch.header import RawBatch, split
 from mirror.errors import MalformedBatch
-from tests.rawbatches import batch, legacy
 
 SHAPES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1000), st.binary(max_size=30)), min_size=1, max_size=6)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import struct
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as Watermark
 from confluent_kafka.admin import AdminClient
+from helpers import make_topic, mirror_once, produce, settings_between
+from rawbatches import batch, legacy
 from rich.console import Console
 
 from mirror.batch.header import APPEND_TIME, CONTROL, parse_header
@@ -27,8 +28,6 @@ from mirror.verify.reader import Reader
 from mirror.verify.report import Kind, Pair, PartitionReport, VerifyReport
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.queries import EARLIEST
-from tests.helpers import make_topic, mirror_once, produce, settings_between
-from tests.rawbatches import batch, legacy
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("eu.orders", 0))
 FAR = 1 << 40
@@ -39,8 +38,8 @@ FAR = 1 << 40
 
 def end_of(data: bytes) -> int:
     """The last offset, of a batch whose length may lie."""
-    base, _, _, magic = struct.unpack_from(">qiib", data)
-    return base + (struct.unpack_from(">i", data, 23)[0] if magic == 2 else 0)
+    base, magic = int.from_bytes(data[:8]), data[16]
+    return base + (int.from_bytes(data[23:27]) if magic == 2 else 0)
 
 
 def log_of(batches: Sequence[bytes], begin: int = 0, end: int = FAR, *, starts: int = 0, at_a_time: int = 2) -> Reader:

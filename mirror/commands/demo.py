@@ -128,9 +128,8 @@ def costs(result: Result) -> Table:
     )
     shared = f"; {size(cost.peak_pss)} with shared pages counted once" if cost.peak_pss else ""
     made.add_row("memory", size(cost.peak_rss), f"resident at most, driver, JVM and workers{shared}")
-    took = sum(result.seconds.values())
     phases = ", ".join(f"{phase} {seconds:.0f}" for phase, seconds in result.seconds.items())
-    made.add_row("time", f"{took:.0f} s", f"{phases}; {result.downloads:.0f} s of it downloads")
+    made.add_row("time", f"{result.total:.0f} s", f"{phases}; {result.downloads:.0f} s of it downloads")
     return made
 
 

@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import psutil
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -161,32 +161,33 @@ async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
     async with Cluster(Endpoint(settings.target.alias, settings.target.bootstrap)) as target:
         follower = Follower(settings, target)
         found = await follower.look()
-        if not watch:
-            _print(found, as_json)
-            return
-        if as_json:
-            while True:
-                _print(found, as_json)
-                await asyncio.sleep(WATCH_SECONDS)
-                found = await follower.look()
         out = console()
-        with Live(rendered(found, out.width), console=out, auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(WATCH_SECONDS)
-                problem = Text()
-                try:
-                    found = await follower.look()
-                except (ClusterError, WireError) as lost:  # a watch outlives an outage, and says how old it is
-                    found = replace(found, now_ms=int(time.time() * 1000))
-                    problem = Text(f"\ncannot read the journal: {lost}", "red")
-                live.update(Group(rendered(found, out.width), problem), refresh=True)
+        if watch and out.is_terminal and not as_json:
+            await _live(follower, found, out)
+        _print(found, out, as_json)
+        while watch:
+            await asyncio.sleep(WATCH_SECONDS)
+            _print(await follower.look(), out, as_json)
 
 
-def _print(found: Status, as_json: bool) -> None:
+async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
+    """In place, for ever; an outage of the target is shown, and what was last known grows old."""
+    with Live(rendered(found, out.width), console=out, auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            problem = Text()
+            try:
+                found = await follower.look()
+            except (ClusterError, WireError) as lost:
+                found = replace(found, now_ms=int(time.time() * 1000))
+                problem = Text(f"\ncannot read the journal: {lost}", "red")
+            live.update(Group(rendered(found, out.width), problem), refresh=True)
+
+
+def _print(found: Status, out: Console, as_json: bool) -> None:
     if as_json:
         print_json(as_dict(found))
     else:
-        out = console()
         out.print(rendered(found, out.width))
 
 

@@ -1,4 +1,4 @@
-"""Who writes the records: librdkafka in five codecs, Kafka's own Java producer, and one that writes until it is stopped.
+"""Who writes the records: librdkafka in five codecs, Kafka's own Java producer, and one that writes until stopped.
 
 The Java producer is a few lines of Java, compiled when they are run by the compiler that Spark uses for its queries: a
 machine that runs Spark need not have a JDK.
@@ -177,8 +177,9 @@ class Ends:
         try:
             if growing and not self._there >= partitions.keys():
                 self._there = set(self._admin.list_topics(timeout=_DEADLINE_S).topics)
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             asked = {
-                TopicPartition(topic, partition): OffsetSpec.latest()
+                TopicPartition(topic, partition): latest
                 for topic, count in partitions.items()
                 if topic in self._there or not growing
                 for partition in range(count)

@@ -133,6 +133,11 @@ class Result:
     downloads: float
 
     @property
+    def total(self) -> float:
+        """Seconds."""
+        return sum(self.seconds.values())
+
+    @property
     def objections(self) -> tuple[str, ...]:
         """Why the demonstration failed; empty when all holds."""
         lines = [objection for line in self.lines for objection in line.objections()]
@@ -153,11 +158,7 @@ class Result:
                 "mb_per_s": round(cost.mb_per_s, 1),
                 "cpu_s_per_gb": round(cost.cpu_s_per_gb, 2),
             },
-            "seconds": {
-                **seconds,
-                "total": round(sum(self.seconds.values()), 1),
-                "downloads": round(self.downloads, 1),
-            },
+            "seconds": {**seconds, "total": round(self.total, 1), "downloads": round(self.downloads, 1)},
         }
 
 

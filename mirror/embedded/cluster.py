@@ -57,7 +57,7 @@ class Cluster:
         if spec.folder is not None and spec.folder.exists() and any(spec.folder.iterdir()):
             raise EmbeddedError(f"{spec.folder} is not empty: name a new folder for the cluster {spec.name}")
         self.spec, self.name = spec, spec.name
-        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+        self.cluster_id = _fresh_cluster_id()
         self.temporary = spec.folder is None
         runtime = Runtime(classpath=jars.classpath(), jit=spec.jit, detached=detached, temporary=self.temporary)
         self.folder = spec.folder or Path(tempfile.mkdtemp(prefix=f"mirror-{spec.name}-"))
@@ -198,3 +198,10 @@ def started(spec: Spec, *, detached: bool = False, on_launch: Callable[[Cluster]
             raise
         return cluster
     raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _fresh_cluster_id() -> str:
+    """A random id as Kafka writes them; like Kafka's own, never one that a command line takes for an option."""
+    while (cluster_id := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")).startswith("-"):
+        pass
+    return cluster_id

@@ -2,25 +2,58 @@
 
 kio 0.6 sets memory aside for an array by the count that the peer wrote, and the process aborts where that is too
 much. This walk over the same schema follows the lengths of an answer without building anything, so a count is
-believed only once its elements were seen.
+believed only once its elements were seen. kio also stops at a tagged field that its schema lacks, where KIP-482 says
+to pass over it (brokers add such fields without a new version); `readable` leaves them out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import Field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
 from mirror.errors import MalformedFrame
 
-Skip = Callable[[memoryview, int], int]
+
+@dataclass(slots=True)
+class _Walk:
+    """A frame under way, and what to replace in it for kio: (start, end, bytes), in order."""
+
+    frame: memoryview
+    edits: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def edited(self, start: int, end: int) -> memoryview:
+        """The bytes from `start` to `end`, edits made; the same view where there are none."""
+        if not self.edits:
+            return self.frame[start:end]
+        made = bytearray()
+        for at, following, replacement in self.edits:
+            made += self.frame[start:at]
+            made += replacement
+            start = following
+        return memoryview(bytes(made + self.frame[start:end]))
+
+
+Skip = Callable[[_Walk, int], int]
 
 _FIXED: Final = {
-    "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2,
-    "int32": 4, "uint32": 4, "timedelta_i32": 4,
-    "int64": 8, "uint64": 8, "timedelta_i64": 8, "datetime_i64": 8, "float64": 8, "uuid": 16,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
 }
 _LONGEST_VARINT: Final = 5
 
@@ -30,10 +63,24 @@ def check_lengths(entity: Any, frame: memoryview, position: int = 0) -> int:
 
     Raises MalformedFrame where a length or count is negative, or leads past the end of the frame.
     """
+    return _walked(entity, _Walk(frame), position)
+
+
+def readable(entity: Any, frame: memoryview, position: int = 0) -> tuple[memoryview, int]:
+    """The entity's bytes as kio can read them, without unknown tagged fields, and the position after it in `frame`.
+
+    Raises MalformedFrame as `check_lengths` does.
+    """
+    walk = _Walk(frame)
+    end = _walked(entity, walk, position)
+    return walk.edited(position, end), end
+
+
+def _walked(entity: Any, walk: _Walk, position: int) -> int:
     try:
-        return _walker(entity)(frame, position)
+        return _walker(entity)(walk, position)
     except IndexError:
-        raise MalformedFrame(f"{entity.__name__}: the frame of {len(frame)} bytes ends inside a field") from None
+        raise MalformedFrame(f"{entity.__name__}: the frame of {len(walk.frame)} bytes ends inside a field") from None
 
 
 def _varint(frame: memoryview, position: int) -> tuple[int, int]:
@@ -53,8 +100,8 @@ def _past(frame: memoryview, position: int, count: int) -> int:
 
 
 def _fixed(count: int) -> Skip:
-    def skip(frame: memoryview, position: int) -> int:
-        return _past(frame, position, count)
+    def skip(walk: _Walk, position: int) -> int:
+        return _past(walk.frame, position, count)
 
     return skip
 
@@ -73,35 +120,36 @@ def _compact_length(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def _sized(length: Callable[[memoryview, int], tuple[int, int]]) -> Skip:
-    def skip(frame: memoryview, position: int) -> int:
-        count, position = length(frame, position)
-        return position if count == -1 else _past(frame, position, count)
+    def skip(walk: _Walk, position: int) -> int:
+        count, position = length(walk.frame, position)
+        return position if count == -1 else _past(walk.frame, position, count)
 
     return skip
 
 
 def _array(length: Callable[[memoryview, int], tuple[int, int]], element: Skip) -> Skip:
-    def skip(frame: memoryview, position: int) -> int:
-        count, position = length(frame, position)
-        if count < -1 or count > len(frame) - position:
-            raise MalformedFrame(f"{count} elements announced with {len(frame) - position} bytes left")
+    def skip(walk: _Walk, position: int) -> int:
+        count, position = length(walk.frame, position)
+        left = len(walk.frame) - position
+        if not -1 <= count <= left:
+            raise MalformedFrame(f"{count} elements announced with {left} bytes left")
         for _ in range(count):
-            position = element(frame, position)
+            position = element(walk, position)
         return position
 
     return skip
 
 
 def _nullable(entity: Skip) -> Skip:
-    def skip(frame: memoryview, position: int) -> int:
+    def skip(walk: _Walk, position: int) -> int:
         """KIP-893: a nullable struct is preceded by one byte, -1 for null."""
-        return entity(frame, position + 1) if frame[position] < 0x80 else position + 1
+        return entity(walk, position + 1) if walk.frame[position] < 0x80 else position + 1
 
     return skip
 
 
-def _field(field: Field[Any], flexible: bool) -> Skip:
-    kind: Any = field.type
+def _field(told: Field[Any], flexible: bool) -> Skip:
+    kind: Any = told.type
     optional = NoneType in get_args(kind)
     if optional:
         kind = next(inner for inner in get_args(kind) if inner is not NoneType)
@@ -114,7 +162,7 @@ def _field(field: Field[Any], flexible: bool) -> Skip:
         if optional and not is_array:
             element = _nullable(element)
     else:
-        name = field.metadata["kafka_type"]
+        name = told.metadata["kafka_type"]
         if name in _FIXED:
             element = _fixed(_FIXED[name])
         else:
@@ -125,21 +173,46 @@ def _field(field: Field[Any], flexible: bool) -> Skip:
 @cache
 def _walker(entity: Any) -> Skip:
     flexible: bool = entity.__flexible__
-    plain = [_field(field, flexible) for field in fields(entity) if "tag" not in field.metadata]
-    tagged = {field.metadata["tag"]: _field(field, flexible) for field in fields(entity) if "tag" in field.metadata}
+    plain = [_field(told, flexible) for told in fields(entity) if "tag" not in told.metadata]
+    tagged = {told.metadata["tag"]: _field(told, flexible) for told in fields(entity) if "tag" in told.metadata}
 
-    def walk(frame: memoryview, position: int) -> int:
-        for skip in plain:
-            position = skip(frame, position)
-        if flexible:
-            count, position = _varint(frame, position)
-            for _ in range(count):
-                tag, position = _varint(frame, position)
-                size, position = _varint(frame, position)
-                end = _past(frame, position, size)
-                if tag in tagged:
-                    tagged[tag](frame[:end], position)
-                position = end
-        return position
+    def skip(walk: _Walk, position: int) -> int:
+        for skip_field in plain:
+            position = skip_field(walk, position)
+        return _tags(walk, position, tagged) if flexible else position
 
-    return walk
+    return skip
+
+
+def _tags(walk: _Walk, start: int, known: Mapping[int, Skip]) -> int:
+    """KIP-482: a count, then for each tagged field its tag, its size and its bytes."""
+    frame = walk.frame
+    count, position = _varint(frame, start)
+    kept: list[bytes] = []
+    changed = False
+    for _ in range(count):
+        tag, position = _varint(frame, position)
+        size, position = _varint(frame, position)
+        end = _past(frame, position, size)
+        if tag in known:
+            inner = _Walk(frame[:end])
+            if known[tag](inner, position) != end:
+                raise MalformedFrame(f"a tagged field at byte {position} is not of the {size} bytes announced")
+            body = inner.edited(position, end)
+            kept.append(_to_varint(tag) + _to_varint(len(body)) + body)
+            changed |= bool(inner.edits)
+        else:
+            changed = True
+        position = end
+    if changed:
+        walk.edits.append((start, position, _to_varint(len(kept)) + b"".join(kept)))
+    return position
+
+
+def _to_varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)

@@ -13,7 +13,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from mirror.errors import MalformedFrame, UnsupportedVersion
-from mirror.wire.guard import check_lengths
+from mirror.wire.guard import check_lengths, readable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -138,10 +138,10 @@ def decode(response: Any, frame: memoryview) -> Any:
     header = response.__header_schema__
     try:
         position = check_lengths(header, frame)
-        end = check_lengths(response, frame, position)
+        body, end = readable(response, frame, position)
         if end != len(frame):
             raise MalformedFrame(f"{response.__name__}: {len(frame) - end} bytes left over")
-        value, _ = _reader(response)(frame, position)
+        value, _ = _reader(response)(body, 0)
     except (SerialError, ValueError, OverflowError, TypeError) as problem:
         raise MalformedFrame(f"{response.__name__} v{response.__version__}: {problem}") from problem
     return value

@@ -1,0 +1,134 @@
+"""`mirror run` as a user runs it: Spark, epochs, signals, a second mirror, exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from helpers import config_file, make_topic, produce
+from proxy import Proxy
+from samerecords import assert_same_records
+
+from mirror.embedded import Cluster
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+
+class Running:
+    """A `mirror run` under way; its log so far."""
+
+    def __init__(self, config: Path, log: Path, *options: str) -> None:
+        self.log_file = log
+        with log.open("w") as out:
+            self.process = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config), *options], stderr=out)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def until(self, pattern: str, seconds: float = 60) -> None:
+        wait_for(lambda: re.search(pattern, self.log) or self.process.poll() is not None, seconds, lambda: self.log)
+        assert re.search(pattern, self.log), self.log
+
+    def ended(self, seconds: float = 90) -> int:
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def running(config: Path, log: Path, *options: str) -> Iterator[Running]:
+    mirror = Running(config, log, *options)
+    tree = []
+    try:
+        yield mirror
+        tree = psutil.Process(mirror.process.pid).children(recursive=True) if mirror.process.poll() is None else []
+    finally:
+        mirror.process.kill()
+        mirror.process.wait()
+        psutil.wait_procs(tree, timeout=10)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, otherwise: Callable[[], str]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.05)
+
+
+def values(count: int) -> list[bytes]:
+    return [b"%06d" % number + b"." * 300 for number in range(count)]
+
+
+def test_once_live_and_a_second_mirror(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """One story, since each start of Spark costs seconds: a bounded copy, a live mirror that follows over epochs, a younger
+    mirror that takes over, and a signal that ends it."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    for partition in (0, 1):
+        produce(source, topic_name, values(100), partition=partition)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": {"epoch_s": 4}}))
+
+    with running(config, tmp_path / "once.log", "--once") as once:
+        assert once.ended() == 0, once.log
+    assert "records=200" in once.log
+    assert assert_same_records(source, target, topic_name, 2) == 200
+
+    with running(config, tmp_path / "older.log") as older:
+        older.until("spark_started")
+        produce(source, topic_name, values(50))
+        older.until("epoch_ended .*epoch=1")
+        wait_for(lambda: _same(source, target, topic_name), 30, lambda: older.log)
+        with running(config, tmp_path / "younger.log") as younger:
+            assert older.ended() == 4, older.log
+            assert "state=CONTENDED" in older.log
+            younger.until("epoch_ended .*epoch=0")
+            produce(source, topic_name, values(50), partition=1)
+            wait_for(lambda: _same(source, target, topic_name), 30, lambda: younger.log)
+            began = time.monotonic()
+            younger.process.send_signal(signal.SIGTERM)
+            assert younger.ended() == 0, younger.log
+            assert time.monotonic() - began < 30, "it ends by itself, and soon"
+    assert "records=50" in younger.log.splitlines()[-1], "everything acknowledged is accounted for"
+    assert assert_same_records(source, target, topic_name, 2) == 300
+
+
+def _same(source: str, target: str, topic: str) -> bool:
+    try:
+        assert_same_records(source, target, topic, 2)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_damaged_batch_ends_a_bounded_copy_with_exit_4(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    for partition in (0, 1):
+        produce(source, topic_name, values(100), partition=partition)
+
+    def flip(answer: Any, frame: bytearray) -> None:
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if part.partition_index == 1 and part.records:
+                    frame[bytes(frame).index(bytes(part.records)) + 90] ^= 4
+
+    with Proxy(source, flip) as proxy:
+        config = config_file(tmp_path, proxy.bootstrap, target, [topic_name], flow=topic_name)
+        with running(config, tmp_path / "log", "--once") as mirror:
+            assert mirror.ended() == 4, mirror.log
+    assert re.search("partition_stopped .*state=CORRUPT .*partition=1 offset=0", mirror.log)
+    assert "records=100" in mirror.log, "the other partition was copied"
