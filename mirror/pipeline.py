@@ -37,7 +37,7 @@ from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.writer import Sink, Tally, Writer, contended
 
-DRAIN_SECONDS: Final = 3.0
+DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
 _SMALLEST, _LARGEST = 256 * 1024, 4 * 1024 * 1024
 
@@ -134,6 +134,7 @@ class Pipeline:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self._drained()
+            self._writer.close()
             for task in keepers:
                 task.cancel()
 

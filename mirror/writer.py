@@ -139,6 +139,11 @@ class Writer:
         self._turns.setdefault(sink.source, len(self._turns))
         self.tallies.setdefault(sink.source, Tally())
 
+    def close(self) -> None:
+        """Wait for no connection any more."""
+        for channel in self._channels.values():
+            channel.close()
+
     def settled(self, sink: Sink, end: int) -> None:
         """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
         for out in sink.doubted:
@@ -312,6 +317,11 @@ class _Channel:
         """Connect in the background, unless that is under way."""
         if self._opening is None or self._opening.done():
             self._opening = spawn(self._open(ready, failed))
+
+    def close(self) -> None:
+        """Give up connecting."""
+        if self._opening is not None:
+            self._opening.cancel()
 
     async def _open(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
         try:

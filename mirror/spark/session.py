@@ -35,6 +35,8 @@ def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext
     check_java()
     # Workers must run this interpreter: a python3 from PATH would not find our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started the JVM: take its settings
+        SparkContext._ensure_initialized()
     conf = SparkConf()
     submitted = conf.get("spark.master")
     master = local_master(submitted or settings.master, lanes)

@@ -43,7 +43,9 @@ from mirror.writer import Tally
 WATCH_SECONDS: Final = 1.0
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.
 GRACE_SECONDS: Final = 15.0
-STOP_SECONDS: Final = 4.0
+STOP_SECONDS: Final = 3.0
+#: Epochs in a row whose job may fail as a whole before the run ends.
+FAILED_EPOCHS: Final = 3
 #: Epochs in which a bounded copy may make no headway before it gives up.
 IDLE_EPOCHS: Final = 2
 
@@ -95,6 +97,7 @@ class Supervisor:
         self._tallies: dict[TopicPartition, Tally] = {}
         self._stopping = asyncio.Event()
         self._outcome = Outcome()
+        self._failed = 0
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
@@ -176,11 +179,15 @@ class Supervisor:
                 self._log.warning("epoch_cancelled", flow=flow.name, epoch=number, reason="lanes did not end in time")
                 self._context.cancelAllJobs()
             receipts: list[Receipt] = await job
+            self._failed = 0
             return receipts
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
             if not is_alive(self._context):
                 raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
+            self._failed += 1
             self._log.error("epoch_failed", flow=flow.name, epoch=number, reason=_first_line(failure))
+            if self._failed >= FAILED_EPOCHS:
+                raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {_first_line(failure)}") from failure
             await self._pause(1.0)
             return []
         finally:
