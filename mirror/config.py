@@ -336,10 +336,20 @@ def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
         for key in ("rekey", "partitions"):
             if _at(rule, key) is not None:
                 yield (("topics", "rules", index, key), "rules are not supported yet; remove it")
-    if _at(data, "groups") is not None:
-        yield ("groups",), "group offsets are not mirrored yet; remove this section"
+    if _at(data, "topics", "on_data_loss") not in (None, "stop"):
+        yield ("topics", "on_data_loss"), "only stop is supported yet"
+    if _at(data, "limits", "bytes_per_second") is not None:
+        yield ("limits", "bytes_per_second"), "is not supported yet; remove it"
     if _at(data, "sync", "acls") not in (None, False):
         yield ("sync", "acls"), "ACLs are not mirrored yet; set it to false"
+
+
+def unserved(settings: Settings) -> Iterator[str]:
+    """Sections that are valid and have no effect yet, for a warning at each start."""
+    if "groups" in settings.model_fields_set:
+        yield "groups: consumer group offsets are not mirrored yet"
+    if "metrics" in settings.model_fields_set and settings.metrics.listen:
+        yield f"metrics: nothing listens on {settings.metrics.listen} yet; `mirror status --json` has the figures"
 
 
 def _at(data: object, *keys: str) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address
+from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address, unserved
 from mirror.errors import ConfigError, ExitCode
 
 Load = Callable[[str], Settings]
@@ -189,7 +189,7 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
             "[a], rules: [{match: a, partitions: 2}]",
             "4: topics.rules.0.partitions: rules are not supported yet",
         ),
-        ("topics:", "groups: {}\ntopics:", "4: groups: group offsets are not mirrored yet"),
+        ("topics:", "limits: {bytes_per_second: 5}\ntopics:", "4: limits.bytes_per_second: is not supported yet"),
         ("topics:", "sync: {acls: true}\ntopics:", "4: sync.acls: ACLs are not mirrored yet"),
     ],
 )
@@ -360,3 +360,10 @@ def test_ordinary_patterns_are_taken(pattern: str) -> None:
 @given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(1, 65535))
 def test_addresses(host: str, port: int) -> None:
     assert parse_address(f" {host}:{port} ") == (host, port)
+
+
+def test_what_has_no_effect_yet_is_said(load_text: Load) -> None:
+    plain = load_text(SMALLEST)
+    assert list(unserved(plain)) == []
+    asked = load_text(SMALLEST + 'groups: {}\nmetrics: {listen: "127.0.0.1:9404"}\n')
+    assert [text.split(":")[0] for text in unserved(asked)] == ["groups", "metrics"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
-from mirror.config import ClusterSettings, Settings
+from mirror.config import ClusterSettings, Settings, unserved
 from mirror.observe import logs
 from mirror.pipeline import assign
 from mirror.spark.plan import lane_count
@@ -20,6 +20,8 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
     Raises PreflightError, ClusterUnreachable, AccessDenied.
     """
     log = logs.get("mirror.preflight")
+    for text in unserved(settings):
+        log.warning("not_served", flow=settings.flow, text=text)
     source, target = Admin(settings.source), Admin(settings.target)
     plan = plan_topics(source, target, settings)
     plan.raise_refusals()
