@@ -129,7 +129,7 @@ def embedded_list(as_json: Json = False) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line; an error of ours becomes one message and its exit code, anything else is a bug and shows its trace."""
+    """Run the command line; an error of ours becomes one message and its exit code, anything else shows its trace."""
     try:
         app()
     except MirrorError as error:

@@ -117,7 +117,7 @@ def test_a_wrong_address(free_port: int, tmp_path: Path) -> None:
         assert address in err
         assert "bootstrap.servers" in err, "what to look at"
         assert err.count("\n") == 1, f"{command} told more than one sentence: {err}"
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 40, "the deadlines are 8 and 10 s; the rest is a busy machine"
 
 
 @pytest.mark.brokers

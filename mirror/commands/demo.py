@@ -88,6 +88,7 @@ def show(result: Result, out: Console) -> None:
     """The table, and the verdict under it."""
     out.print()
     out.print(table(result))
+    out.print()
     out.print(costs(result))
     out.print(verdict(result))
 
@@ -95,18 +96,28 @@ def show(result: Result, out: Console) -> None:
 def table(result: Result) -> Table:
     """One line for each topic, and the totals."""
     lines = result.lines
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_footer=True, header_style="bold")
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+        show_footer=True,
+        header_style="bold",
+    )
     records, batches, stored = (sum(getattr(line, name) for line in lines) for name in ("records", "batches", "bytes"))
     judged, passed = sum(line.judged for line in lines), sum(line.passed for line in lines)
     made.add_column("topic", "all", no_wrap=True)
-    made.add_column("parts", number(sum(line.partitions for line in lines)), justify="right")
-    made.add_column("codec", no_wrap=True)
-    made.add_column("records", number(records), justify="right", no_wrap=True)
-    made.add_column("batches", number(batches), justify="right", no_wrap=True)
-    made.add_column("stored", size(stored), justify="right", no_wrap=True)
-    made.add_column("not de-\ncompressed", _share(passed, judged), justify="right")
-    made.add_column("identical\nbytes", _yes(all(line.all_identical for line in lines)), justify="right")
-    made.add_column("offsets\nequal", _yes(all(line.offsets_equal for line in lines)), justify="right")
+    made.add_column("codec")
+    for header, total in (
+        ("parts", number(sum(line.partitions for line in lines))),
+        ("records", number(records)),
+        ("batches", number(batches)),
+        ("MB", _megabytes(stored)),
+        ("not de-\ncompressed", _share(passed, judged)),
+        ("identical\nbytes", _yes(all(line.all_identical for line in lines))),
+        ("offsets\nequal", _yes(all(line.offsets_equal for line in lines))),
+    ):
+        made.add_column(header, total, justify="right", no_wrap=True)
     for line in lines:
         made.add_row(*_cells(line))
     return made
@@ -138,22 +149,26 @@ def verdict(result: Result) -> Text:
     if result.objections:
         return Text("\n".join(["", "This run proves nothing:", *(f"  {one}" for one in result.objections)]), "red")
     batches, partitions = (sum(getattr(line, name) for line in result.lines) for name in ("batches", "partitions"))
-    proof = f"all {batches:,} batches of {partitions} partitions are on the target byte for byte, at the same offsets,"
-    return Text.assemble("\n", ("Proof: ", "bold green"), f"{proof} and none was decompressed on the way.")
+    proof = f"all {batches:,} batches of {partitions} partitions are on the target, with the same bytes, at the same"
+    return Text.assemble("\n", ("Proof: ", "bold green"), f"{proof} offsets; none was decompressed on the way.")
 
 
 def _cells(line: Line) -> tuple[str | Text, ...]:
     return (
         line.topic,
-        number(line.partitions),
         ", ".join(line.codecs),
+        number(line.partitions),
         number(line.records),
         number(line.batches),
-        size(line.bytes),
+        _megabytes(line.bytes),
         _share(line.passed, line.judged),
         _yes(line.all_identical),
         _yes(line.offsets_equal),
     )
+
+
+def _megabytes(value: int) -> str:
+    return f"{value / 1e6:.1f}"
 
 
 def _share(part: int, whole: int) -> Text:

@@ -25,7 +25,7 @@ from mirror.commands.tables import console, count, duration, number, print_json,
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.observe.figures import Figures, Totals
-from mirror.offsets.journal import OWNER, Journal, journal_topic
+from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.wire.cluster import Cluster, Endpoint
 
 #: A running mirror reports every partition at least every ten seconds.
@@ -66,12 +66,16 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A flow as its journal tells it at `now_ms`; `unread` says which records could not be understood."""
+    """A flow as its journal tells it at `now_ms`.
+
+    `ended` is the instance that last ended in good order; `unread` says which records could not be understood.
+    """
 
     flow: str
     cluster: str
     now_ms: int
     owner: Owner | None = None
+    ended: str = ""
     figures: tuple[Figures, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -93,7 +97,7 @@ class Status:
         """Whether the mirror runs, as far as can be known."""
         if self.owner is None:
             return Pulse.ENDED if self.figures else Pulse.NEVER_RAN
-        if self.owner.is_here and not self.owner.lives:
+        if self.ended == self.owner.instance or (self.owner.is_here and not self.owner.lives):
             return Pulse.ENDED
         if self.age_ms <= STALE_MS:
             return Pulse.RUNNING
@@ -128,7 +132,7 @@ class Follower:
 
 def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int) -> Status:
     """What the newest entries of a journal say."""
-    owner, figures, unread = None, [], []
+    owner, ended, figures, unread = None, "", [], []
     for key, value in journal.items():
         try:
             if key == OWNER:
@@ -139,12 +143,22 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                     pid=int(told["pid"]),
                     at_ms=int(told["at_ms"]),
                 )
+            elif key == ENDED:
+                ended = str(json.loads(value)["instance"])
             elif key.startswith(b"state/"):
                 figures.append(Figures.from_json(value))
         except (ValueError, KeyError, TypeError) as problem:  # of another version, or written by somebody else
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
     figures.sort(key=lambda one: (one.target_topic, one.partition))
-    return Status(flow=flow, cluster=cluster, now_ms=now_ms, owner=owner, figures=tuple(figures), unread=tuple(unread))
+    return Status(
+        flow=flow,
+        cluster=cluster,
+        now_ms=now_ms,
+        owner=owner,
+        ended=ended,
+        figures=tuple(figures),
+        unread=tuple(unread),
+    )
 
 
 def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
@@ -158,7 +172,7 @@ def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
 
 
 async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
-    async with Cluster(Endpoint(settings.target.alias, settings.target.bootstrap)) as target:
+    async with Cluster(Endpoint.of(settings.target)) as target:
         follower = Follower(settings, target)
         found = await follower.look()
         out = console()

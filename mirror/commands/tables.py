@@ -36,7 +36,7 @@ def console() -> Console:
 
 
 def table(*columns: str | tuple[str, str]) -> Table:
-    """An empty table; a column is a name, or a name and `right` or `no_wrap`. Plain ones give way where it is narrow."""
+    """An empty table; a column is a name, or a name and `right` or `no_wrap`. Plain ones shrink first."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
     for column in columns:
         name, how = column if isinstance(column, tuple) else (column, "left")

@@ -42,8 +42,8 @@ def verify_flow(settings: Settings, topics: Sequence[str] | None = None, watch: 
     there = target.describe(pair.target for pair in pairs)
     reports = asyncio.run(
         verify_partitions(
-            Endpoint(settings.source.alias, settings.source.bootstrap),
-            Endpoint(settings.target.alias, settings.target.bootstrap),
+            Endpoint.of(settings.source),
+            Endpoint.of(settings.target),
             [
                 Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index))
                 for pair in pairs

@@ -3,6 +3,7 @@ worth knowing later.
 
     key                        value (JSON)
     owner                      which process runs the flow; a newer owner ends an older one
+    ended                      which process ended in good order
     topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
     state/<topic>/<partition>  live figures, every second
 
@@ -33,6 +34,7 @@ from mirror.wire.protocol import PRODUCE
 from mirror.wire.queries import EARLIEST, LATEST, list_offset
 
 OWNER = b"owner"
+ENDED = b"ended"
 _READ_BYTES = 4 * 1024 * 1024
 
 

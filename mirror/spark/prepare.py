@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
-from mirror.config import ClusterSettings, Settings, unserved
+from mirror.config import Settings, unserved
 from mirror.observe import logs
 from mirror.pipeline import assign
 from mirror.spark.plan import lane_count
@@ -34,8 +34,8 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
     assignments = assign(plan.pairs, topic_ids, rules)
     return Flow(
         name=settings.flow,
-        source=endpoint(settings.source),
-        target=endpoint(settings.target),
+        source=Endpoint.of(settings.source),
+        target=Endpoint.of(settings.target),
         assignments=assignments,
         lanes=lane_count(settings.spark.lanes, len(assignments)),
         epoch_seconds=settings.spark.epoch_s,
@@ -43,8 +43,3 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         once=once,
         until_caught_up=until_caught_up,
     )
-
-
-def endpoint(settings: ClusterSettings) -> Endpoint:
-    """A configured cluster as the wire knows it."""
-    return Endpoint(settings.alias, settings.bootstrap)

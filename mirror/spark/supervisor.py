@@ -29,7 +29,7 @@ from pyspark import SparkContext
 from mirror.errors import ClusterError, EngineLost, ExitCode, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import OWNER, Journal
+from mirror.offsets.journal import ENDED, OWNER, Journal
 from mirror.pipeline import Assignment
 from mirror.spark.plan import lanes_of
 from mirror.spark.relay import Lane, Receipt, relay
@@ -118,6 +118,7 @@ class Supervisor:
                 watching.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
+            await self._sign_off(journal)
         return self._outcome
 
     async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
@@ -212,6 +213,12 @@ class Supervisor:
         }
         return await journal.append([(OWNER, json.dumps(owner).encode())]) + 1
 
+    async def _sign_off(self, journal: Journal) -> None:
+        """Say that this is an end and not a crash; a target that is away then just sees us go silent."""
+        with contextlib.suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await journal.append([(ENDED, json.dumps({"instance": self._instance}).encode())])
+
     async def _recorded(self, source: Cluster, journal: Journal) -> list[Assignment]:
         """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are
         recorded now.
@@ -276,12 +283,16 @@ class Supervisor:
                 self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
                 continue
             for entry in entries:
-                if entry.key == OWNER and entry.value:
-                    self._taken_over(json.loads(entry.value))
-                elif entry.key.startswith(b"state/") and entry.value:
-                    figures = Figures.from_json(entry.value)
-                    if figures.instance == self._instance:
-                        live[TopicPartition(figures.topic, figures.partition)] = figures
+                try:
+                    if entry.key == OWNER and entry.value:
+                        self._taken_over(json.loads(entry.value))
+                    elif entry.key.startswith(b"state/") and entry.value:
+                        figures = Figures.from_json(entry.value)
+                        if figures.instance == self._instance:
+                            live[TopicPartition(figures.topic, figures.partition)] = figures
+                except (ValueError, KeyError, TypeError) as problem:  # somebody else's record
+                    key = entry.key.decode(errors="replace")
+                    self._log.warning("journal_record_unread", key=key, reason=repr(problem))
             self._watch(live)
             caught_up = len(live) == len(self._flow.assignments) and all(
                 f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, WireError
 from mirror.wire.backoff import Backoff
 from mirror.wire.connection import Connection
@@ -66,6 +67,11 @@ class Endpoint:
     alias: str
     bootstrap: tuple[tuple[str, int], ...]
     security: Security = field(default_factory=Plaintext)
+
+    @classmethod
+    def of(cls, settings: ClusterSettings) -> Self:
+        """A configured cluster as the wire knows it."""
+        return cls(settings.alias, settings.bootstrap)
 
     def __str__(self) -> str:
         return f"cluster {self.alias} ({','.join(f'{host}:{port}' for host, port in self.bootstrap)})"
