@@ -1,7 +1,7 @@
 """A Kafka-aware TCP proxy in front of one broker, for faults that a sound broker does not show.
 
-It rewrites the broker's address in Metadata answers to its own, so every connection of a client goes through it, and hands each Fetch answer to
-a function that may damage it.
+It rewrites the broker's address in Metadata answers to its own, so every connection of a client goes through it, and
+hands each Fetch answer to a function that may damage it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Tamper = Callable[[Any, bytearray], None]
 
 
 class Proxy:
-    """Runs in a thread of its own; a context manager. `tamper(answer, frame)` gets each decoded Fetch answer and its bytes to change in place."""
+    """Runs in a thread of its own; a context manager. `tamper(answer, frame)` gets each decoded Fetch answer and its
+    bytes to change in place.
+    """
 
     def __init__(self, upstream: str, tamper: Tamper | None = None) -> None:
         host, port = upstream.split(":")

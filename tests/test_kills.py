@@ -18,9 +18,9 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from samerecords import assert_same_records
 
 from mirror.embedded import Cluster
-from samerecords import assert_same_records
 
 PARTITIONS = 4
 RECORDS = 24_000
@@ -86,11 +86,13 @@ def _fill(bootstrap: str, topic: str, chance: random.Random) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         created.result()
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "lz4", "linger.ms": 20, "batch.size": 100_000})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "compression.type": "lz4", "linger.ms": 20, "batch.size": 100_000}
+    )
     noise = [chance.randbytes(VALUE_BYTES) for _ in range(64)]
     for number in range(RECORDS):
         value = number.to_bytes(8, "big") + noise[number % len(noise)]
-        headers = [("n", str(number).encode())] if number % 3 == 0 else []
+        headers: list[tuple[str, str | bytes | None]] = [("n", str(number))] if number % 3 == 0 else []
         producer.produce(topic, value, key=None if number % 5 == 0 else b"k%d" % number, headers=headers)
         producer.poll(0)
         if number % 1000 == 0:
@@ -104,7 +106,9 @@ def _wait_until_copied(bootstrap: str, topic: str, share: float, process: subpro
         deadline = time.monotonic() + 100
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                ends = [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=2)[1] for p in range(PARTITIONS)]
+                ends = [
+                    consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=2)[1] for p in range(PARTITIONS)
+                ]
             except KafkaException:  # not there yet
                 continue
             if sum(ends) >= share * RECORDS:

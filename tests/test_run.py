@@ -71,8 +71,8 @@ def values(count: int) -> list[bytes]:
 def test_once_live_and_a_second_mirror(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """One story, since each start of Spark costs seconds: a bounded copy, a live mirror that follows over epochs, a younger
-    mirror that takes over, and a signal that ends it."""
+    """One story, since each start of Spark costs seconds: a bounded copy, a live mirror that follows over epochs, a
+    younger mirror that takes over, and a signal that ends it."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 2)
     for partition in (0, 1):

@@ -1,4 +1,6 @@
-"""Every named state that the pipeline can reach so far, on real brokers: the right name, nothing wrong written, and the other partition goes on."""
+"""Every named state that the pipeline can reach so far, on real brokers: the right name, nothing wrong written, and
+the other partition goes on.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def filled(bootstrap: str, topic: str, count: int = 200) -> None:
     """A topic of two partitions with as many records each."""
     make_topic(bootstrap, topic, 2)
     for partition in (0, 1):
-        produce(bootstrap, topic, values(count), partition=partition, **{"compression.type": "lz4"})
+        produce(bootstrap, topic, values(count), partition=partition, codec="lz4")
 
 
 def state(figures: dict[TopicPartition, Figures], topic: str, partition: int = 0) -> State:
@@ -207,7 +209,10 @@ def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:
     mirror_once(source, target, [topic_name])
 
     async def follow() -> State:
-        ends = [Endpoint(alias, ((at.split(":")[0], int(at.split(":")[1])),)) for alias, at in (("a", source), ("b", target))]
+        ends = [
+            Endpoint(alias, ((at.split(":")[0], int(at.split(":")[1])),))
+            for alias, at in (("a", source), ("b", target))
+        ]
         async with Wire(ends[0]) as one, Wire(ends[1]) as other:
             await one.refresh([topic_name])
             at = TopicPartition(topic_name, 0)

@@ -1,7 +1,8 @@
 """`mirror run --once` between two one-broker clusters: start-up, CPU per GB of batches, speed, memory.
 
-CPU per GB is the slope between a small copy and one four times larger, so start-up falls out. Speed is compared in the same run with a replay
-of the same batches from memory by the same writer in as many processes, taken turn and turn about with the mirror.
+CPU per GB is the slope between a small copy and one four times larger, so start-up falls out. Speed is compared in
+the same run with a replay of the same batches from memory by the same writer in as many processes, taken turn and
+turn about with the mirror.
 
     python -m tests.bench.copy [--megabytes 2000] [--rounds 3] [--codec zstd] [--batch 1000000]
 """
@@ -18,12 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Consumer, TopicPartition as Confluent
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Confluent
 
 from mirror.batch.header import RawBatch, split
 from mirror.classifier import OWN_PRODUCER
@@ -34,6 +35,7 @@ from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, list_offset
 from mirror.writer import Sink, Writer
+
 from .workload import create, fill
 
 PARTITIONS = 4
@@ -93,11 +95,15 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
         f'topics: {{include: ["{topic}"]}}\n'
     )
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=subprocess.PIPE, text=True
+    )
     tree, output = Tree(process.pid), [""]
     reading = threading.Thread(target=lambda: output.__setitem__(0, process.stderr.read() if process.stderr else ""))
     reading.start()
-    consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "bench", "log_level": 0, "logger": _quiet()})
+    consumer = Consumer(
+        {"bootstrap.servers": target.bootstrap, "group.id": "bench", "log_level": 0, "logger": _quiet()}
+    )
     cpu = first_wall = first_cpu = last = 0.0
     seen = 0
     sampled = 0.0
@@ -169,7 +175,10 @@ def replayed(target: str, topic: str, batches: dict[int, list[RawBatch]]) -> flo
     context = multiprocessing.get_context("fork")
     ready, go = context.Barrier(LANES + 1), context.Barrier(LANES + 1)
     workers = [
-        context.Process(target=_replay_lane, args=(target, topic, {p: b for p, b in batches.items() if p % LANES == lane}, ready, go))
+        context.Process(
+            target=_replay_lane,
+            args=(target, topic, {p: b for p, b in batches.items() if p % LANES == lane}, ready, go),
+        )
         for lane in range(LANES)
     ]
     for worker in workers:
@@ -231,7 +240,14 @@ def main() -> None:
         for round_ in range(options.rounds):
             for copies, megabytes in ((small, options.megabytes // 4), (large, options.megabytes)):
                 topic = f"copy-{megabytes}-{round_}"
-                fill(source.bootstrap, topic, megabytes=megabytes, partitions=PARTITIONS, codec=options.codec, batch=options.batch)
+                fill(
+                    source.bootstrap,
+                    topic,
+                    megabytes=megabytes,
+                    partitions=PARTITIONS,
+                    codec=options.codec,
+                    batch=options.batch,
+                )
                 batches = loaded(source.bootstrap, topic)
                 size = sum(len(raw.data) for raws in batches.values() for raw in raws)
                 copies.append(mirrored(source, target, topic, size, Path(folder)))
@@ -243,12 +259,20 @@ def main() -> None:
     both = small + large
     middle = statistics.median
     print(f"batches of the larger copy  {large[0].gigabytes * 1000:.0f} MB")
-    print(f"start to first record       {middle(c.first_record_wall for c in both):.1f} s, {middle(c.first_record_cpu for c in both):.1f} CPU-s")
+    print(
+        f"start to first record       {middle(c.first_record_wall for c in both):.1f} s, {middle(c.first_record_cpu for c in both):.1f} CPU-s"
+    )
     print(f"CPU per GB of batches       {middle(slopes):.2f} CPU-s (each: {', '.join(f'{s:.2f}' for s in slopes)})")
-    print(f"wall of the larger copy     {middle(c.wall for c in large):.1f} s, copying {middle(c.copying for c in large):.1f} s")
+    print(
+        f"wall of the larger copy     {middle(c.wall for c in large):.1f} s, copying {middle(c.copying for c in large):.1f} s"
+    )
     print(f"peak resident memory        {max(c.peak_rss_mb for c in large):.0f} MB")
     print(f"speed beside a replay       {middle(ratios):.2f} (each: {', '.join(f'{r:.2f}' for r in ratios)})")
-    print(json.dumps({"small": [asdict(c) for c in small], "large": [asdict(c) for c in large], "replay_seconds": replays}))
+    print(
+        json.dumps(
+            {"small": [asdict(c) for c in small], "large": [asdict(c) for c in large], "replay_seconds": replays}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Added latency at a fixed rate: the same records read on the source and, mirrored, on the target; epoch changes included.
+"""Added latency at a fixed rate: the same records read on the source and, mirrored, on the target; epoch changes
+included.
 
 Both readers run in this process and note when each record arrives, so the difference is what the mirror adds.
 
@@ -42,7 +43,7 @@ class Reader(threading.Thread):
         while not self.done.is_set():
             message = self._consumer.poll(0.2)
             if message is not None and not message.error():
-                self.arrived[int(message.value()[:12])] = time.perf_counter()
+                self.arrived[int((message.value() or b"0")[:12])] = time.perf_counter()
         self._consumer.close()
 
 

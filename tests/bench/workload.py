@@ -51,9 +51,18 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def fill(
-    bootstrap: str, topic: str, *, megabytes: int, partitions: int, codec: str = "zstd", batch: int = 1_000_000, seed: int = 1
+    bootstrap: str,
+    topic: str,
+    *,
+    megabytes: int,
+    partitions: int,
+    codec: str = "zstd",
+    batch: int = 1_000_000,
+    seed: int = 1,
 ) -> Filled:
-    """Create a topic and fill its partitions evenly with `megabytes` of records in batches of `batch` bytes, uncompressed."""
+    """Create a topic and fill its partitions evenly with `megabytes` of records in batches of `batch` bytes,
+    uncompressed.
+    """
     create(bootstrap, topic, partitions)
     pool = records(seed)
     producer = Producer(
