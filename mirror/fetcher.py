@@ -5,8 +5,8 @@ idle partition costs a request every half second and a new record arrives at onc
 
     R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
         needs
-    R2  a partition with no room is left out of the request, so what is held is at most its room and one fetch answer
-        more
+    R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
+        what is held stays bounded
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition
 """
 
@@ -205,7 +205,7 @@ class Fetcher:
             if leader.node != node or cursor.is_done:
                 continue
             room = min(self._partition_bytes, self._room(partition))
-            if room <= 0 or cursor.not_before > now:
+            if room < self._partition_bytes // 2 or cursor.not_before > now:
                 hurried = True
                 continue
             ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, cursor.last_epoch, room)

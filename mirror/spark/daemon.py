@@ -13,8 +13,10 @@ import pyspark.daemon
 import pyspark.worker
 
 import mirror.spark.relay  # noqa: F401
+from mirror.wire.protocol import preload
 
 if __name__ == "__main__":
+    preload()
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

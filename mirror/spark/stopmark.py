@@ -30,21 +30,27 @@ class MarkAddress:
 class StopMark:
     """The driver's side."""
 
-    def __init__(self, server: asyncio.Server, address: MarkAddress, lanes: set[asyncio.StreamWriter]) -> None:
-        self._server, self.address, self._lanes = server, address, lanes
+    def __init__(
+        self, server: asyncio.Server, address: MarkAddress, lanes: set[asyncio.StreamWriter], marked: asyncio.Event
+    ) -> None:
+        self._server, self.address, self._lanes, self._marked = server, address, lanes, marked
 
     @classmethod
     async def open(cls, host: str) -> StopMark:
         """Listen on a free port of `host`."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         lanes: set[asyncio.StreamWriter] = set()
+        marked = asyncio.Event()
 
         async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if marked.is_set():
+                writer.close()
+                return
+            lanes.add(writer)  # before it is known: the mark must not miss a lane that is just coming
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     known = hmac.compare_digest(await reader.readexactly(_TOKEN_BYTES), token)
                 if known:
-                    lanes.add(writer)
                     await reader.read(1)  # until the lane ends
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 pass  # a stranger, or a lane that is gone: either way there is nobody to tell
@@ -53,10 +59,11 @@ class StopMark:
                 writer.close()
 
         server = await asyncio.start_server(hold, host, 0)
-        return cls(server, MarkAddress(host, server.sockets[0].getsockname()[1], token), lanes)
+        return cls(server, MarkAddress(host, server.sockets[0].getsockname()[1], token), lanes, marked)
 
     def set(self) -> None:
         """End the epoch: every lane, and every lane that has yet to connect."""
+        self._marked.set()
         self._server.close()
         for writer in tuple(self._lanes):
             writer.close()

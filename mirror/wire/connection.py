@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from mirror.errors import ConnectionLost, MirrorError, WireError
+from mirror.errors import ConnectionLost, WireError
 from mirror.wire.frames import FrameReader
 from mirror.wire.protocol import (
     API_VERSIONS,
@@ -68,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect, secure, and learn the broker's versions, within `timeout` seconds.
 
-        Raises ConnectionLost, AccessDenied, MalformedFrame, UnsupportedVersion.
+        Raises ConnectionLost, AccessDenied.
         """
         security = security or Plaintext()
         self = cls(address)
@@ -80,8 +80,8 @@ class Connection(asyncio.BufferedProtocol):
                 )
                 self.versions = await self._send(request, decode_versions)
                 await security.authenticate(self)
-        except (OSError, TimeoutError, WireError) as problem:
-            self.close()
+        except (OSError, TimeoutError, WireError, ValueError, OverflowError) as problem:
+            self.close()  # the last two: an address from a broker's metadata that no socket takes
             raise ConnectionLost(f"{self}: {_told(problem, timeout)}") from problem
         except BaseException:
             self.close()
@@ -190,15 +190,11 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id = correlation_of(frame)
         if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
             raise ConnectionLost(f"an answer to request {correlation_id}, which is not the next in flight")  # C1
-        waiting = self._in_flight.popleft()
-        if waiting.future.done():
-            return
-        try:
-            answer = waiting.decode(frame)
-        except MirrorError as problem:
-            waiting.future.set_exception(ConnectionLost(f"{self}: {problem}"))
-            raise
-        waiting.future.set_result(answer)
+        waiting = self._in_flight[0]
+        answer = None if waiting.future.done() else waiting.decode(frame)
+        self._in_flight.popleft()  # only now: what cannot be decoded fails with all that is in flight
+        if not waiting.future.done():
+            waiting.future.set_result(answer)
 
     def _break(self, lost: ConnectionLost) -> None:
         if self._lost is None:

@@ -80,7 +80,10 @@ def _walked(entity: Any, walk: _Walk, position: int) -> int:
     try:
         return _walker(entity)(walk, position)
     except IndexError:
-        raise MalformedFrame(f"{entity.__name__}: the frame of {len(walk.frame)} bytes ends inside a field") from None
+        detail = f"the frame of {len(walk.frame)} bytes ends inside a field"
+    except MalformedFrame as problem:
+        detail = str(problem)
+    raise MalformedFrame(f"{entity.__name__} v{entity.__version__}: {detail}")
 
 
 def _varint(frame: memoryview, position: int) -> tuple[int, int]:
