@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from mirror.embedded.node import GUARD
-
-#: What the guard grants the process beyond the grace, to see its end.
-_MARGIN_S: Final = 2.0
 
 
 class Bound(AbstractContextManager["Bound"]):
     """A command that runs until it ends, is stopped, or loses its parent. All its output goes to `log`."""
 
-    def __init__(self, command: Sequence[str], log: Path, *, grace: float, folder: Path | None = None) -> None:
-        """`grace`: seconds from SIGTERM to SIGKILL. `folder` is removed if nobody else is left to do so."""
-        self.log, self._grace = log, grace
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        grace: float,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`grace`: seconds from SIGTERM to SIGKILL. `folder` is removed if nobody else is left to do so. `environment`
+        is laid over this process's.
+        """
+        self.log = log
         guarded = [sys.executable, "-S", "-E", str(GUARD), "bound", str(grace), str(folder or ""), *command]
         with log.open("ab") as output:
             self._guard = subprocess.Popen(
-                guarded, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True
+                guarded,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
         assert self._guard.stdout is not None
         with self._guard.stdout as reported:
@@ -43,15 +55,11 @@ class Bound(AbstractContextManager["Bound"]):
         """As a shell gives it; None while it runs."""
         return self._guard.poll()
 
-    def wait(self) -> int:
-        """Wait for its end; the exit code."""
-        return self._guard.wait()
-
     def stop(self) -> int:
         """SIGTERM, then SIGKILL after the grace; the exit code, which is 137 if it came to that."""
         if self.exit_code is None:
             self._guard.terminate()
-        return self._guard.wait(self._grace + _MARGIN_S)
+        return self._guard.wait()
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of its output."""

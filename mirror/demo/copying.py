@@ -140,7 +140,7 @@ class Copying:
         elif now - self._moved[0] > PATIENCE_S:
             stops.append(f"nothing moved for {PATIENCE_S:.0f} s")
         if stops:
-            raise MirrorFailed("\n".join([*stops, f"the end of its log, {self._mirror.log}:", self._mirror.tail()]))
+            raise MirrorFailed("\n".join([*stops, "the end of its log:", self._mirror.tail()]))
 
     async def _read(self, journal: Journal) -> None:
         """The newest figures of every partition, for as long as this task runs."""

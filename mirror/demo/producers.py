@@ -26,7 +26,7 @@ from mirror.errors import EmbeddedError
 #: Uncompressed, as busy producers are often set up.
 BATCH_BYTES: Final = 256 * 1024
 LINGER_MS: Final = 100
-LIVE_LINGER_MS: Final = 10
+LIVE_LINGER_MS: Final = 25
 _NOT_READY: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 )
