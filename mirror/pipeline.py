@@ -131,12 +131,12 @@ class Pipeline:
             async for arrival in self._fetcher:
                 self._relay(arrival)
             timer.cancel()
+            self._writer.finish()
+            for task in keepers:
+                task.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self._drained()
-            self._writer.close()
-            for task in keepers:
-                task.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task whose failure ends the lane: a fault in the program is told, not swallowed."""

@@ -132,6 +132,7 @@ class Writer:
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], _Channel] = {}
         self.tallies: dict[TopicPartition, Tally] = {}
+        self._finished = False
 
     def begin(self, sink: Sink) -> None:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
@@ -139,8 +140,11 @@ class Writer:
         self._turns.setdefault(sink.source, len(self._turns))
         self.tallies.setdefault(sink.source, Tally())
 
-    def close(self) -> None:
-        """Wait for no connection any more."""
+    def finish(self) -> None:
+        """Send nothing more: forget what is queued, and leave what is in flight to be acknowledged."""
+        self._finished = True
+        for sink in self._sinks.values():
+            self._forget(sink)
         for channel in self._channels.values():
             channel.close()
 
@@ -181,6 +185,8 @@ class Writer:
 
     def flush(self) -> None:
         """Send what can be sent."""
+        if self._finished:
+            return
         waiting: dict[tuple[int, int], list[Sink]] = {}
         for sink in self._sinks.values():
             if sink.may_send:
@@ -293,6 +299,10 @@ class Writer:
         (W5).
         """
         sink.unsettled = sink.unsettled or why
+        self._forget(sink)
+
+    def _forget(self, sink: Sink) -> None:
+        """Drop what is queued: whoever goes on fetches it again."""
         sink.held -= sum(len(out.raw.data) for out in sink.queue)
         sink.queue.clear()
 

@@ -37,6 +37,7 @@ class _Walk:
 
 
 Skip = Callable[[_Walk, int], int]
+Length = Callable[[memoryview, int], tuple[int, int]]
 
 _FIXED: Final = {
     "int8": 1,
@@ -109,7 +110,7 @@ def _fixed(count: int) -> Skip:
     return skip
 
 
-def _legacy_length(width: int) -> Callable[[memoryview, int], tuple[int, int]]:
+def _legacy_length(width: int) -> Length:
     def read(frame: memoryview, position: int) -> tuple[int, int]:
         end = _past(frame, position, width)
         return int.from_bytes(frame[position:end], "big", signed=True), end
@@ -122,25 +123,36 @@ def _compact_length(frame: memoryview, position: int) -> tuple[int, int]:
     return length - 1, position
 
 
-def _sized(length: Callable[[memoryview, int], tuple[int, int]]) -> Skip:
+def _sized(length: Length, optional: bool) -> Skip:
     def skip(walk: _Walk, position: int) -> int:
         count, position = length(walk.frame, position)
-        return position if count == -1 else _past(walk.frame, position, count)
+        if count != -1:
+            return _past(walk.frame, position, count)
+        return _at_null(position, optional)
 
     return skip
 
 
-def _array(length: Callable[[memoryview, int], tuple[int, int]], element: Skip) -> Skip:
+def _array(length: Length, element: Skip, optional: bool) -> Skip:
     def skip(walk: _Walk, position: int) -> int:
         count, position = length(walk.frame, position)
+        if count == -1:
+            return _at_null(position, optional)
         left = len(walk.frame) - position
-        if not -1 <= count <= left:
+        if not 0 <= count <= left:
             raise MalformedFrame(f"{count} elements announced with {left} bytes left")
         for _ in range(count):
             position = element(walk, position)
         return position
 
     return skip
+
+
+def _at_null(position: int, optional: bool) -> int:
+    """kio gives None for an array that must not be null."""
+    if not optional:
+        raise MalformedFrame(f"null before byte {position}, where the schema has none")
+    return position
 
 
 def _nullable(entity: Skip) -> Skip:
@@ -169,8 +181,9 @@ def _field(told: Field[Any], flexible: bool) -> Skip:
         if name in _FIXED:
             element = _fixed(_FIXED[name])
         else:
-            element = _sized(_compact_length if flexible else _legacy_length(2 if name == "string" else 4))
-    return _array(_compact_length if flexible else _legacy_length(4), element) if is_array else element
+            length = _compact_length if flexible else _legacy_length(2 if name == "string" else 4)
+            element = _sized(length, optional and not is_array)
+    return _array(_compact_length if flexible else _legacy_length(4), element, optional) if is_array else element
 
 
 @cache
