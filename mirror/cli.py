@@ -14,7 +14,7 @@ from mirror.observe import logs
 
 app = typer.Typer(
     name="mirror",
-    help="Copies topics between Apache Kafka clusters without decompressing them: same bytes, same offsets, exactly once.",
+    help="Copies topics between Apache Kafka clusters without decompressing: same bytes, same offsets, exactly once.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,7 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def run(
     config_file: ConfigFile,
     once: Annotated[bool, typer.Option("--once", help="Copy up to the source's ends of now, then exit.")] = False,
-    until_caught_up: Annotated[bool, typer.Option("--until-caught-up", help="Exit when every partition has caught up.")] = False,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Exit when every partition has caught up.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Mirror topics until stopped.

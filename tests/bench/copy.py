@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -22,12 +23,12 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Confluent
 
 from mirror.batch.header import RawBatch, split
 from mirror.classifier import OWN_PRODUCER
+from mirror.demo.usage import Tree
 from mirror.embedded import Cluster as Brokers
 from mirror.embedded import Spec, start_many
 from mirror.position import Position, producer_id
@@ -52,37 +53,9 @@ class Copy:
     first_record_wall: float
     first_record_cpu: float
     copying: float
+    copying_cpu: float
     peak_rss_mb: float
-
-
-class Tree:
-    """CPU-seconds and resident memory of a process and all its descendants, ended ones included."""
-
-    def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
-        self._seen: dict[int, float] = {}
-        self.peak_rss = 0
-
-    def sample(self) -> float:
-        """CPU-seconds so far."""
-        rss = 0
-        for process in (self._root, *_children(self._root)):
-            try:
-                with process.oneshot():
-                    times = process.cpu_times()
-                    self._seen[process.pid] = times.user + times.system
-                    rss += process.memory_info().rss
-            except psutil.Error:
-                continue
-        self.peak_rss = max(self.peak_rss, rss)
-        return sum(self._seen.values())
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
+    peak_pss_mb: float
 
 
 def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Path) -> Copy:
@@ -94,6 +67,7 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
         f'target: {{alias: b, bootstrap.servers: "{target.bootstrap}"}}\n'
         f'topics: {{include: ["{topic}"]}}\n'
     )
+    os.sync()  # what was written to fill the source must not slow the copy down
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=subprocess.PIPE, text=True
@@ -104,7 +78,7 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
     consumer = Consumer(
         {"bootstrap.servers": target.bootstrap, "group.id": "bench", "log_level": 0, "logger": _quiet()}
     )
-    cpu = first_wall = first_cpu = last = 0.0
+    cpu = first_wall = first_cpu = last = last_cpu = 0.0
     seen = 0
     sampled = 0.0
     while process.poll() is None:
@@ -115,14 +89,23 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
         if end > seen:
             if not seen:
                 first_wall, first_cpu = now, tree.sample()
-            seen, last = end, now
+            seen, last, last_cpu = end, now, cpu
         time.sleep(0.01)
     wall = time.perf_counter() - began
     reading.join()
     consumer.close()
     if process.returncode:
         raise SystemExit(f"mirror ended with {process.returncode}:\n{output[0]}")
-    return Copy(size / 1e9, wall, cpu, first_wall, first_cpu, last - first_wall, tree.peak_rss / 1e6)
+    return Copy(
+        size / 1e9,
+        wall,
+        cpu,
+        first_wall,
+        first_cpu,
+        last - first_wall,
+        tree.tally.peak_rss / 1e6,
+        (tree.tally.peak_pss or 0) / 1e6,
+    )
 
 
 def _quiet() -> object:
@@ -137,7 +120,7 @@ def _end(consumer: Consumer, topic: str) -> int:
     total = 0
     for partition in range(PARTITIONS):
         try:
-            low, high = consumer.get_watermark_offsets(Confluent(topic, partition), timeout=2)
+            _, high = consumer.get_watermark_offsets(Confluent(topic, partition), timeout=2)
         except Exception:  # the topic is not there yet
             return 0
         total += max(0, high)
@@ -184,6 +167,7 @@ def replayed(target: str, topic: str, batches: dict[int, list[RawBatch]]) -> flo
     for worker in workers:
         worker.start()
     ready.wait()
+    os.sync()
     began = time.perf_counter()
     go.wait()
     for worker in workers:
@@ -259,14 +243,15 @@ def main() -> None:
     both = small + large
     middle = statistics.median
     print(f"batches of the larger copy  {large[0].gigabytes * 1000:.0f} MB")
-    print(
-        f"start to first record       {middle(c.first_record_wall for c in both):.1f} s, {middle(c.first_record_cpu for c in both):.1f} CPU-s"
-    )
+    first = f"{middle(c.first_record_wall for c in both):.1f} s, {middle(c.first_record_cpu for c in both):.1f} CPU-s"
+    copying = f"{middle(c.wall for c in large):.1f} s, copying {middle(c.copying for c in large):.1f} s"
+    print(f"start to first record       {first}")
     print(f"CPU per GB of batches       {middle(slopes):.2f} CPU-s (each: {', '.join(f'{s:.2f}' for s in slopes)})")
-    print(
-        f"wall of the larger copy     {middle(c.wall for c in large):.1f} s, copying {middle(c.copying for c in large):.1f} s"
-    )
-    print(f"peak resident memory        {max(c.peak_rss_mb for c in large):.0f} MB")
+    between = [c.copying_cpu / c.gigabytes for c in large]
+    print(f"  from first to last record {middle(between):.2f} CPU-s (each: {', '.join(f'{s:.2f}' for s in between)})")
+    print(f"wall of the larger copy     {copying}")
+    memory = f"{max(c.peak_rss_mb for c in large):.0f} MB, shared pages once {max(c.peak_pss_mb for c in large):.0f} MB"
+    print(f"peak resident memory        {memory}")
     print(f"speed beside a replay       {middle(ratios):.2f} (each: {', '.join(f'{r:.2f}' for r in ratios)})")
     print(
         json.dumps(
