@@ -1,4 +1,4 @@
-"""The `mirror` command. Each command does one thing, says what it did, and ends with an exit code that a script can act on."""
+"""The `mirror` command: each command does one thing, says what it did, and ends with a code that scripts can act on."""
 
 from __future__ import annotations
 

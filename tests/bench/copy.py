@@ -103,6 +103,7 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
         first_wall,
         first_cpu,
         last - first_wall,
+        last_cpu - first_cpu,
         tree.tally.peak_rss / 1e6,
         (tree.tally.peak_pss or 0) / 1e6,
     )
