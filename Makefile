@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars demo test lint lock clean
+.PHONY: help setup java jars demo test fuzz lint lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -37,6 +37,9 @@ demo: setup ## two real clusters, six topics, and the proof that the copy is equ
 
 test: lint ## everything but the soak and Docker tests
 	$(BIN)/pytest
+
+fuzz: setup ## random damage to what comes from brokers, for a minute
+	$(BIN)/python fuzz/run.py --seconds 60
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check

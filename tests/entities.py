@@ -139,3 +139,17 @@ def lies(value: Any) -> Iterator[Any]:
         elif is_dataclass(held):
             for lie in lies(held):
                 yield replace(value, **{field.name: lie})
+
+
+def nulls(value: Any) -> Iterator[Any]:
+    """`value` again for each array in it that must not be null, with null there."""
+    for field in fields(value):
+        held = getattr(value, field.name)
+        if not isinstance(held, tuple):
+            continue
+        if "tag" not in field.metadata and NoneType not in get_args(field.type):
+            yield replace(value, **{field.name: None})
+        for index, inner in enumerate(held):
+            if is_dataclass(inner):
+                for lie in nulls(inner):
+                    yield replace(value, **{field.name: (*held[:index], lie, *held[index + 1 :])})

@@ -132,4 +132,4 @@ def test_frames_are_views_of_what_was_received() -> None:
     room[:9] = framed(b"hello")
     (frame,) = reader.received(9)
     room[4:9] = b"HELLO"
-    assert frame == b"HELLO"
+    assert bytes(frame) == b"HELLO"

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from entities import RESPONSES, encoded, lies, name_of, sample
+from entities import RESPONSES, encoded, lies, name_of, nulls, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartitionsResponse
@@ -58,6 +58,14 @@ def test_every_length_can_lie(response: Any) -> None:
             check_lengths(response, memoryview(encoded(lie)))
         told += 1
     assert told or response.__name__.startswith("InitProducerId")
+
+
+@pytest.mark.parametrize("response", WALKED, ids=name_of)
+def test_null_where_there_must_be_something(response: Any) -> None:
+    """kio would put None in the place of an array."""
+    for lie in nulls(lie_sample(response)):
+        with pytest.raises(MalformedFrame, match="null"):
+            check_lengths(response, memoryview(encoded(lie)))
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, -2, -(2**31), 1000])

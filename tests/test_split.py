@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import islice
 
 import pytest
 from hypothesis import example, given
@@ -59,12 +60,13 @@ def test_a_partial_tail_is_left_out(tail: bytes) -> None:
     assert [raw.header.base_offset for raw in cut(batch(0) + tail)] == [0]
 
 
+@pytest.mark.parametrize("magic", [0, 1, 2, 3])
 @pytest.mark.parametrize("length", [-(2**31), -13, -12, -1, 0, 13])
-def test_a_length_that_no_batch_has(length: int) -> None:
-    """A negative one too: it would walk the set backwards for ever."""
+def test_a_length_that_no_batch_has(length: int, magic: int) -> None:
+    """A negative one too: it would walk the set backwards, or stand still, for ever."""
     good = batch(0)
     with pytest.raises(MalformedBatch, match=f"batch length {length}") as caught:
-        cut(good + batch(7, length=length))
+        list(islice(split(memoryview(good + batch(7, length=length, magic=magic))), 3))
     assert (caught.value.position, caught.value.offset) == (len(good), 7)
 
 
@@ -84,7 +86,7 @@ def test_a_length_beyond_the_set_is_a_partial_batch(length: int) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(10, 9), (10, 10), (10, 12), (10, 0), (0, -1)])
 def test_offsets_that_run_backwards_or_overlap(first: int, second: int) -> None:
-    found = []
+    found: list[RawBatch] = []
     with pytest.raises(MalformedBatch, match="base offset after offset") as caught:
         found.extend(split(memoryview(batch(first, count=3) + batch(second))))
     assert caught.value.offset == second

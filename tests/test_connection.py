@@ -1,0 +1,352 @@
+"""One connection: answers in order or not at all, a deadline on each, and a break that nobody misses."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from entities import encoded
+from fakebroker import Call, FakeBroker, framed, in_loop, offers
+from kio.schema.errors import ErrorCode
+from kio.schema.response_header.v0.header import ResponseHeader
+from kio.static.primitive import i32
+
+from mirror.errors import AccessDenied, ConnectionLost, UnsupportedVersion
+from mirror.wire import connection as connection_module
+from mirror.wire.cluster import TopicPartition
+from mirror.wire.connection import FRAME_LIMIT, Connection
+from mirror.wire.produce import produce_request
+from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE
+
+ASK = INIT_PRODUCER_ID
+
+
+def request() -> Any:
+    return ASK.request(5)(transactional_id=None, transaction_timeout=timedelta(0), producer_id=-1, producer_epoch=-1)
+
+
+def answered(call: Call, producer_id: int = 7) -> Any:
+    return call.schema().InitProducerIdResponse(
+        throttle_time=timedelta(0), error_code=ErrorCode(0), producer_id=producer_id, producer_epoch=0
+    )
+
+
+def silent(_call: Call) -> None:
+    """No answer."""
+
+
+@asynccontextmanager
+async def connected(script: Callable[[Call], Any] = silent) -> AsyncIterator[tuple[FakeBroker, Connection]]:
+    async with FakeBroker({ASK.key: script}) as broker:
+        connection = await Connection.open(broker.address)
+        try:
+            yield broker, connection
+        finally:
+            connection.close()
+
+
+async def lost(future: asyncio.Future[Any]) -> ConnectionLost:
+    with pytest.raises(ConnectionLost) as caught:
+        await future
+    return caught.value
+
+
+@in_loop
+async def test_opening_learns_what_the_broker_speaks() -> None:
+    async with FakeBroker({API_VERSIONS.key: offers(fetch=15)}) as broker:
+        connection = await Connection.open(broker.address)
+        assert connection.is_open
+        assert (connection.version(FETCH), connection.version(PRODUCE)) == (15, PRODUCE.newest)
+        connection.close()
+        (call,) = broker.calls
+        assert call.request.client_software_name == "mirror"
+
+
+@in_loop
+async def test_a_call_and_its_answer() -> None:
+    async with connected(answered) as (_, connection):
+        assert (await connection.call(ASK, request(), 5)).producer_id == 7
+        assert connection.in_flight == 0
+        assert connection.bytes_in > 0 < connection.bytes_out
+
+
+@in_loop
+async def test_many_requests_on_the_way_are_answered_in_their_order() -> None:
+    async with connected() as (broker, connection):
+        futures = [connection.send(ASK, request()) for _ in range(50)]
+        assert connection.in_flight == 50
+        calls = await broker.called(ASK, 50)
+        numbers = [call.correlation_id for call in calls]
+        assert numbers == sorted(set(numbers))
+        for producer_id, call in enumerate(calls):
+            call.answer(answered(call, producer_id))
+        assert [answer.producer_id for answer in await asyncio.gather(*futures)] == list(range(50))
+        assert connection.is_open
+
+
+@in_loop
+async def test_answers_that_come_in_pieces() -> None:
+    async with connected() as (broker, connection):
+        futures = [connection.send(ASK, request()) for _ in range(2)]
+        calls = await broker.called(ASK, 2)
+        data = b"".join(
+            framed(
+                encoded(answered(call).__header_schema__(correlation_id=call.correlation_id)) + encoded(answered(call))
+            )
+            for call in calls
+        )
+        for index in range(len(data)):
+            calls[0].send(data[index : index + 1])
+            await asyncio.sleep(0)
+        assert len(await asyncio.gather(*futures)) == 2
+
+
+@pytest.mark.parametrize("order", [(1, 0), (1,), (0, 0), (0, 1, 1)])
+@in_loop
+async def test_an_answer_out_of_order_breaks_the_connection(order: tuple[int, ...]) -> None:
+    """C1. What was answered in order before it stands."""
+    async with connected() as (broker, connection):
+        futures = [connection.send(ASK, request()) for _ in range(2)] + [connection.send(ASK, request())]
+        calls = await broker.called(ASK, 3)
+        for index in order:
+            calls[index].answer(answered(calls[index], index))
+        in_order = [index for place, index in enumerate(order) if place == index]
+        problem = await lost(futures[2])
+        assert "not the next in flight" in str(problem)
+        for index, future in enumerate(futures[:2]):
+            if index in in_order:
+                assert (await future).producer_id == index
+            else:
+                assert await lost(future) is problem
+        assert not connection.is_open
+
+
+@in_loop
+async def test_an_answer_that_nobody_asked_for_breaks_the_connection() -> None:
+    async with connected(answered) as (broker, connection):
+        await connection.call(ASK, request(), 5)
+        call = broker.of(ASK)[0]
+        call.answer(answered(call))
+        call.answer(answered(call))
+        assert "not the next in flight" in str(await lost(asyncio.ensure_future(connection.call(ASK, request(), 5))))
+
+
+#: What a broker may do instead of answering -> what the loss is put down to.
+WRONGS: dict[str, tuple[Callable[[Call], Any], str]] = {
+    "a frame that is too long": (lambda call: call.send((FRAME_LIMIT + 1).to_bytes(4, "big")), "the limit is"),
+    "a frame of the largest length": (lambda call: call.send(b"\x7f\xff\xff\xff"), "the limit is"),
+    "a negative length": (lambda call: call.send(b"\xff\xff\xff\xff"), "a frame of -1 bytes"),
+    "an empty frame": (lambda call: call.send(framed(b"")), "no correlation id"),
+    "another protocol": (lambda call: call.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the limit is"),
+    "garbage under the right number": (
+        lambda call: call.send(framed(call.correlation_id.to_bytes(4, "big") + b"\0" + b"\xff" * 50)),
+        "InitProducerIdResponse",
+    ),
+    "too short an answer": (
+        lambda call: call.send(framed(call.correlation_id.to_bytes(4, "big") + b"\0" * 8)),
+        "InitProducerIdResponse",
+    ),
+    "too long an answer": (
+        lambda call: call.send(framed(call.correlation_id.to_bytes(4, "big") + b"\0" * 100)),
+        "left over",
+    ),
+    "hanging up": (lambda call: call.hang_up(), "closed by the broker"),
+    "hanging up inside a frame": (lambda call: call.hang_up(b"\0\0\1\0abc"), "closed by the broker"),
+    "hanging up inside a length": (lambda call: call.hang_up(b"\0\0"), "closed by the broker"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason"), WRONGS.values(), ids=WRONGS.keys())
+@in_loop
+async def test_whatever_goes_wrong_fails_all_in_flight_and_stays(wrong: Callable[[Call], Any], reason: str) -> None:
+    """C2: the same loss for every request on its way, and for every later one."""
+    async with connected() as (broker, connection):
+        futures = [connection.send(ASK, request()) for _ in range(3)]
+        calls = await broker.called(ASK, 3)
+        wrong(calls[0])
+        problem = await lost(futures[0])
+        assert reason in str(problem)
+        assert str(problem).startswith(f"{broker.address[0]}:{broker.address[1]}: ")
+        assert [await lost(future) for future in futures[1:]] == [problem, problem]
+        assert not connection.is_open
+        assert connection.in_flight == 0
+        assert await lost(connection.send(ASK, request())) is problem
+
+
+@in_loop
+async def test_silence_breaks_the_connection_at_the_deadline() -> None:
+    async with connected() as (broker, connection):
+        other = connection.send(ASK, request())
+        started = asyncio.get_running_loop().time()
+        problem = await lost(asyncio.ensure_future(connection.call(ASK, request(), 0.1)))
+        assert 0.1 <= asyncio.get_running_loop().time() - started < 5
+        assert "no answer to init_producer_id within 0.1 s" in str(problem)
+        assert await lost(other) is problem
+        assert not connection.is_open
+        assert broker.connections == 1
+
+
+@in_loop
+async def test_a_caller_that_gives_up_leaves_the_others_alone() -> None:
+    async with connected() as (broker, connection):
+        impatient = asyncio.create_task(connection.call(ASK, request(), 5))
+        patient = asyncio.create_task(connection.call(ASK, request(), 5))
+        first, second = await broker.called(ASK, 2)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        first.send(framed(first.correlation_id.to_bytes(4, "big") + b"never read"))
+        second.answer(answered(second, 2))
+        assert (await patient).producer_id == 2
+        assert connection.is_open
+
+
+@in_loop
+async def test_closing_fails_what_is_in_flight() -> None:
+    async with connected() as (_, connection):
+        future = connection.send(ASK, request())
+        connection.close()
+        connection.close()
+        assert "closed here" in str(await lost(future))
+        assert "closed here" in str(await lost(connection.send(ASK, request())))
+
+
+@in_loop
+async def test_a_fault_in_decoding_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours, not of the broker: it is told to the loop, and the connection ends as with any other."""
+
+    def fault(*_: Any) -> Any:
+        raise RuntimeError("a fault")
+
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with connected(answered) as (_, connection):
+        monkeypatch.setattr(connection_module, "decode", fault)
+        await lost(connection.send(ASK, request()))
+        assert not connection.is_open
+    assert [str(context["exception"]) for context in told] == ["a fault"]
+
+
+@in_loop
+async def test_a_request_that_cannot_be_encoded_is_not_sent_in_part() -> None:
+    """C3"""
+    async with connected(answered) as (broker, connection):
+        sent = connection.bytes_out
+        broken = ASK.request(5)(
+            transactional_id=None, transaction_timeout=timedelta(0), producer_id="not a number", producer_epoch=-1
+        )
+        with pytest.raises(Exception, match=r"int|integer|argument"):
+            connection.send(ASK, broken)
+        assert (connection.in_flight, connection.bytes_out) == (0, sent)
+        assert (await connection.call(ASK, request(), 5)).producer_id == 7
+        assert len(broker.of(ASK)) == 1
+
+
+@in_loop
+async def test_large_pieces_arrive_in_their_place() -> None:
+    def script(call: Call) -> Any:
+        return call.schema().ProduceResponse(responses=(), throttle_time=timedelta(0))
+
+    async with connected() as (broker, connection):
+        broker.script[PRODUCE.key] = script
+        payloads = {
+            TopicPartition("t", index): (b"head-%d" % index, memoryview(bytes([index]) * size))
+            for index, size in enumerate((0, 10, 5_000, 70_000, 3_000_000))
+        }
+        await connection.call(PRODUCE, produce_request(9, payloads, {}), 20)
+        (call,) = broker.of(PRODUCE)
+        found = {part.index: part.records for part in call.request.topic_data[0].partition_data}
+        assert found == {partition.partition: b"".join(parts) for partition, parts in payloads.items()}
+
+
+# --- opening
+
+
+@in_loop
+async def test_nobody_listens(free_port: int) -> None:
+    with pytest.raises(ConnectionLost, match=f"127.0.0.1:{free_port}"):
+        await Connection.open(("127.0.0.1", free_port))
+
+
+@pytest.mark.parametrize(
+    "address", [("127.0.0.1", 99999), ("127.0.0.1", -1), ("127.0.0.1", 2**31 - 1), ("", 1), ("x" * 64 + ".y", 9092)]
+)
+@in_loop
+async def test_an_address_that_cannot_be(address: tuple[str, int]) -> None:
+    """Addresses come from brokers, in metadata."""
+    with pytest.raises(ConnectionLost):
+        await Connection.open(address, timeout=5)
+
+
+@in_loop
+async def test_a_broker_that_says_nothing() -> None:
+    async with FakeBroker({API_VERSIONS.key: silent}) as broker:
+        with pytest.raises(ConnectionLost, match=r"no answer within 0\.1 s"):
+            await Connection.open(broker.address, timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda call: call.hang_up(),
+        lambda call: call.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        lambda call: call.send(framed(call.correlation_id.to_bytes(4, "big") + b"\xff" * 9)),
+        lambda call: call.send(framed((call.correlation_id + 1).to_bytes(4, "big") + bytes(8))),
+    ],
+    ids=["hangs up", "speaks HTTP", "garbage", "another number"],
+)
+@in_loop
+async def test_a_broker_that_speaks_something_else(script: Callable[[Call], Any]) -> None:
+    async with FakeBroker({API_VERSIONS.key: script}) as broker:
+        with pytest.raises(ConnectionLost, match=f"127.0.0.1:{broker.address[1]}"):
+            await Connection.open(broker.address)
+
+
+@in_loop
+async def test_a_broker_too_old_for_the_question_is_understood() -> None:
+    """It answers ApiVersions in version 0, with error 35 and what it does speak (KIP-511)."""
+
+    def script(call: Call) -> None:
+        schema = API_VERSIONS.schema(0, "response")
+        key = schema.ApiVersion(api_key=API_VERSIONS.key, min_version=0, max_version=2)
+        value = schema.ApiVersionsResponse(error_code=ErrorCode(35), api_keys=(key,))
+        call.send(framed(encoded(ResponseHeader(correlation_id=i32(call.correlation_id))) + encoded(value)))
+
+    async with FakeBroker({API_VERSIONS.key: script}) as broker:
+        connection = await Connection.open(broker.address)
+        with pytest.raises(UnsupportedVersion, match="api_versions: the broker speaks versions 0 to 2"):
+            connection.version(API_VERSIONS)
+        connection.close()
+
+
+class Refused:
+    """Security that never lets anybody in."""
+
+    def tls(self) -> ssl.SSLContext | None:
+        return None
+
+    async def authenticate(self, connection: Connection) -> None:
+        assert connection.is_open
+        raise AccessDenied("wrong password")
+
+
+@in_loop
+async def test_a_login_that_is_refused_closes_the_connection() -> None:
+    async with FakeBroker() as broker:
+        with pytest.raises(AccessDenied, match="wrong password"):
+            await Connection.open(broker.address, Refused())
+
+
+@in_loop
+async def test_giving_up_while_opening_leaves_nothing_open() -> None:
+    async with FakeBroker({API_VERSIONS.key: silent}) as broker:
+        opening = asyncio.create_task(Connection.open(broker.address))
+        (call,) = await broker.called(API_VERSIONS)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        await call.hung_up()
