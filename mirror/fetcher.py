@@ -22,7 +22,15 @@ from uuid import UUID
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
-from mirror.errors import AccessDenied, ClusterError, MalformedBatch, MirrorError, PartitionStop, WireError
+from mirror.errors import (
+    AccessDenied,
+    ClusterError,
+    ConnectionLost,
+    MalformedBatch,
+    MirrorError,
+    PartitionStop,
+    WireError,
+)
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
@@ -167,6 +175,11 @@ class Fetcher:
                 await asyncio.sleep(backoff.next())
                 await self._look_again()
                 continue
+            if answer.error_code:
+                self._trouble(asks, ConnectionLost(f"the source answered {answer.error_code.name}"))
+                await asyncio.sleep(backoff.next())
+                await self._look_again()
+                continue
             backoff.reset()
             stale = False
             asked = {ask.partition: ask.offset for ask in asks}
@@ -178,7 +191,7 @@ class Fetcher:
                     stale |= self._take(cursor, fetched)
                 except PartitionStop as stop:
                     self._halt(cursor, stop)
-            if stale or answer.error_code:
+            if stale:
                 await self._look_again()
 
     def _trouble(self, asks: list[Ask], problem: MirrorError) -> None:
@@ -223,13 +236,17 @@ class Fetcher:
     async def _look_again(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
         with contextlib.suppress(ClusterError):  # unreachable now: the next fetch tells, and backs off
-            await self._source.refresh({partition.topic for partition in self._cursors})
+            await self._source.refresh()
             for cursor in tuple(self._cursors.values()):
                 self._check_topic(cursor)
         self._assign()
 
     def _check_topic(self, cursor: Cursor) -> None:
-        """Stop a partition whose topic was deleted, or is another one by the same name."""
+        """Stop a partition whose topic was deleted, is another one by the same name, or may not be looked at."""
+        if self._source.is_denied(cursor.partition.topic):
+            detail = f"{self._source}: no DESCRIBE right on topic {cursor.partition.topic}"
+            self._halt(cursor, self._stop(cursor, State.DENIED, detail, "Grant READ and DESCRIBE on the topic"))
+            return
         known = self._source.topics.get(cursor.partition.topic)
         cursor.missing = cursor.missing + 1 if known is None else 0
         if known is None:

@@ -195,7 +195,6 @@ def test_a_topic_without_an_id_is_asked_for_by_name_or_not_found(version: int) -
     assert (topic.topic_id is None) if by_id(version) else (topic.name == "orders")
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an error of the whole answer is retried without a pause")
 @in_loop
 async def test_an_error_of_the_whole_answer_is_not_asked_again_at_once() -> None:
     def script(call: Call) -> Any:

@@ -122,7 +122,6 @@ def test_the_topic_bears_the_flow_s_name() -> None:
     assert journal_topic("eu-to-us") == "mirror.eu-to-us.offsets"
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="next() of an answer without the partition")
 @in_loop
 async def test_an_append_that_is_answered_with_nothing() -> None:
     """A broker's fault, to be told as such."""

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from mirror.config import ClusterSettings
-from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, WireError
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
 from mirror.wire.backoff import Backoff
 from mirror.wire.connection import Connection
 from mirror.wire.protocol import METADATA, Api
@@ -91,6 +91,7 @@ class Cluster:
         self._refreshing: asyncio.Task[None] | None = None
         self._wanted: set[str] = set()
         self._answered: frozenset[str] = frozenset()
+        self._denied: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,7 +102,9 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and give up what is under way."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         for task in self._connections.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
@@ -131,6 +134,7 @@ class Cluster:
                 raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
             opening = Connection.open(self._brokers[node], self._security, CONNECT_TIMEOUT)
             task = self._connections[key] = asyncio.create_task(opening)
+            task.add_done_callback(_looked_at)
         return await asyncio.shield(task)
 
     async def call(self, node: int, api: Api, purpose: str = "", timeout: float = CALL_TIMEOUT, **fields: Any) -> Any:
@@ -148,16 +152,23 @@ class Cluster:
         """Learn brokers, leaders and topic ids, of `topics` and of every topic asked for before.
 
         Tries the known brokers and the bootstrap addresses in random order until one answers. Raises
-        ClusterUnreachable, AccessDenied.
+        ClusterUnreachable, and AccessDenied where one of `topics` may not be described.
         """
         asked = frozenset(topics)
         self._wanted |= asked
         while True:
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.create_task(self._refresh(timeout))
+                self._refreshing.add_done_callback(_looked_at)
             await asyncio.shield(self._refreshing)  # K2
             if asked <= self._answered:
-                return
+                break
+        if denied := sorted(asked & self._denied):
+            raise AccessDenied(f"{self}: no DESCRIBE right on topic {', '.join(denied)}")
+
+    def is_denied(self, topic: str) -> bool:
+        """Whether the last metadata answer refused to tell of the topic."""
+        return topic in self._denied
 
     async def _refresh(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -170,9 +181,10 @@ class Cluster:
             problem: Exception | None = None
             for where in (*known, *start):
                 try:
-                    await self._ask_metadata(where)
+                    async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                        await self._ask_metadata(where)
                     return
-                except WireError as lost:
+                except (WireError, TimeoutError) as lost:
                     problem = lost
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
@@ -206,9 +218,10 @@ class Cluster:
     def _learn(self, answer: Any, wanted: frozenset[str]) -> None:
         self.cluster_id = answer.cluster_id
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._denied = {told.name for told in answer.topics if told.error_code in DENIED}
         for told in answer.topics:
-            if told.error_code in DENIED:
-                raise AccessDenied(f"{self}: no DESCRIBE right on topic {told.name}")
+            if told.name in self._denied:
+                continue
             if told.error_code in UNKNOWN_TOPIC:
                 self.topics.pop(told.name, None)
                 continue
@@ -246,21 +259,36 @@ class Cluster:
             leader = self.leader(partition)
             if leader.node >= 0:
                 try:
-                    connection = await self.connection(leader.node)
-                    answer = await connection.call(api, build(connection.version(api), leader.epoch), timeout)
-                    part = read(answer)
+                    left = max(0.1, deadline - time.monotonic())
+                    async with asyncio.timeout(left):
+                        connection = await self.connection(leader.node)
+                    answer = await connection.call(api, build(connection.version(api), leader.epoch), left)
+                    part = _part(read, answer)
                     if not part.error_code:
                         return part
                     _raise_unless_retriable(part.error_code, f"{self}: {doing} of {partition}")
                     problem = f"{int(part.error_code)} {part.error_code.name}"
-                except WireError as lost:
-                    problem = str(lost)
+                except (WireError, TimeoutError) as lost:
+                    problem = str(lost) or "no connection in time"
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})"
                 )
             await asyncio.sleep(backoff.next())
             await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
+
+
+def _part(read: Callable[[Any], Any], answer: Any) -> Any:
+    try:
+        return read(answer)
+    except (LookupError, StopIteration):
+        raise MalformedFrame(f"{type(answer).__name__} without the partition that was asked for") from None
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """Whoever waits gets the exception; where nobody waits any more, it is not an accident."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _raise_unless_retriable(code: Any, doing: str) -> None:
