@@ -85,6 +85,7 @@ class Arrival:
     aborted: tuple[tuple[int, int], ...] = ()
     stop: PartitionStop | None = None
     trouble: str = ""
+    astray: bool = False
 
 
 class Fetcher:
@@ -112,6 +113,7 @@ class Fetcher:
         self.stop(cursor.partition)
         self._cursors[cursor.partition] = cursor
         self._assign()
+        self._changed.set()
 
     def stop(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
@@ -144,11 +146,12 @@ class Fetcher:
 
     def _assign(self) -> None:
         """A reader for every leader that leads one of ours; a reader whose partitions moved away waits idle."""
+        if self._finished:
+            return
         for partition in self._cursors:
             node = self._source.leader(partition).node
             if node not in self._readers or self._readers[node].done():
                 self._readers[node] = self._spawn(self._read(node) if node >= 0 else self._await_leader())
-        self._changed.set()
 
     async def _await_leader(self) -> None:
         """Ask for metadata until every partition has a leader again."""
@@ -167,6 +170,7 @@ class Fetcher:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.05 if hurried else MAX_WAIT_MS / 1000):
                         await self._changed.wait()
+                self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
             try:
                 answer = await self._fetch(node, asks, HURRIED_WAIT_MS if hurried else MAX_WAIT_MS)
@@ -240,6 +244,7 @@ class Fetcher:
             for cursor in tuple(self._cursors.values()):
                 self._check_topic(cursor)
         self._assign()
+        self._changed.set()
 
     def _check_topic(self, cursor: Cursor) -> None:
         """Stop a partition whose topic was deleted, is another one by the same name, or may not be looked at."""
@@ -311,20 +316,9 @@ class Fetcher:
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
         code = fetched.error_code
         cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
-        if code == _OFFSET_OUT_OF_RANGE:
-            if cursor.next_offset < fetched.log_start:
-                raise self._stop(
-                    cursor,
-                    State.RETENTION_GAP,
-                    f"the source deleted offsets {cursor.next_offset} to {fetched.log_start - 1}, not mirrored yet",
-                    "Raise retention on the source; recreate the target topic to begin again",
-                )
-            raise self._stop(
-                cursor,
-                State.TRUNCATED,
-                f"the source's log ends at {fetched.high_watermark}, below what was mirrored",
-                "The source lost records; keep the target's or recreate the target topic",
-            )
+        if code == _OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
+            self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
+            return False
         if code in DENIED:
             raise self._stop(
                 cursor, State.DENIED, f"the source answered {code.name}", "Grant READ and DESCRIBE on the topic"

@@ -26,7 +26,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from mirror.classifier import classify
-from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.errors import AccessDenied, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.observe.figures import Figures
 from mirror.policy.rules import Rules
@@ -39,7 +39,7 @@ from mirror.writer import Sink, Tally, Writer, contended
 
 DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
-_SMALLEST, _LARGEST = 256 * 1024, 4 * 1024 * 1024
+_SMALLEST, _LARGEST = 64 * 1024, 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,8 @@ class Pipeline:
             return
         if arrival.trouble:
             keeper.state, keeper.detail = State.WAITING, arrival.trouble
+            if arrival.astray:
+                self._writer.doubt(sink, arrival.trouble)
             return
         try:
             for raw in arrival.batches:
@@ -209,8 +211,6 @@ class Pipeline:
                 self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), "Grant the right that is named"))
             except (ClusterError, WireError) as problem:
                 keeper.state, keeper.detail = State.WAITING, str(problem)
-                if isinstance(problem, BrokerError):
-                    await self._target.refresh()
                 await asyncio.sleep(backoff.next())
             else:
                 before = keeper.sink.acked if keeper.sink else 0
@@ -236,7 +236,7 @@ class Pipeline:
         keeper.unsettled.clear()
         keeper.sink = sink
         keeper.cursor = Cursor(mine.source, mine.topic_id, position.next_offset, position.last_epoch, mine.until)
-        keeper.state, keeper.detail = State.MIRRORING, ""
+        keeper.state, keeper.detail, keeper.advice = State.MIRRORING, "", ""
         self._writer.begin(sink)
         self._fetcher.start(keeper.cursor)
         self._changed(sink)
@@ -251,7 +251,8 @@ class Pipeline:
         if sink.stop is not None:
             self._stop(keeper, sink.stop)
         elif sink.unsettled:
-            keeper.state, keeper.detail = State.WAITING, sink.unsettled
+            if not keeper.finished:
+                keeper.state, keeper.detail = State.WAITING, sink.unsettled
             self._fetcher.stop(sink.source)
             if not sink.in_flight:
                 keeper.unsettled.set()

@@ -3,12 +3,15 @@
     P1  the mirror is the only writer of a mirrored partition; what is in the target's log was put there by this flow
     P2  a batch's verdict and bytes are a function of the source log, so every writer of the flow appends the same
         batches
-    P3  every writer of the flow uses the same producer id for a partition (`producer_id`), in epoch 0, and goes on
-        with the sequence after the last one that the leader remembers; two writers then send the same batch under
-        the same number and the leader keeps one
+    P3  every writer of the flow uses the same producer id for a partition (`producer_id`), in epoch 0, and the
+        offset as the sequence; two writers then send the same batch under the same number and the leader keeps one
     P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
         watermark could still be cut back)
     P5  the last batch in the target equals its source batch, or nothing is written
+
+Decision: a sequence is its offset modulo 2^31, and is not asked of the leader. Whoever stamps a batch gives it the same
+number, whenever it looked; a number read from the leader a moment after the log's end could be one batch further, if a
+zombie appended in between, and the batch would go in twice.
 
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
 it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
@@ -30,7 +33,7 @@ from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import EARLIEST, LATEST, list_offset, log_end, producers
+from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset, log_end, producers
 
 _OFFSET_OUT_OF_RANGE: Final = 1
 #: Pause between two looks at a high watermark that lags the log end, in seconds.
@@ -71,8 +74,7 @@ async def resume(
     """
     end = await settled_end(target, target_partition)
     own = producer_id(flow, target_partition)
-    last = next((p.last_sequence for p in await producers(target, target_partition) if p.producer_id == own), -1)
-    sequence = (last + 1 if last >= 0 else end) % SEQUENCES
+    known = any(p.producer_id == own and p.last_sequence >= 0 for p in await producers(target, target_partition))
     start, readable = await asyncio.gather(
         list_offset(source, source_partition, EARLIEST), list_offset(source, source_partition, LATEST)
     )
@@ -82,6 +84,10 @@ async def resume(
         return PartitionStop(state, source_partition.topic, source_partition.partition, end, detail, advice)
 
     tail = await _batch_at(target, target_partition, end - 1) if end > target_start else None
+    if tail is None and end > target_start:
+        raise ClusterUnreachable(
+            f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
+        )
     if end > readable:
         ours = tail is not None and tail.header.producer_id == own
         raise stop(
@@ -115,7 +121,7 @@ async def resume(
             )
         assert twin is not None
         last_epoch = twin.header.partition_leader_epoch
-    return Position(end, own, sequence, last >= 0, last_epoch)
+    return Position(end, own, end % SEQUENCES, known, last_epoch)
 
 
 async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
@@ -137,7 +143,7 @@ async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
 async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int) -> RawBatch | None:
     """The batch that holds `offset`, or None where the log holds nothing there."""
     try:
-        fetched = await fetch_at(cluster, partition, offset)
+        fetched = await fetch_at(cluster, partition, offset, isolation=READ_UNCOMMITTED)
     except BrokerError as problem:
         if problem.code == _OFFSET_OUT_OF_RANGE:
             return None

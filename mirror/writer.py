@@ -13,6 +13,7 @@ partition that has one.
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
         (`Sink.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
+    W7  while batches are in flight to one leader, none goes to another: acks are told apart by their order alone
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Sink:
     held: int = 0
     unsettled: str = ""
     doubtful: bool = False
+    node: int = -1
     stop: PartitionStop | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +103,7 @@ class Sink:
 
 @dataclass(slots=True)
 class Tally:
-    """What was acknowledged for one partition since the lane began."""
+    """What was acknowledged for one partition since the run began."""
 
     records: int = 0
     batches: int = 0
@@ -188,11 +190,13 @@ class Writer:
         if self._finished:
             return
         waiting: dict[tuple[int, int], list[Sink]] = {}
+        unsettled: list[Sink] = []
         for sink in self._sinks.values():
             if sink.may_send:
                 node = self._target.leader(sink.target).node
-                if node < 0:
-                    self._unsettle(sink, "the target partition has no leader")
+                if node < 0 or (sink.in_flight and node != sink.node):  # W7
+                    self._unsettle(sink, "the target partition has no leader" if node < 0 else "its leader moved")
+                    unsettled.append(sink)
                     continue
                 waiting.setdefault((node, self._turns[sink.source] % self._connections), []).append(sink)
         for key, sinks in waiting.items():
@@ -200,10 +204,24 @@ class Writer:
             if channel is None:
                 channel = self._channels[key] = _Channel(self._target, *key)
             if channel.connection is None or not channel.connection.is_open:
-                channel.open(self._spawn, self.flush, partial(self._lost, tuple(sinks)))
+                channel.open(self._spawn, self.flush, partial(self._unreachable, key))
                 continue
             while channel.in_flight < IN_FLIGHT and self._send(channel, channel.connection, sinks):
                 pass
+
+        for sink in unsettled:
+            self._on_change(sink)
+
+    def _unreachable(self, key: tuple[int, int], problem: str) -> None:
+        """No connection: every sink that waits for it must ask again where its leader is."""
+        for sink in tuple(self._sinks.values()):
+            at = (self._target.leader(sink.target).node, self._turns[sink.source] % self._connections)
+            if sink.may_send and at == key:
+                self._lost((sink,), problem)
+
+    def doubt(self, sink: Sink, why: str) -> None:
+        """Send nothing more through a sink until its position was read again."""
+        self._lost((sink,), why)
 
     def _send(self, channel: _Channel, connection: Connection, sinks: list[Sink]) -> bool:
         """One request with the next batch of each partition that has one, up to a size; false where there is nothing
@@ -217,6 +235,7 @@ class Writer:
                 continue
             out = sink.queue.popleft()
             sink.in_flight.append(out)
+            sink.node = channel.node
             sink.sent = out.raw.header.next_offset
             batches[sink.target] = (out.header, out.raw.records)
             size += len(out.raw.data)
@@ -317,8 +336,8 @@ class Writer:
 class _Channel:
     """One connection to one target broker, opened when there is something to send."""
 
-    def __init__(self, target: Cluster, node: int, lane: int) -> None:
-        self._target, self._node, self._purpose = target, node, f"produce-{lane}"
+    def __init__(self, target: Cluster, node: int, number: int) -> None:
+        self._target, self.node, self._purpose = target, node, f"produce-{number}"
         self._opening: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
         self.in_flight = 0
@@ -335,7 +354,9 @@ class _Channel:
 
     async def _open(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
         try:
-            self.connection = await self._target.connection(self._node, self._purpose)
+            connection = await self._target.connection(self.node, self._purpose)
+            connection.version(PRODUCE)
+            self.connection = connection
         except (WireError, AccessDenied) as problem:
             failed(str(problem))
         else:

@@ -2,5 +2,6 @@
 
 session      a SparkContext with our settings       relay       what a Spark task does with a lane
 supervisor   epochs on the driver                   daemon      forks ready workers
+flow         what to run, how it ended
 plan         partitions to lanes                    stopmark    how the driver ends an epoch early
 """

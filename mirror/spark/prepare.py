@@ -7,8 +7,8 @@ from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.config import Settings, unserved
 from mirror.observe import logs
 from mirror.pipeline import assign
+from mirror.spark.flow import Flow
 from mirror.spark.plan import lane_count
-from mirror.spark.supervisor import Flow
 from mirror.wire.cluster import Endpoint
 
 _MEGABYTE = 1 << 20

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mirror.errors import ClusterError, WireError
+from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
@@ -87,7 +87,11 @@ async def _report(lane: Lane, pipeline: Pipeline, journal: Journal) -> None:
         moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]
         try:
             await _append(journal, moved)
-        except (ClusterError, WireError) as problem:  # the data does not depend on it: say so once, go on
+        except (
+            ClusterError,
+            WireError,
+            MalformedBatch,
+        ) as problem:  # the data does not depend on it: say so once, go on
             if not failing:
                 log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
             failing = True

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -18,10 +16,10 @@ from typing import Final
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
+from mirror import java
 from mirror.config import SparkSettings
 from mirror.errors import ConfigError
 
-OLDEST_JAVA: Final = 17
 #: A lane that fails is tried this often within its epoch; the next epoch tries again.
 ATTEMPTS: Final = 4
 LOOPBACK: Final = "127.0.0.1"
@@ -36,7 +34,7 @@ def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext
     """Start, or join what `spark-submit` started. Raises ConfigError where Java is missing or too old, or slots are
     too few.
     """
-    check_java()
+    java.find()
     # Workers must run this interpreter: a python3 from PATH would not find our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started the JVM: take its settings
@@ -101,27 +99,3 @@ def local_master(master: str, lanes: int) -> str:
         raise ConfigError(f"spark.master {master} has too few slots for {lanes} lanes: use local[*] or local[{needed}]")
     slots = needed if match[1] in (None, "*") else int(match[1])
     return f"local[{slots},{ATTEMPTS}]"
-
-
-def check_java() -> None:
-    """Raises ConfigError unless the Java that Spark will start is there and new enough."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    hint = "install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
-    if java is None:
-        raise ConfigError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none "
-            f"{f'in JAVA_HOME {home}' if home else 'on the PATH'}: {hint}"
-        )
-    release = Path(java).resolve().parent.parent / "release"
-    text = (
-        release.read_text()
-        if release.is_file()
-        else subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    )
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
-    if found is None or int(found[1]) < OLDEST_JAVA:
-        raise ConfigError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is "
-            f"{found[1] if found else 'of unknown version'}: {hint}"
-        )

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from mirror.observe import logs
+
 _TOKEN_BYTES: Final = 16
 _CONNECT_SECONDS: Final = 5.0
 
@@ -36,8 +38,8 @@ class StopMark:
         self._server, self.address, self._lanes, self._marked = server, address, lanes, marked
 
     @classmethod
-    async def open(cls, host: str) -> StopMark:
-        """Listen on a free port of `host`."""
+    async def open(cls, bind: str, host: str = "") -> StopMark:
+        """Listen on a free port of the address `bind`, which lanes know as `host`."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         lanes: set[asyncio.StreamWriter] = set()
         marked = asyncio.Event()
@@ -58,8 +60,8 @@ class StopMark:
                 lanes.discard(writer)
                 writer.close()
 
-        server = await asyncio.start_server(hold, host, 0)
-        return cls(server, MarkAddress(host, server.sockets[0].getsockname()[1], token), lanes, marked)
+        server = await asyncio.start_server(hold, bind, 0)
+        return cls(server, MarkAddress(host or bind, server.sockets[0].getsockname()[1], token), lanes, marked)
 
     def set(self) -> None:
         """End the epoch: every lane, and every lane that has yet to connect."""
@@ -77,21 +79,33 @@ class StopMark:
 
 
 async def until_marked(address: MarkAddress) -> None:
-    """Return when the mark is set or the driver is gone."""
-    with contextlib.suppress(OSError):
+    """Return when the mark is set or the driver is gone: its end of the connection closes, or nobody listens any more.
+
+    Raises OSError where the driver cannot be reached from here at all.
+    """
+    try:
         reader, writer = await asyncio.open_connection(address.host, address.port)
-        try:
-            writer.write(address.token)
-            await reader.read(1)
-        finally:
-            writer.close()
+    except ConnectionRefusedError:
+        return
+    try:
+        writer.write(address.token)
+        await reader.read(1)
+    except ConnectionError:
+        return
+    finally:
+        writer.close()
 
 
 def watch(address: MarkAddress, marked: Callable[[], None]) -> asyncio.Task[None]:
-    """Call `marked` when the mark is set."""
+    """Call `marked` when the mark is set. A lane that cannot reach the driver says so and runs to its deadline."""
 
     async def wait() -> None:
-        await until_marked(address)
-        marked()
+        try:
+            await until_marked(address)
+        except OSError as problem:
+            where = f"{address.host}:{address.port}"
+            logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))
+        else:
+            marked()
 
     return asyncio.create_task(wait())

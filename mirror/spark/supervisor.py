@@ -21,71 +21,39 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark import SparkContext
 
-from mirror.errors import ClusterError, EngineLost, ExitCode, MalformedBatch, WireError
+from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import ENDED, OWNER, Journal
 from mirror.pipeline import Assignment
+from mirror.spark.flow import Flow, Outcome
 from mirror.spark.plan import lanes_of
 from mirror.spark.relay import Lane, Receipt, relay
 from mirror.spark.session import LOOPBACK, is_alive
 from mirror.spark.stopmark import StopMark
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, Topic, TopicPartition
+from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 from mirror.writer import Tally
 
 WATCH_SECONDS: Final = 1.0
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.
 GRACE_SECONDS: Final = 15.0
-STOP_SECONDS: Final = 3.0
+STOP_SECONDS: Final = 2.5
+CANCEL_SECONDS: Final = 1.0
+#: Between epochs that end at once without having moved anything.
+IDLE_PAUSE: Final = 2.0
 #: Epochs in a row whose job may fail as a whole before the run ends.
 FAILED_EPOCHS: Final = 3
 #: Epochs in which a bounded copy may make no headway before it gives up.
 IDLE_EPOCHS: Final = 2
 
 Watch = Callable[[Mapping[TopicPartition, Figures]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """What to mirror and how: the outcome of configuration and preflight."""
-
-    name: str
-    source: Endpoint
-    target: Endpoint
-    assignments: tuple[Assignment, ...]
-    lanes: int
-    epoch_seconds: float
-    memory_bytes: int
-    once: bool = False
-    until_caught_up: bool = False
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended. `contended` names the other mirror, if one took over."""
-
-    figures: dict[TopicPartition, Figures] = field(default_factory=dict)
-    contended: str = ""
-    unreachable: str = ""
-
-    @property
-    def stops(self) -> list[Figures]:
-        """The partitions in a state that needs a person."""
-        return [figures for figures in self.figures.values() if figures.state.is_stop]
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """Data at risk before lost access before success."""
-        if self.contended or any(figures.state is not State.DENIED for figures in self.stops):
-            return ExitCode.DATA_AT_RISK
-        return ExitCode.CLUSTER if self.stops or self.unreachable else ExitCode.DONE
 
 
 class Supervisor:
@@ -95,6 +63,10 @@ class Supervisor:
         self._context, self._flow, self._watch = context, flow, watch
         self._instance = uuid.uuid4().hex[:12]
         self._tallies: dict[TopicPartition, Tally] = {}
+        self._live: dict[TopicPartition, Figures] = {}
+        self._reached: dict[TopicPartition, int] = {}
+        self._left_out: dict[TopicPartition, str] = {}
+        self._caught_up = False
         self._stopping = asyncio.Event()
         self._outcome = Outcome()
         self._failed = 0
@@ -104,10 +76,11 @@ class Supervisor:
         """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._interrupt, number)
         async with Cluster(self._flow.source) as source, Cluster(self._flow.target) as target:
             journal = Journal(target, self._flow.name)
             await source.refresh({a.source.topic for a in self._flow.assignments})
+            await target.refresh({a.target.topic for a in self._flow.assignments})
             since = await self._claim(journal)
             assignments = await self._bounded(source, await self._recorded(source, journal))
             watching = asyncio.create_task(self._watch_journal(journal, since))
@@ -119,37 +92,71 @@ class Supervisor:
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
             await self._sign_off(journal)
+        self._conclude(assignments)
         return self._outcome
 
     async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
         number, idle = 0, 0
-        while not self._stopping.is_set():
-            began, before = time.time(), self._progress()
-            receipts = await self._epoch(source, number, self._unfinished(assignments))
-            for receipt in receipts:
+        while not self._stopping.is_set() and (left := self._unfinished(assignments)):
+            began = time.time()
+            for receipt in await self._epoch(source, number, left):
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
                 self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
             self._watch(self._outcome.figures)
             self._log_epoch(number, time.time() - began)
-            if self._flow.once:
-                if not (left := self._unfinished(assignments)):
-                    return
-                idle = 0 if self._progress() > before else idle + 1
-                if idle >= IDLE_EPOCHS:
-                    waiting = self._outcome.figures.get(left[0].source)
-                    self._outcome.unreachable = waiting.detail if waiting else "no lane could start"
-                    return
+            idle = 0 if self._made_headway() else idle + 1
+            if self._flow.once and idle >= IDLE_EPOCHS:
+                return
             number += 1
-            if not self._flow.once or idle:  # an epoch that ended early of itself has only stops left: no hurry
-                await self._pause(
-                    began + self._flow.epoch_seconds - time.time() if self._all_stopped() or idle else 0.0
-                )
+            early = began + self._flow.epoch_seconds - time.time()
+            if idle and early > 0 and self._unfinished(assignments):
+                # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
+                await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
             await self._refreshed(source)
+
+    def _made_headway(self) -> bool:
+        """Whether any partition got further than ever before."""
+        further = {
+            at: figures.next_offset
+            for at, figures in self._outcome.figures.items()
+            if figures.next_offset > self._reached.get(at, 0)
+        }
+        self._reached |= further
+        return bool(further)
+
+    def _conclude(self, assignments: list[Assignment]) -> None:
+        """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
+        is said.
+        """
+        for at, figures in self._live.items():
+            known = self._outcome.figures.get(at)
+            if known is None or known.at_ms < figures.at_ms:
+                self._outcome.figures[at] = figures
+        missing = [f"{at}: {why}" for at, why in self._left_out.items()]
+        for assignment in self._unfinished(assignments) if self._flow.once else ():
+            told = self._outcome.figures.get(assignment.source)
+            why = (
+                f"{told.state} at offset {told.next_offset}" + (f", {told.detail}" if told.detail else "")
+                if told
+                else "not begun"
+            )
+            missing.append(f"{assignment.source} up to offset {assignment.until}: {why}")
+        if self._flow.until_caught_up and not self._caught_up:
+            missing.append("not caught up")
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            self._outcome.incomplete = "; ".join(missing[:3]) + more
+
+    def _interrupt(self, number: int) -> None:
+        self._outcome.interrupted = number
+        self._stopping.set()
 
     async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
         """One Spark job; empty where it failed as a whole."""
         flow = self._flow
-        mark = await StopMark.open(self._context.getConf().get("spark.driver.host", LOOPBACK) or LOOPBACK)
+        conf = self._context.getConf()
+        host = conf.get("spark.driver.host") or LOOPBACK
+        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
         leaders = {a.source: source.leader(a.source) for a in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
         deadline = time.time() + flow.epoch_seconds
@@ -179,10 +186,13 @@ class Supervisor:
             if not job.done():
                 self._log.warning("epoch_cancelled", flow=flow.name, epoch=number, reason="lanes did not end in time")
                 self._context.cancelAllJobs()
-            receipts: list[Receipt] = await job
+                await asyncio.wait([job], timeout=CANCEL_SECONDS)
+            receipts: list[Receipt] = job.result()
             self._failed = 0
             return receipts
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+            if self._stopping.is_set():
+                return []  # it was cut short, by us
             if not is_alive(self._context):
                 raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
             self._failed += 1
@@ -228,25 +238,51 @@ class Supervisor:
         assignments: list[Assignment] = []
         for assignment in self._flow.assignments:
             key = f"topic/{assignment.target.topic}".encode()
-            now = source.topics.get(assignment.source.topic) or Topic(assignment.source.topic, None, {})
-            seen = json.loads(known[key]) if key in known else None
-            if seen is None or seen["source_topic"] != now.name:
-                told = {"source_topic": now.name, "topic_id": str(now.topic_id or ""), "cluster_id": source.cluster_id}
-                unseen[key] = json.dumps(told).encode()
-                topic_id = now.topic_id
+            now = {
+                "source_topic": assignment.source.topic,
+                "topic_id": str(source.topic_id(assignment.source.topic) or assignment.topic_id or ""),
+                "target_topic_id": str(journal.cluster.topic_id(assignment.target.topic) or ""),
+                "cluster_id": source.cluster_id,
+            }
+            seen = self._seen(known.get(key))
+            same = ("source_topic", "target_topic_id")  # a recreated target topic begins anew
+            if seen.get("topic_id") and all(seen.get(name) == now[name] for name in same):
+                assignments.append(replace(assignment, topic_id=uuid.UUID(seen["topic_id"])))
             else:
-                topic_id = uuid.UUID(seen["topic_id"]) if seen["topic_id"] else None
-            assignments.append(replace(assignment, topic_id=topic_id))
+                assignments.append(
+                    replace(assignment, topic_id=uuid.UUID(now["topic_id"]) if now["topic_id"] else None)
+                )
+                unseen[key] = json.dumps(now).encode()
         if unseen:
             await journal.append(list(unseen.items()))
         return assignments
 
+    def _seen(self, value: bytes | None) -> dict[str, str]:
+        try:
+            seen = json.loads(value or b"{}")
+            uuid.UUID(seen.get("topic_id") or str(uuid.UUID(int=0)))
+        except (ValueError, AttributeError, TypeError) as problem:  # somebody else's record
+            self._log.warning("journal_record_unread", flow=self._flow.name, reason=repr(problem))
+            return {}
+        return dict(seen)
+
     async def _bounded(self, source: Cluster, assignments: list[Assignment]) -> list[Assignment]:
-        """For a bounded copy, the end of each partition as a committed reader sees it now."""
+        """For a bounded copy, the end of each partition as a committed reader sees it now; one that cannot be asked
+        is left out, and told at the end.
+        """
         if not self._flow.once:
             return assignments
-        ends = await asyncio.gather(*(list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments))
-        return [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
+        asked = (list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments)
+        bounded: list[Assignment] = []
+        for assignment, end in zip(assignments, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if isinstance(end, ClusterError):
+                self._left_out[assignment.source] = str(end)
+                self._log.error("partition_left_out", flow=self._flow.name, reason=str(end))
+            elif isinstance(end, BaseException):
+                raise end
+            else:
+                bounded.append(replace(assignment, until=end))
+        return bounded
 
     def _unfinished(self, assignments: list[Assignment]) -> list[Assignment]:
         if not self._flow.once:
@@ -257,9 +293,6 @@ class Supervisor:
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
         return bool(figures) and all(f.state.is_stop for f in figures)
-
-    def _progress(self) -> int:
-        return sum(figures.next_offset for figures in self._outcome.figures.values())
 
     async def _pause(self, seconds: float) -> None:
         if seconds > 0:
@@ -274,7 +307,7 @@ class Supervisor:
 
     async def _watch_journal(self, journal: Journal, offset: int) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
-        live: dict[TopicPartition, Figures] = {}
+        live = self._live
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
@@ -298,6 +331,7 @@ class Supervisor:
                 f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()
             )
             if self._flow.until_caught_up and caught_up:
+                self._caught_up = True
                 self._stopping.set()
 
     def _taken_over(self, owner: Mapping[str, Any]) -> None:

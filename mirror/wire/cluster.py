@@ -224,7 +224,8 @@ class Cluster:
                 continue
             if told.error_code in UNKNOWN_TOPIC:
                 self.topics.pop(told.name, None)
-                continue
+            if told.error_code:
+                continue  # an answer with an error has no topic id and no leaders to believe
             before = self.topics.get(told.name)
             same = before is not None and before.topic_id == told.topic_id
             leaders: dict[int, Leader] = dict(before.leaders) if before and same else {}

@@ -110,7 +110,9 @@ def read_fetch(answer: Any, asks: Sequence[Ask]) -> Iterator[Fetched]:
             )
 
 
-async def fetch_at(cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1) -> Fetched:
+async def fetch_at(
+    cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1, isolation: int = READ_COMMITTED
+) -> Fetched:
     """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset,
     whole.
 
@@ -120,7 +122,7 @@ async def fetch_at(cluster: Cluster, partition: TopicPartition, offset: int, *, 
 
     def build(version: int, epoch: int) -> Any:
         asks[:] = [Ask(partition, cluster.topic_id(partition.topic), epoch, offset, -1, max_bytes)]
-        return fetch_request(version, asks, max_wait_ms=0, max_bytes=max_bytes)
+        return fetch_request(version, asks, max_wait_ms=0, max_bytes=max_bytes, isolation=isolation)
 
     def read(answer: Any) -> Any:
         for fetched in read_fetch(answer, asks):

@@ -1,0 +1,130 @@
+"""When a bounded run may say that it is done, with the epochs' receipts given (no Spark, no brokers)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from mirror.errors import ExitCode
+from mirror.observe.figures import Figures
+from mirror.pipeline import Assignment
+from mirror.policy.rules import Rules
+from mirror.spark.flow import Flow, Outcome
+from mirror.spark.relay import Receipt
+from mirror.spark.supervisor import Supervisor
+from mirror.states import State
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.writer import Tally
+
+NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
+AT = TopicPartition("orders", 0)
+
+
+def figures(state: State, offset: int, partition: int = 0) -> Figures:
+    return Figures(
+        flow="f",
+        instance="i",
+        topic="orders",
+        partition=partition,
+        target_topic="orders",
+        state=state,
+        next_offset=offset,
+        log_end=1000,
+        lag_records=0,
+        at_ms=1,
+    )
+
+
+class Scripted(Supervisor):
+    """Epochs with given receipts instead of Spark jobs."""
+
+    def __init__(self, epochs: Sequence[Sequence[Figures]], **flow: Any) -> None:
+        assignments = (Assignment(AT, AT, None, Rules(), 1000),)
+        given = Flow(
+            name="f",
+            source=NOWHERE,
+            target=NOWHERE,
+            assignments=assignments,
+            lanes=1,
+            epoch_seconds=0.01,
+            memory_bytes=1,
+        )
+        super().__init__(cast(Any, None), replace(given, **flow), lambda _: None)
+        self.left = list(epochs)
+
+    async def _epoch(self, *_: Any) -> list[Receipt]:
+        if not self.left:
+            self._interrupt(signal.SIGTERM)
+            return []
+        return [Receipt(one, Tally()) for one in self.left.pop(0)]
+
+    async def _refreshed(self, _: Any) -> None:
+        return
+
+    def outcome(self) -> Outcome:
+        async def run() -> None:
+            assignments = list(self._flow.assignments)
+            await self._epochs(cast(Any, None), assignments)
+            self._conclude(assignments)
+
+        asyncio.run(run())
+        return self._outcome
+
+
+def test_done_is_done() -> None:
+    outcome = Scripted([[figures(State.MIRRORING, 500)], [figures(State.CAUGHT_UP, 1000)]], once=True).outcome()
+    assert outcome.exit_code == ExitCode.DONE
+    assert not outcome.incomplete
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [
+        [[figures(State.MIRRORING, 500)], [], []],
+        [[figures(State.STARTING, -1)], [figures(State.STARTING, -1)]],
+        [[figures(State.MIRRORING, 500)], [figures(State.MIRRORING, 500)], [figures(State.MIRRORING, 500)]],
+        [[figures(State.WAITING, 500)], [figures(State.WAITING, -1)], [figures(State.WAITING, 500)]],
+        [[], []],
+    ],
+    ids=["failed epochs", "never began", "no headway", "a target that comes and goes", "no receipts"],
+)
+def test_a_bounded_copy_without_headway_ends_and_is_not_done(epochs: list[list[Figures]]) -> None:
+    scripted = Scripted([*epochs, [figures(State.CAUGHT_UP, 1000)]], once=True)
+    outcome = scripted.outcome()
+    assert outcome.exit_code == ExitCode.CLUSTER
+    assert "orders-0 up to offset 1000" in outcome.incomplete
+    assert len(scripted.left) == 1, "it gave up before the epoch that would have done it"
+
+
+def test_a_stop_is_over_and_told_by_its_code() -> None:
+    outcome = Scripted([[figures(State.CORRUPT, 500)]], once=True).outcome()
+    assert outcome.exit_code == ExitCode.DATA_AT_RISK
+
+
+def test_lost_rights_are_told_by_theirs() -> None:
+    assert Scripted([[figures(State.DENIED, 500)]], once=True).outcome().exit_code == ExitCode.CLUSTER
+
+
+def test_a_signal_before_the_end() -> None:
+    outcome = Scripted([[figures(State.MIRRORING, 500)]], once=True).outcome()
+    assert outcome.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_signal_ends_a_live_mirror_in_good_order() -> None:
+    assert Scripted([[figures(State.CAUGHT_UP, 500)]]).outcome().exit_code == ExitCode.DONE
+
+
+def test_a_signal_before_everything_caught_up() -> None:
+    outcome = Scripted([[figures(State.MIRRORING, 500)]], until_caught_up=True).outcome()
+    assert outcome.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_stop_that_only_the_live_figures_told_is_not_lost() -> None:
+    scripted = Scripted([])
+    scripted._live[AT] = figures(State.REFUSED, 7)
+    assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK

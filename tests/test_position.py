@@ -1,0 +1,113 @@
+"""The position, where it is hardest: somebody else's batches arrive while it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as Client
+from helpers import make_topic, mirror_once, produce
+from samerecords import assert_same_records, read
+
+from mirror import position
+from mirror.batch.header import split
+from mirror.batch.restamp import restamp
+from mirror.embedded import Cluster as Brokers
+from mirror.states import State
+from mirror.wire import queries
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import fetch_at
+from mirror.wire.produce import produce_request, read_produce
+from mirror.wire.protocol import PRODUCE
+from mirror.wire.queries import Producer
+
+pytestmark = pytest.mark.brokers
+
+
+def values(count: int) -> list[bytes]:
+    return [b"%06d" % number + b"." * 200 for number in range(count)]
+
+
+def endpoint(bootstrap: str) -> Endpoint:
+    host, port = bootstrap.split(":")
+    return Endpoint("any", ((host, int(port)),))
+
+
+async def append_as_a_zombie(flow: str, source: str, target: str, topic: str, offset: int) -> int:
+    """The batch at `offset`, stamped as an earlier lane of the flow would have; where it landed."""
+    at = TopicPartition(topic, 0)
+    async with Cluster(endpoint(source)) as one, Cluster(endpoint(target)) as other:
+        await one.refresh([topic])
+        await other.refresh([topic])
+        raw = next(split((await fetch_at(one, at, offset)).records))
+        own = position.producer_id(flow, at)
+        head = restamp(raw, producer_id=own, producer_epoch=0, base_sequence=raw.header.base_offset)
+        ids = {topic: other.topic_id(topic)}
+
+        def build(version: int, _epoch: int) -> Any:
+            return produce_request(version, {at: (head, raw.records)}, ids)
+
+        ack = await other.call_leader(
+            at, PRODUCE, build=build, read=lambda answer: next(read_produce(answer, ids)), doing="zombie"
+        )
+        return int(ack.base_offset)
+
+
+def test_a_zombie_that_appends_while_the_position_is_read(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch lands after the log's end was read; ours has the same number, so the leader keeps one."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(100))
+    assert mirror_once(source, target, [topic_name])[TopicPartition(topic_name, 0)].state is State.CAUGHT_UP
+    produce(source, topic_name, values(100))
+    real, landed = queries.producers, list[int]()
+
+    async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Producer, ...]:
+        if not landed:
+            landed.append(await append_as_a_zombie("test", source, target, topic_name, 100))
+        return await real(cluster, partition)
+
+    monkeypatch.setattr(position, "producers", producers)
+    figures = mirror_once(source, target, [topic_name])[TopicPartition(topic_name, 0)]
+    assert landed == [100]
+    assert figures.state is State.CAUGHT_UP, figures
+    assert assert_same_records(source, target, topic_name, 1) == 200
+
+
+def test_an_open_transaction_of_somebody_else_hides_nothing(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str
+) -> None:
+    """Its records lie below the log's end, where a committed reader sees nothing: the check of the last batch does."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(100))
+    mirror_once(source, target, [topic_name])
+    produce(source, topic_name, values(100))
+    foreign = Client({"bootstrap.servers": target, "transactional.id": topic_name})
+    foreign.init_transactions(20)
+    foreign.begin_transaction()
+    for number in range(20):
+        foreign.produce(topic_name, b"foreign %d" % number, partition=0)
+    foreign.flush()
+    try:
+        figures = mirror_once(source, target, [topic_name])[TopicPartition(topic_name, 0)]
+        assert figures.state is State.DIVERGED
+        assert len(list(read(target, topic_name, 0))) == 100, "not one batch more"
+    finally:
+        foreign.abort_transaction(20)
+
+
+def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
+    at = TopicPartition("orders", 3)
+    own = position.producer_id("eu-to-us", at)
+    assert own == position.producer_id("eu-to-us", at)
+    assert 1 << 52 <= own < 1 << 53
+    others = {
+        position.producer_id("eu-to-us", TopicPartition("orders", 4)),
+        position.producer_id("eu-to-us", TopicPartition("order", 33)),
+        position.producer_id("eu-to-asia", at),
+    }
+    assert own not in others
+    assert len(others) == 3
