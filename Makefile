@@ -32,10 +32,10 @@ $(READY):
 jars: setup ## fetch the brokers' jars (44 MB, kept in the user's cache folder)
 	@$(BIN)/python -m mirror.embedded
 
-demo: setup ## two real clusters, six topics, and the proof that the copy is equal
+demo: setup ## two real clusters, seven topics, and the proof that the copy is equal
 	@$(BIN)/mirror demo
 
-test: lint ## everything but the soak and Docker tests
+test: lint ## everything but the soak tests
 	$(BIN)/pytest
 
 fuzz: setup ## random damage to what comes from brokers, for a minute
@@ -52,4 +52,4 @@ lock: setup ## pin the newest allowed versions of all dependencies, with hashes
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
-	find mirror tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find mirror tests fuzz -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from mirror import config
+from mirror import __version__, config
 from mirror.errors import ExitCode, MirrorError
 from mirror.observe import logs
 
 app = typer.Typer(
     name="mirror",
-    help="Copies topics between Apache Kafka clusters without decompressing: same bytes, same offsets, exactly once.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -22,6 +21,25 @@ app = typer.Typer(
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
+]
+Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"mirror {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Copies topics between Apache Kafka clusters without decompressing: same bytes, same offsets, exactly once."""
 
 
 @app.command()
@@ -31,7 +49,8 @@ def run(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Exit when every partition has caught up.")
     ] = False,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write the logs, on stderr, as JSON.")] = False,
+    log_level: LogLevel = "info",
 ) -> None:
     """Mirror topics until stopped.
 
@@ -39,7 +58,9 @@ def run(
     """
     from mirror.commands.run import run_flow
 
-    logs.configure(json=as_json)
+    if once and until_caught_up:
+        raise typer.BadParameter("--once and --until-caught-up exclude each other: choose where to end")
+    logs.configure(json=as_json, level=log_level)
     raise typer.Exit(run_flow(config.load(config_file), once=once, until_caught_up=until_caught_up))
 
 
@@ -50,6 +71,7 @@ def verify(
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
     ] = None,
     as_json: Json = False,
+    log_level: LogLevel = "info",
 ) -> None:
     """Prove that the copy is equal, batch by batch: exit code 0 if it is, 5 with every difference named.
 
@@ -57,7 +79,7 @@ def verify(
     """
     from mirror.commands.verify import verify as verify_flow
 
-    logs.configure(json=as_json)
+    logs.configure(json=as_json, level=log_level)
     raise typer.Exit(verify_flow(config.load(config_file), topics or (), as_json=as_json))
 
 
@@ -66,6 +88,7 @@ def status(
     config_file: ConfigFile,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second, until Ctrl-C.")] = False,
     as_json: Json = False,
+    log_level: LogLevel = "info",
 ) -> None:
     """Show where every partition stands, from anywhere that reaches the target cluster.
 
@@ -73,7 +96,7 @@ def status(
     """
     from mirror.commands.status import status as show_status
 
-    logs.configure(json=as_json)
+    logs.configure(json=as_json, level=log_level)
     raise typer.Exit(show_status(config.load(config_file), watch=watch, as_json=as_json))
 
 
@@ -106,9 +129,26 @@ def embedded_up(
     print(byhand.up(name, nodes).bootstrap)
 
 
+@embedded.command("fill")
+def embedded_fill(
+    name: Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Made if need be.", show_default=False)],
+    records: Annotated[int, typer.Option(min=1, help="Records for each topic.")] = 10_000,
+) -> None:
+    """Write made-up records to topics of a cluster that was started by hand.
+
+    Example: mirror embedded fill eu orders clicks-web --records 50000
+    """
+    from mirror.demo.fill import fill
+    from mirror.embedded import byhand
+
+    for topic, held in fill(name, byhand.named(name).bootstrap, topics, records).items():
+        print(f"{topic} holds {held:,} records")
+
+
 @embedded.command("down")
-def embedded_down(name: Annotated[str, typer.Argument(help="The cluster's name, or all.")] = "all") -> None:
-    """Stop a cluster, or all, and remove their data.
+def embedded_down(name: Clusters) -> None:
+    """Stop a cluster, or all of them, and remove the data.
 
     Example: mirror embedded down eu
     """

@@ -7,8 +7,7 @@ Pydantic knows the values and YAML's node tree knows the lines (`yamltree`), so 
 - `${env:NAME}` and `${file:PATH}` (relative to the configuration file) may stand in any text value. Messages never show
   what a reference stands for; passwords may be given by reference only.
 - Topic patterns are regular expressions that must match the whole name. They have at most 200 characters, and a repeat
-  of a group that itself holds a repeat or an alternative, as in `(a+)*` or `(a|ab)*`, is refused: Python's matcher can
-  take exponential time on it.
+  of a group that itself holds a repeat or an alternative, as in `(a+)*` or `(a|ab)*`, is refused (`names`).
 - Without `exclude`, internal topics (`__.*`) and mirror's own (`mirror\\..*`) are excluded. A list replaces this one.
 """
 
@@ -25,16 +24,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic import ValidationError as Invalid
 
-from mirror import yamltree
+from mirror import names, yamltree
 from mirror.errors import ConfigError
 from mirror.yamltree import Keys
 
 DEFAULT_EXCLUDE = ("__.*", r"mirror\..*")
 MAX_PATTERN = 200
 MAX_FLOW_NAME = 200
-MAX_TOPIC_NAME = 249
 
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SECRET_KEYS = frozenset({"sasl.password", "ssl.key.password"})
 
 
@@ -42,7 +39,7 @@ _SECRET_KEYS = frozenset({"sasl.password", "ssl.key.password"})
 
 
 def _topic_part(text: str) -> str:
-    if not _LEGAL_NAME.fullmatch(text) or text in (".", ".."):
+    if not names.is_legal(text):
         raise ValueError("may hold letters, digits, '.', '_' and '-' only")
     return text
 
@@ -78,24 +75,6 @@ def _prefix(text: str) -> str:
     return _topic_part(text) if text.strip(".") else text  # "." alone is no topic, but a fair beginning of one
 
 
-def _nested_repeat(pattern: str) -> bool:
-    """True when a repeated group holds a repeat or an alternative (see the module's first lines)."""
-    inner = [False]  # per open group: has it a repeat or an alternative inside?
-    bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern)  # escapes and classes hold no structure
-    for found in re.finditer(r"\(|\)(\*|\+|\{(?!0?,?1\}))?|[*+|]|\{[\d,]|(?<!\()\?", bare):
-        token = found.group()
-        if token.startswith("("):
-            inner.append(False)
-        elif token.startswith(")"):
-            complex_group = inner.pop() if len(inner) > 1 else False
-            if complex_group and found.group(1):
-                return True
-            inner[-1] = inner[-1] or complex_group or bool(found.group(1))
-        else:
-            inner[-1] = True
-    return False
-
-
 def _compile(value: object) -> re.Pattern[str]:
     value = value.pattern if isinstance(value, re.Pattern) else value
     if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN:
@@ -104,7 +83,7 @@ def _compile(value: object) -> re.Pattern[str]:
         compiled = re.compile(value)
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from error
-    if _nested_repeat(value):
+    if names.has_nested_repeat(value):
         raise ValueError("a repeated group may not hold a repeat or an alternative, write it flat")
     return compiled
 
@@ -134,7 +113,7 @@ def _plain_text(value: object) -> object:
 
 
 FlowName = Annotated[str, Field(max_length=MAX_FLOW_NAME), AfterValidator(_topic_part)]
-TopicPart = Annotated[str, Field(max_length=MAX_TOPIC_NAME), AfterValidator(_topic_part)]
+TopicPart = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_topic_part)]
 Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -188,7 +167,7 @@ class ClusterSettings(Section):
 class Naming(Section):
     """The target's name for a source topic; `identity` is a naming with nothing set."""
 
-    prefix: Annotated[str, Field(max_length=MAX_TOPIC_NAME), AfterValidator(_prefix)] = ""
+    prefix: Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_prefix)] = ""
     rename: dict[TopicPart, TopicPart] = {}
 
     def target_of(self, topic: str) -> str:
@@ -254,9 +233,9 @@ class LimitSettings(Section):
 
 
 class MetricSettings(Section):
-    """Where Prometheus finds the figures; None switches the endpoint off."""
+    """Where Prometheus would find the figures; None: nowhere."""
 
-    listen: Annotated[str, AfterValidator(_address)] | None = "127.0.0.1:9404"
+    listen: Annotated[str, AfterValidator(_address)] | None = None
 
 
 class SparkSettings(Section):
@@ -345,10 +324,16 @@ def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
 
 
 def unserved(settings: Settings) -> Iterator[str]:
-    """Sections that are valid and have no effect yet, for a warning at each start."""
+    """What was set, is valid, and has no effect yet or less than one may think: for a warning at each start."""
     if "groups" in settings.model_fields_set:
         yield "groups: consumer group offsets are not mirrored yet"
-    if "metrics" in settings.model_fields_set and settings.metrics.listen:
+    if "interval_s" in settings.sync.model_fields_set:
+        yield "sync.interval_s: topics and their configs are looked at when the mirror starts, and only then"
+    for side, cluster in (("source", settings.source), ("target", settings.target)):
+        for key, value in (("client.id", cluster.client_id), ("socket.timeout.ms", cluster.socket_timeout_ms)):
+            if value is not None:
+                yield f"{side}.{key}: holds where topics are looked at and created; the connections that copy ignore it"
+    if settings.metrics.listen:
         yield f"metrics: nothing listens on {settings.metrics.listen} yet; `mirror status --json` has the figures"
 
 

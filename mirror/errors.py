@@ -30,7 +30,7 @@ from mirror.states import State
 
 
 class ExitCode(IntEnum):
-    """How the program ends (DESIGN: exit codes)."""
+    """How the program ends; 128 and a signal's number where one cut it short (README: exit codes)."""
 
     DONE = 0
     BUG = 1

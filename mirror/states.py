@@ -1,4 +1,4 @@
-"""The states of a mirrored partition, as `mirror status` prints them and the runbook lists them."""
+"""The states of a mirrored partition, as `mirror status` prints them and the README lists them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_cluster(source: Admin, source_cluster: Cluster, target: Admin) -> None:
 def test_topics_with_ids_leaders_and_replicas(source: Admin, source_cluster: Cluster, topic_name: str) -> None:
     made(source, topic_name, partitions=3)
     info = source.topics()[topic_name]
-    assert [one.index for one in info.partitions] == [0, 1, 2]
+    assert [one.partition for one in info.partitions] == [0, 1, 2]
     assert all(one.replicas == (one.leader,) for one in info.partitions)
     assert info.replication_factor == 1
     direct = AdminClient({"bootstrap.servers": source_cluster.bootstrap})

@@ -61,7 +61,7 @@ def test_defaults(load_text: Load) -> None:
     assert settings.topics.naming.target_of("orders") == "orders"
     assert (settings.spark.master, settings.spark.lanes, settings.spark.epoch_s) == ("local[*]", None, 60)
     assert (settings.limits.bytes_per_second, settings.limits.memory_mb) == (None, 256)
-    assert settings.metrics.listen == "127.0.0.1:9404"
+    assert settings.metrics.listen is None
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 -- made one line above
 
 
@@ -70,7 +70,9 @@ def test_settings_are_frozen(load_text: Load) -> None:
         load_text(SMALLEST).flow = "other"
 
 
-def test_quickstart_is_valid_and_shows_the_defaults(load_text: Load) -> None:
+def test_quickstart_is_valid_and_shows_the_defaults(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EU", "a:1")
+    monkeypatch.setenv("US", "b:2")
     shown = load(Path(__file__).parent.parent / "configs" / "quickstart.yaml")
     plain = load_text(SMALLEST)
     for section in ("sync", "limits", "metrics", "spark"):
@@ -367,3 +369,5 @@ def test_what_has_no_effect_yet_is_said(load_text: Load) -> None:
     assert list(unserved(plain)) == []
     asked = load_text(SMALLEST + 'groups: {}\nmetrics: {listen: "127.0.0.1:9404"}\n')
     assert [text.split(":")[0] for text in unserved(asked)] == ["groups", "metrics"]
+    looked_at_once = load_text(SMALLEST + "sync: {interval_s: 9}\n")
+    assert [text.split(":")[0] for text in unserved(looked_at_once)] == ["sync.interval_s"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
 import warnings
@@ -9,15 +10,23 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
+from helpers import settings_between
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import batch, crc32c, raw
+from rawbatches import batch, crc32c, legacy, raw
 
+from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
+from mirror.batch.header import CONTROL
+from mirror.embedded import Cluster as EmbeddedCluster
 from mirror.errors import MalformedBatch, MirrorError
+from mirror.offsets import journal
 from mirror.offsets.journal import OWNER, Entry, Journal, decode, encode, journal_topic
 from mirror.wire.cluster import Cluster, Endpoint
 from mirror.wire.protocol import PRODUCE
+from mirror.wire.queries import LATEST, list_offset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -33,7 +42,8 @@ def stored(data: bytes, base_offset: int) -> bytes:
 
 @given(ENTRIES, st.integers(0, 2**40))
 def test_what_is_appended_is_read_back_at_its_offset(entries: list[tuple[bytes, bytes]], base: int) -> None:
-    found, following = decode(memoryview(stored(encode(entries), base)))
+    found, following, skipped = decode(memoryview(stored(encode(entries), base)))
+    assert not skipped
     assert found == [Entry(base + index, key, value) for index, (key, value) in enumerate(entries)]
     assert following == base + len(entries)
 
@@ -66,56 +76,151 @@ def test_another_client_reads_it() -> None:
 def test_several_batches_and_a_partial_one() -> None:
     first, second, third = (stored(encode([(b"k%d" % n, b"v")] * 2), offset) for n, offset in enumerate((10, 20, 30)))
     for length in range(len(third)):
-        entries, following = decode(memoryview(first + second + third[:length]))
+        entries, following, skipped = decode(memoryview(first + second + third[:length]))
+        assert not skipped
         assert [entry.offset for entry in entries] == [10, 11, 20, 21]
         assert following == 22
 
 
 def test_nothing_there() -> None:
-    assert decode(memoryview(b"")) == ([], 0)
+    assert decode(memoryview(b"")) == ([], 0, [])
 
 
 def test_a_record_without_key_and_one_without_value() -> None:
     """A tombstone of the cleaner's, and a record that is not ours."""
     data = bytes([16, 0, 0, 0, 1, 4]) + b"vv" + bytes([0])  # length 8: no key (-1), value "vv"
     data += bytes([16, 0, 0, 2, 4]) + b"kk" + bytes([1, 0])  # key "kk", no value (-1)
-    entries, following = decode(memoryview(batch(5, count=2, payload=data)))
+    entries, following, _ = decode(memoryview(batch(5, count=2, payload=data)))
     assert entries == [Entry(5, b"", b"vv"), Entry(6, b"kk", None)]
     assert following == 7
 
 
 def test_holes_after_cleaning_keep_the_offsets() -> None:
     data = bytes([16, 0, 0, 18, 4]) + b"kk" + bytes([1, 0])  # offset delta 9
-    entries, following = decode(memoryview(batch(100, count=1, delta=20, payload=data)))
+    entries, following, _ = decode(memoryview(batch(100, count=1, delta=20, payload=data)))
     assert entries == [Entry(109, b"kk", None)]
     assert following == 121, "the batch's last offset counts, not the record's"
 
 
-@pytest.mark.parametrize("position", range(16, 90))
-def test_a_flipped_byte_is_malformed(position: int) -> None:
+def around(foreign: bytes) -> memoryview:
+    """A foreign batch at offset 10 among our own."""
+    ours = encode([(b"k", b"v")])
+    return memoryview(stored(ours, 9) + stored(foreign, 10) + stored(ours, 1000))
+
+
+@pytest.mark.parametrize("position", [*range(16, 23), *range(27, 90)])
+def test_a_flipped_byte_is_not_read(position: int) -> None:
     data = bytearray(encode([(b"a key of some length", b"a value")]))
     data[position] ^= 0xFF
-    with pytest.raises(MalformedBatch):
-        decode(memoryview(bytes(data)))
+    entries, following, skipped = decode(around(bytes(data)))
+    assert [entry.offset for entry in entries] == [9, 1000]
+    assert following == 1001
+    assert [one.offset for one in skipped] == [10]
+
+
+def test_what_cannot_be_cut_into_batches_is_malformed() -> None:
+    for foreign in (batch(length=3), batch(count=1, delta=-5), batch(count=2000)):
+        with pytest.raises(MalformedBatch):
+            decode(around(foreign))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "reason"),
+    [
+        (batch(attributes=3), "compressed with lz4"),
+        (batch(attributes=7), "compressed with 7"),
+        (batch(attributes=CONTROL, payload=encode([(b"k", b"v")])[61:]), "a transaction's marker"),
+        (batch(attributes=4, payload=encode([(b"k", b"v")])[61:]), "compressed with zstd"),
+        (batch(payload=b"no record"), ""),
+        (batch(crc=1, payload=encode([(b"k", b"v")])[61:]), "Checksum mismatch"),
+        (legacy(0, 0), "magic"),
+        (legacy(0, 1), "magic"),
+    ],
+)
+def test_a_foreign_batch_is_skipped(foreign: bytes, reason: str) -> None:
+    entries, following, skipped = decode(around(foreign))
+    assert [entry.offset for entry in entries] == [9, 1000]
+    assert following == 1001
+    ((offset, told),) = skipped
+    assert offset == 10
+    assert told.startswith("not a batch of the journal: ")
+    assert reason in told
+    assert decode(memoryview(stored(foreign, 10)))[1] == 11, "reading goes on after it"
 
 
 @given(st.binary(max_size=80), st.integers(-1, 5), st.integers(0, 127))
-def test_garbage_under_a_right_crc_is_malformed_or_read(payload: bytes, count: int, attributes: int) -> None:
+def test_garbage_under_a_right_crc_is_skipped_or_read(payload: bytes, count: int, attributes: int) -> None:
     """What a broker vouches for need not be a batch of ours."""
     data = batch(0, count=count, delta=max(count, 1) - 1, payload=payload, attributes=attributes)
-    try:
-        entries, following = decode(memoryview(data))
-    except MalformedBatch:
-        return
-    assert len(entries) == max(count, 0)
-    assert following >= 1
+    entries, following, skipped = decode(memoryview(data))
+    assert len(entries) == (0 if skipped else max(count, 0))
+    assert following == max(count, 1)
 
 
 @pytest.mark.parametrize("timestamp", [2**62, -(2**62), 2**50])
-def test_a_time_beyond_the_calendar_is_malformed(timestamp: int) -> None:
+def test_a_time_beyond_the_calendar_is_skipped(timestamp: int) -> None:
     data = bytes([16, 0, 0, 0, 4]) + b"kk" + bytes([1, 0])
-    with pytest.raises(MalformedBatch):
-        decode(memoryview(batch(0, payload=data, base_timestamp=timestamp, max_timestamp=2**63 - 1)))
+    foreign = batch(0, payload=data, base_timestamp=timestamp, max_timestamp=2**63 - 1)
+    assert [one.offset for one in decode(around(foreign))[2]] == [10]
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
+    """The warnings of the journal."""
+    found: list[tuple[str, int, str]] = []
+
+    class Recorder:
+        def warning(self, event: str, *, topic: str, offset: int, reason: str) -> None:
+            assert topic
+            found.append((event, offset, reason))
+
+    monkeypatch.setattr(journal, "_log", Recorder())
+    return found
+
+
+@pytest.mark.brokers
+def test_foreign_records_hide_nothing(
+    target_cluster: EmbeddedCluster, topic_name: str, warned: list[tuple[str, int, str]]
+) -> None:
+    flow = topic_name[-20:].strip("-")
+    bootstrap = target_cluster.bootstrap
+    ensure_flow_topic(Admin(settings_between(bootstrap, bootstrap, ["x"], flow).target), flow)
+
+    def foreign(**configs: str) -> Producer:
+        return Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, **configs})
+
+    def produce(producer: Producer) -> None:
+        producer.produce(journal_topic(flow), b"x" * 2000, key=b"foreign")
+        assert not producer.flush(30)
+
+    async def run() -> None:
+        async with Cluster(Endpoint("us", (("127.0.0.1", target_cluster.nodes[0].port),))) as target:
+            ours = Journal(target, flow)
+            assert await ours.append([(OWNER, b"first")]) == 0
+            await asyncio.to_thread(produce, foreign(**{"compression.type": "lz4"}))
+            assert await ours.append([(b"topic/t", b"known"), (OWNER, b"second")]) == 2
+            assert await ours.latest() == {OWNER: b"second", b"topic/t": b"known"}
+            entries, following = await ours.read(1)
+            assert ([entry.offset for entry in entries], following) == ([2, 3], 4)
+            reason = "not a batch of the journal: compressed with lz4"
+            assert warned == [("journal_batch_unread", 1, reason)] * 2
+
+            await asyncio.to_thread(transactional.init_transactions, 30)
+            transactional.begin_transaction()
+            await asyncio.to_thread(produce, transactional)
+            assert await ours.append([(OWNER, b"third")]) == 5
+            assert (await ours.latest())[OWNER] == b"third", "an open transaction hid it"
+            await asyncio.to_thread(transactional.abort_transaction, 30)
+            async with asyncio.timeout(20):  # the coordinator answers before its marker is in the log
+                while await list_offset(target, ours.partition, LATEST) < 7:
+                    await asyncio.sleep(0.02)
+            warned.clear()
+            entries, following = await ours.read(5)
+            assert ([entry.offset for entry in entries], following) == ([5], 7)
+            assert warned == [("journal_batch_unread", 6, "not a batch of the journal: a transaction's marker")]
+
+    transactional = foreign(**{"transactional.id": flow})
+    asyncio.run(run())
 
 
 def test_the_topic_bears_the_flow_s_name() -> None:

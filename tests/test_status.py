@@ -143,7 +143,7 @@ def test_every_figure_of_a_partition() -> None:
         state=State.MIRRORING, lag_records=1234, lag_ms=2300, verdicts={"RESTAMP/own_producer": 7, "PASS/clean": 9}
     )
     wide = text_of(told(journal(one)), 120).splitlines()
-    heads = ["partition", "state", "position", "lag", "behind", "records", "size", "verdicts", "age"]
+    heads = ["partition", "state", "position", "lag", "latency", "records", "size", "verdicts", "age"]
     assert next(line for line in wide if "position" in line).split() == heads
     row = next(line for line in wide if line.startswith("orders-0"))
     for part in ("MIRRORING", "1,000", "1,234", "2.3 s", "54.3 kB", "PASS/clean 9, RESTAMP/own_producer 7", "500 ms"):
@@ -163,8 +163,9 @@ def test_stops_are_named_with_what_to_do() -> None:
         journal(figures(0), figures(1, state=State.REFUSED, next_offset=77, detail="too large. Raise the limit"))
     )
     assert "REFUSED orders-1 at offset 77: too large. Raise the limit" in text_of(found)
-    assert "2 partitions: 1 CAUGHT_UP, 1 REFUSED; 2,000 records in 20 batches, 109 kB; lag 0 records" in text_of(
-        found, 120
+    assert (
+        "2 partitions: 1 CAUGHT_UP, 1 REFUSED; lag 0 records; copied by this run: 2,000 records in 20 batches, 109 kB"
+        in text_of(found, 120)
     )
     out = io.StringIO()
     Console(file=out, width=120, force_terminal=True, color_system="standard").print(rendered(found, 120))

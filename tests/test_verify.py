@@ -16,12 +16,12 @@ from helpers import make_topic, mirror_once, produce, settings_between
 from rawbatches import batch, legacy
 from rich.console import Console
 
-from mirror.batch.header import APPEND_TIME, CONTROL, parse_header
+from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
 from mirror.commands.verify import rendered, verify, verify_flow
 from mirror.embedded import Cluster
 from mirror.errors import BrokerError, ConfigError, ExitCode, PreflightError
 from mirror.states import State
-from mirror.verify import flow
+from mirror.verify import flow, reader
 from mirror.verify.compare import KEPT, Bounds, compare
 from mirror.verify.flow import bounds_of
 from mirror.verify.reader import Reader
@@ -42,6 +42,10 @@ def end_of(data: bytes) -> int:
     return base + (int.from_bytes(data[23:27]) if magic == 2 else 0)
 
 
+def end_after(batches: Sequence[bytes]) -> int:
+    return max((end_of(one) + 1 for one in batches), default=0)
+
+
 def log_of(batches: Sequence[bytes], begin: int = 0, end: int = FAR, *, starts: int = 0, at_a_time: int = 2) -> Reader:
     """A reader of a log that gives out a few batches at a time, and begins at `starts` when asked."""
 
@@ -60,7 +64,8 @@ def log_of(batches: Sequence[bytes], begin: int = 0, end: int = FAR, *, starts: 
 def compared(source: Sequence[bytes], target: Sequence[bytes], **more: Any) -> PartitionReport:
     async def run() -> PartitionReport:
         bounds = more.pop("bounds", Bounds(0, FAR, 0, FAR, FAR))
-        left, right = log_of(source, end=bounds.end, **more), log_of(target, end=bounds.target_end)
+        left = log_of(source, end=min(bounds.end, end_after(source)), **more)
+        right = log_of(target, end=min(bounds.target_end, end_after(target)))
         return await compare(PAIR, bounds, left, right)
 
     return asyncio.run(run())
@@ -70,6 +75,14 @@ def kinds(report: PartitionReport) -> list[tuple[int, Kind]]:
     return [(one.offset, one.kind) for one in report.differences]
 
 
+def printed(report: PartitionReport, width: int = 200) -> str:
+    out = io.StringIO()
+    whole = VerifyReport(flow="eu-to-us", source="eu", target="us", partitions=(report,), misfits=(), seconds=1.25)
+    Console(file=out, width=width).print(rendered(whole))
+    return out.getvalue()
+
+
+OWN_CLOCK = "append time: the target's own timestamps, not compared"
 THREE = [batch(0, count=10), batch(10, count=5, payload=b"second", attributes=4), batch(15, count=1, payload=b"third")]
 
 
@@ -84,9 +97,10 @@ def test_equal_logs() -> None:
 
 def test_what_the_mirror_may_change_is_no_difference() -> None:
     changed: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 3, "leader_epoch": 9}
-    transactional = batch(0, count=10, attributes=0x10 | 0x40)
+    transactional = batch(0, count=10, attributes=TRANSACTIONAL | DELETE_HORIZON)
     report = compared([transactional], [batch(0, count=10, **changed)])
-    assert (report.different, report.identical) == (0, 1)
+    assert (report.different, report.identical, report.notes) == (0, 1, ())
+    assert report.source_digest == report.target_digest
 
 
 @pytest.mark.parametrize(
@@ -97,6 +111,10 @@ def test_what_the_mirror_may_change_is_no_difference() -> None:
         ({"base_timestamp": 1}, Kind.BASE_TIMESTAMP, "1 on the target"),
         ({"max_timestamp": 1}, Kind.MAX_TIMESTAMP, "1 on the target"),
         ({"attributes": 2}, Kind.CODEC, "none on the source, snappy on the target"),
+        ({"attributes": APPEND_TIME}, Kind.ATTRIBUTES, "no flag on the source, append time on the target"),
+        ({"attributes": CONTROL}, Kind.ATTRIBUTES, "no flag on the source, control on the target"),
+        ({"attributes": TRANSACTIONAL}, Kind.ATTRIBUTES, "transactional on the target"),
+        ({"attributes": DELETE_HORIZON}, Kind.ATTRIBUTES, "delete horizon on the target"),
         ({"count": 9, "delta": 9}, Kind.COUNT, "10 on the source, 9 on the target"),
         ({"crc": 1}, Kind.STORED_CRC, "does not hold on the target"),
     ],
@@ -111,10 +129,38 @@ def test_one_changed_field_is_named(changed: dict[str, Any], kind: Kind, told: s
     assert report.offsets_equal == (kind is not Kind.COUNT)
 
 
-def test_a_target_with_append_time_has_its_own_max_timestamp() -> None:
-    theirs: dict[str, Any] = {"attributes": APPEND_TIME, "max_timestamp": 5}
-    assert compared([batch(0)], [batch(0, **theirs)]).different == 0
-    assert kinds(compared([batch(0, **theirs)], [batch(0)])) == [(0, Kind.MAX_TIMESTAMP)]
+def test_append_time_on_one_side_only() -> None:
+    """Readers see the max timestamp as that of each record, or not."""
+    stamped = batch(0, attributes=APPEND_TIME, max_timestamp=5)
+    report = compared([batch(0)], [stamped])
+    assert kinds(report) == [(0, Kind.ATTRIBUTES)], "the target's own clock is one difference, not two"
+    assert report.source_digest != report.target_digest
+    assert kinds(compared([stamped], [batch(0)])) == [(0, Kind.ATTRIBUTES), (0, Kind.MAX_TIMESTAMP)]
+    assert kinds(compared([stamped], [batch(0, max_timestamp=5)])) == [(0, Kind.ATTRIBUTES)]
+
+
+@pytest.mark.parametrize("attributes", [CONTROL, CONTROL | TRANSACTIONAL])
+def test_a_control_bit_that_went(attributes: int) -> None:
+    (one,) = compared([batch(0, attributes=attributes)], [batch(0, attributes=attributes & ~CONTROL)]).differences
+    assert one.kind is Kind.ATTRIBUTES
+    assert "control" in one.source
+    assert "control" not in one.target
+
+
+def test_append_time_on_both_sides_is_told() -> None:
+    ours = [batch(offset, attributes=APPEND_TIME, max_timestamp=5) for offset in range(3)]
+    theirs = [batch(offset, attributes=APPEND_TIME, max_timestamp=6) for offset in range(3)]
+    report = compared([*ours, batch(3)], [*theirs, batch(3)])
+    assert (report.different, report.identical, report.own_timestamps) == (0, 1, 3)
+    assert report.notes == (OWN_CLOCK,)
+    assert printed(report).count(OWN_CLOCK) == 1
+    assert "but times" in printed(report)
+    assert "eu and us are equal, but for timestamps that the target set itself (4 batches" in printed(report)
+    assert "all" not in printed(report).split()
+
+    changed = compared(ours[:1], [batch(0, attributes=APPEND_TIME, max_timestamp=6, base_timestamp=1)])
+    assert kinds(changed) == [(0, Kind.BASE_TIMESTAMP)]
+    assert (changed.own_timestamps, changed.notes) == (0, (OWN_CLOCK,))
 
 
 def test_a_bad_crc_on_both_sides_is_two_differences() -> None:
@@ -169,10 +215,39 @@ def test_other_batching_with_records_lost() -> None:
     assert not report.offsets_equal
 
 
-def test_old_formats_are_compared_as_far_as_their_header_goes() -> None:
-    report = compared([legacy(0, 1), legacy(1, 1), batch(2)], [batch(0), batch(1), batch(2)])
-    assert kinds(report)[0] == (0, Kind.MAGIC)
-    assert report.identical == 1
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats(magic: int) -> None:
+    ours = [legacy(0, magic), legacy(1, magic, b"x" * 200), batch(2)]
+    report = compared(ours, ours)
+    assert (report.different, report.identical) == (0, 3)
+    assert report.source_digest == report.target_digest
+    assert kinds(compared(ours, [batch(0), batch(1), batch(2)])) == [(0, Kind.MAGIC), (1, Kind.MAGIC)]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("value", [b"walue", b"value and more", b""])
+def test_an_old_message_with_another_value(magic: int, value: bytes) -> None:
+    """Shorter than a header of magic 2, where the records section would be empty."""
+    report = compared([legacy(0, magic)], [legacy(0, magic, value)])
+    (one,) = report.differences
+    assert (one.offset, one.kind, report.identical) == (0, Kind.RECORDS, 0)
+    assert f"{len(legacy(0, magic)) - 12} bytes with CRC" in one.source
+    assert one.source != one.target
+    assert report.source_digest != report.target_digest
+
+
+@pytest.mark.parametrize("position", [12, 15, *range(17, 39)])
+def test_any_changed_byte_of_an_old_message(position: int) -> None:
+    changed = bytearray(legacy(0, 1))
+    changed[position] ^= 1
+    found = kinds(compared([legacy(0, 1)], [bytes(changed)]))
+    assert found == [(0, Kind.CODEC)] * (position == 17) + [(0, Kind.RECORDS)]
+
+
+def test_the_codec_of_an_old_message() -> None:
+    zipped = bytearray(legacy(0, 1))
+    zipped[17] = 1
+    assert compared([bytes(zipped)], [bytes(zipped)]).codecs == ("gzip",)
 
 
 def test_a_log_that_cannot_be_read_on() -> None:
@@ -182,6 +257,76 @@ def test_a_log_that_cannot_be_read_on() -> None:
     assert "batch length 3" in report.differences[0].source
     assert (report.identical, report.offsets_equal) == (1, False)
     assert kinds(compared(THREE, [THREE[0], broken])) == [(10, Kind.UNREADABLE)]
+
+
+@pytest.mark.parametrize("on_target", [False, True])
+@pytest.mark.parametrize("whole", [0, 2])
+def test_a_log_that_gives_nothing_before_its_end(whole: int, on_target: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EMPTY_PAUSE", 0.0)
+
+    async def run() -> PartitionReport:
+        sides = [log_of(THREE, end=16), log_of(THREE[:whole], end=16)]
+        return await compare(PAIR, Bounds(0, 16, 0, 16, 16), *(sides if on_target else reversed(sides)))
+
+    report = asyncio.run(run())
+    offset = (0, 10, 15)[whole]
+    told = f"the broker returned nothing at offset {offset} below the log's end 16"
+    side = "target" if on_target else "source"
+    assert [str(one) for one in report.differences] == [
+        f"orders-0 at offset {offset}: unreadable: {told} on the {side}"
+    ]
+    assert (report.identical, report.offsets_equal) == (whole, False)
+
+
+def test_both_logs_give_nothing_before_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EMPTY_PAUSE", 0.0)
+
+    async def run() -> PartitionReport:
+        return await compare(PAIR, Bounds(0, 16, 0, 16, 16), log_of(THREE[:1], end=16), log_of(THREE[:1], end=16))
+
+    report = asyncio.run(run())
+    assert kinds(report) == [(10, Kind.UNREADABLE)] * 2
+    assert report.batches == report.identical == 1
+
+
+def test_what_cannot_be_read_is_not_counted_as_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EMPTY_PAUSE", 0.0)
+    seen: list[int] = []
+
+    async def fetch(offset: int) -> memoryview:
+        return memoryview(b"" if offset else THREE[0])
+
+    async def log_start() -> int:
+        return 0
+
+    async def run() -> str:
+        one = Reader(fetch, 0, 16, log_start, seen.append)
+        await one.advance()
+        await one.advance()
+        return one.damage
+
+    assert asyncio.run(run())
+    assert sum(seen) == 10
+
+
+def test_a_leader_just_elected_gives_nothing_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "EMPTY_PAUSE", 0.0)
+    asked: list[int] = []
+
+    async def fetch(offset: int) -> memoryview:
+        asked.append(offset)
+        empty = asked.count(offset) < reader.EMPTY_ANSWERS
+        return memoryview(b"" if empty else next(one for one in THREE if end_of(one) >= offset))
+
+    async def log_start() -> int:
+        return 0
+
+    async def run() -> PartitionReport:
+        return await compare(PAIR, Bounds(0, 16, 0, 16, 16), Reader(fetch, 0, 16, log_start), log_of(THREE, end=16))
+
+    report = asyncio.run(run())
+    assert (report.different, report.identical) == (0, 3)
+    assert len(asked) == 3 * reader.EMPTY_ANSWERS
 
 
 def test_differences_are_counted_beyond_those_kept() -> None:
@@ -401,7 +546,27 @@ def test_another_number_of_partitions(source_cluster: Cluster, target_cluster: C
 def test_a_target_that_stamps_records_itself(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
     between = Between(source_cluster, target_cluster, topic_name, message_timestamp_type="LogAppendTime")
     between.mirror()
-    assert between.verify().equal
+    report = between.verify()
+    assert {one.kind for one in report.differences} == {Kind.ATTRIBUTES}, "readers see other times than at the source"
+    assert str(report.differences[0]).endswith("no flag on the source, append time on the target")
+    assert (report.different, report.topics[0].identical) == (4, 0)
+
+
+@pytest.mark.brokers
+def test_brokers_that_both_stamp_records(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
+    produce(source_cluster.bootstrap, topic_name, VALUES, codec="zstd")
+    mirror_once(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name])
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name])
+    report = verify_flow(settings)
+    (topic,) = report.topics
+    assert (report.equal, topic.batches, topic.identical, topic.own_timestamps) == (True, 4, 0, 4)
+    assert report.partitions[0].notes == (OWN_CLOCK,)
+    assert verify(settings, (), as_json=False) is ExitCode.DONE
+    assert "eu and us are equal, but for timestamps that the target set itself" in capsys.readouterr().out
 
 
 def delete_before(cluster: Cluster, topic: str, offset: int) -> None:
@@ -482,10 +647,7 @@ def test_what_is_printed(
 def test_the_table_fits_the_terminal(width: int) -> None:
     sides = [batch(offset, count=1 + offset % 2, delta=1) for offset in range(0, 2 * KEPT + 20, 2)]
     report = compared(sides, [batch(offset, count=2) for offset in range(0, 2 * KEPT + 20, 2)])
-    whole = VerifyReport(flow="eu-to-us", source="eu", target="us", partitions=(report,), misfits=(), seconds=1.25)
-    out = io.StringIO()
-    Console(file=out, width=width).print(rendered(whole))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    lines = [line.rstrip() for line in printed(report, width).splitlines()]
     assert max(map(len, lines)) <= width
     heads = ("topic", "parts", "codec", "records", "batches", "identical", "size", "offsets", "lag")
     assert lines[0].split() == list(heads), "a heading was broken or cut"

@@ -53,7 +53,7 @@ Key = TypeVar("Key")
 class PartitionInfo:
     """One partition; `leader` is -1 while there is none."""
 
-    index: int
+    partition: int
     leader: int
     replicas: tuple[int, ...]
 
@@ -241,7 +241,7 @@ def _topic_info(found: Any) -> TopicInfo:
     number = (most % 2**64) << 64 | least % 2**64  # the bindings hand out signed halves
     partitions = (
         PartitionInfo(
-            index=partition.id,
+            partition=partition.id,
             leader=-1 if partition.leader is None else partition.leader.id,
             replicas=tuple(node.id for node in partition.replicas),
         )
@@ -250,7 +250,7 @@ def _topic_info(found: Any) -> TopicInfo:
     return TopicInfo(
         name=found.name,
         topic_id=uuid.UUID(int=number) if number else None,
-        partitions=tuple(sorted(partitions, key=lambda partition: partition.index)),
+        partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
     )
 
 

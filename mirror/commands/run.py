@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Self
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from mirror import java
 from mirror.config import Settings
-from mirror.errors import ExitCode
 from mirror.observe import logs
 from mirror.observe.figures import Figures, Totals
 from mirror.wire.cluster import TopicPartition
@@ -22,14 +24,21 @@ from mirror.wire.cluster import TopicPartition
 LINE_SECONDS = 10.0
 
 
-def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> ExitCode:
-    """Run the flow to its end; the exit code. Raises MirrorError."""
+def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
+    """Run the flow to its end; the exit code. Raises MirrorError.
+
+    What this machine lacks is found before anything is created on a cluster.
+    """
+    signal.signal(signal.SIGTERM, _ended)  # until the supervisor listens itself
+    java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.spark.prepare import prepare  # noqa: PLC0415
-    from mirror.spark.session import close_context, open_context  # noqa: PLC0415
+    from mirror.spark.session import close_context, local_master, open_context  # noqa: PLC0415
     from mirror.spark.supervisor import Supervisor  # noqa: PLC0415
 
     log = logs.get("mirror.run")
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
+        local_master(settings.spark.master, 1)
     flow = prepare(settings, once=once, until_caught_up=until_caught_up)
     log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), lanes=flow.lanes)
     context = open_context(settings.spark, flow.name, flow.lanes)
@@ -54,9 +63,13 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> ExitCo
     )
     if outcome.contended:
         log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="CONTENDED")
-    if outcome.unreachable:
-        log.error("flow_waits_in_vain", flow=flow.name, reason=outcome.unreachable)
+    if outcome.incomplete:
+        log.error("flow_incomplete", flow=flow.name, missing=outcome.incomplete)
     return outcome.exit_code
+
+
+def _ended(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class _Watch(AbstractContextManager["_Watch"]):

@@ -247,7 +247,7 @@ def rendered(found: Status, width: int) -> Group:
         ("state", "no_wrap"),
         ("position", "right"),
         ("lag", "right"),
-        ("behind", "right"),
+        ("latency", "right"),
         ("records", "right"),
         ("size", "right"),
         *(["verdicts"] if wide else []),
@@ -291,14 +291,17 @@ def _heading(found: Status) -> Text:
 
 def _totals(found: Status) -> Text:
     totals = Totals.of(found.figures)
+    running = found.pulse is Pulse.RUNNING
+    run = "this run" if running else "the last run"
     states = (Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(totals.states.items()))
     return Text.assemble(
-        "" if found.pulse is Pulse.RUNNING else "last known: ",
+        "" if running else "last known: ",
         f"{count(totals.partitions, 'partition')}: ",
         Text(", ").join(states),
-        f"; {count(totals.records, 'record')} in {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}",
         f"; lag {count(totals.lag_records, 'record')}",
-        f", {duration(totals.lag_ms)}" if totals.lag_ms else "",
+        f", latency {duration(totals.lag_ms)}" if totals.lag_ms else "",
+        f"; copied by {run}: {count(totals.records, 'record')} in",
+        f" {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}",
         f"; {_verdicts(totals.verdicts)}" if totals.verdicts else "",
     )
 

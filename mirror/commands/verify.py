@@ -172,7 +172,10 @@ def _share(topic: TopicReport) -> Text:
         return Text("-", "dim")
     if topic.identical == topic.batches:
         return Text("all", "green")
-    percent = 100 * topic.identical / topic.batches
+    same = topic.identical + topic.own_timestamps
+    if same == topic.batches:
+        return Text("but times", "yellow")
+    percent = 100 * same / topic.batches
     return Text(f"{min(percent, 99.9):.1f} %", "red")  # never rounded up to what it is not
 
 
@@ -204,6 +207,8 @@ def _verdict(report: VerifyReport) -> Text:
         verdict.append(f"nothing to compare between {sides}", "bold yellow")
     elif report.equal:
         verdict.append(f"{sides} are equal", "bold green")
+        if any(one.own_timestamps for one in report.partitions):
+            verdict.append(", but for timestamps that the target set itself", "yellow")
     else:
         verdict.append(f"{sides} differ: {count(report.different, 'difference')}", "bold red")
     verdict.append(f" ({count(batches, 'batch', 'batches')}, {amount} compared in {report.seconds:.1f} s)")

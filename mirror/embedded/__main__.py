@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from mirror.embedded import jars
-from mirror.errors import EmbeddedError
+from mirror.errors import MirrorError
 
 try:
     found = jars.fetch()
-except EmbeddedError as error:
+except MirrorError as error:
     sys.exit(str(error))
 print(f"{len(found)} jars of Kafka {jars.KAFKA_VERSION} are in {found[0].parent}")

@@ -23,6 +23,8 @@ from mirror.embedded.node import GRACE_S, Config
 from mirror.embedded.process import Identity, stop_all
 from mirror.errors import EmbeddedError
 
+#: Stands for every cluster, so none may be called so.
+ALL: Final = "all"
 NAME_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
 
 
@@ -57,8 +59,10 @@ class Standing:
 
 def up(name: str, nodes: int = 1, config: Config | None = None) -> Standing:
     """Starts a cluster that stays until `down(name)`. Raises EmbeddedError, also when the name is in use."""
-    if not NAME_PATTERN.fullmatch(name):
-        raise EmbeddedError(f"{name!r} is no name for a cluster: use a-z, 0-9, '.', '_' and '-', at most 41 characters")
+    if not NAME_PATTERN.fullmatch(name) or name == ALL:
+        raise EmbeddedError(
+            f"{name!r} is no name for a cluster: use a-z, 0-9, '.', '_' and '-', at most 41 characters, and not {ALL!r}"
+        )
     with _registry() as folder:
         record = folder / f"{name}.json"
         if record.exists():
@@ -75,15 +79,23 @@ def up(name: str, nodes: int = 1, config: Config | None = None) -> Standing:
         return _read(record)
 
 
-def down(name: str = "all") -> tuple[str, ...]:
-    """Stops one cluster, or all, and removes its folder; returns the names. Raises EmbeddedError if there is none."""
+def down(name: str) -> tuple[str, ...]:
+    """Stops one cluster, or `all`, and removes its folder; returns the names. Raises EmbeddedError if there is none."""
     with _registry() as folder:
-        records = [record for record in sorted(folder.glob("*.json")) if name in ("all", record.stem)]
-        if not records and name != "all":
+        records = [record for record in sorted(folder.glob("*.json")) if name in (ALL, record.stem)]
+        if not records and name != ALL:
             raise EmbeddedError(f"no cluster {name}: `mirror embedded list` shows those that are there")
         for record in records:
             _take_down(record)
         return tuple(record.stem for record in records)
+
+
+def named(name: str) -> Standing:
+    """The cluster of that name. Raises EmbeddedError if there is none, or none of its nodes runs."""
+    for one in standing():
+        if one.name == name and one.alive:
+            return one
+    raise EmbeddedError(f"no cluster {name} is up: `mirror embedded list` shows those that are there")
 
 
 def standing() -> tuple[Standing, ...]:

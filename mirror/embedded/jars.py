@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,27 +20,18 @@ from pathlib import Path
 from typing import Final
 
 from mirror.errors import EmbeddedError
+from mirror.java import find
 
 KAFKA_VERSION: Final = "4.3.0"
 RESOURCES: Final = Path(__file__).parent
 SUMS: Final = RESOURCES / f"kafka_2.13-{KAFKA_VERSION}.sha256"
+#: The Java that runs the jars. Raises ConfigError.
+java: Final = find
 
 
 def cache_folder() -> Path:
     """`mirror` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirror"
-
-
-def java() -> str:
-    """The Java to run, that of JAVA_HOME first, as Spark chooses it. Raises EmbeddedError."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if found is None:
-        raise EmbeddedError(
-            f"no java {f'in JAVA_HOME ({home})' if home else 'on the PATH'}: install Java 17 or newer "
-            "(Debian: apt-get install openjdk-17-jre-headless)"
-        )
-    return found
 
 
 def classpath() -> str:

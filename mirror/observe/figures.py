@@ -21,8 +21,9 @@ class Figures:
     """One partition, now.
 
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
-    last seen. `lag_ms`: age of the oldest record not copied yet, None if unknown. `records`, `batches`, `bytes` and
-    `verdicts` (keyed `VERDICT/reason`) count since this instance started. `at_ms`: wall clock of the report, Unix ms.
+    last seen. `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's timestamp
+    to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes` and `verdicts` (keyed `VERDICT/reason`)
+    count since this instance started. `at_ms`: wall clock of the report, Unix ms.
     """
 
     flow: str

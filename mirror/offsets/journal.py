@@ -8,7 +8,8 @@ worth knowing later.
     state/<topic>/<partition>  live figures, every second
 
 Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so
-they go without a producer id; a repeated state is the same state. Encoding and decoding are kio's.
+they go without a producer id; a repeated state is the same state. Encoding and decoding are kio's. Anybody may write
+to a topic: a batch that is not the journal's is skipped with a warning, since it must not keep a mirror from starting.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from kio.records.writers import write_new_batch
 from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from mirror.batch.header import split
-from mirror.errors import MalformedBatch
+from mirror.batch.header import CODECS, CONTROL, RawBatch, split
+from mirror.observe.logs import get
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.produce import Ack, produce_request, read_produce
 from mirror.wire.protocol import PRODUCE
-from mirror.wire.queries import EARLIEST, LATEST, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset
 
 OWNER = b"owner"
 ENDED = b"ended"
 _READ_BYTES = 4 * 1024 * 1024
+_log = get(__name__)
 
 
 def journal_topic(flow: str) -> str:
@@ -49,6 +51,13 @@ class Entry(NamedTuple):
     offset: int
     key: bytes
     value: bytes | None
+
+
+class Skipped(NamedTuple):
+    """A batch that is not the journal's, by its base offset."""
+
+    offset: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -85,15 +94,25 @@ class Journal:
         return ack.base_offset
 
     async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:
-        """Every entry from `offset` (the start where None) to the end of now, and the offset to go on from."""
+        """Every entry from `offset` (the start where None) to the end of now, and the offset to go on from.
+
+        Batches that are not the journal's are skipped with a warning; nobody's open transaction hides what follows it.
+        Raises MalformedBatch for what is no record set, and as `Cluster.call_leader` does.
+        """
         at = await list_offset(self.cluster, self.partition, EARLIEST) if offset is None else offset
         end = await list_offset(self.cluster, self.partition, LATEST)
         found: list[Entry] = []
         while at < end:
-            fetched = await fetch_at(self.cluster, self.partition, at, max_bytes=_READ_BYTES)
-            entries, following = decode(fetched.records)
+            fetched = await fetch_at(
+                self.cluster, self.partition, at, max_bytes=_READ_BYTES, isolation=READ_UNCOMMITTED
+            )
+            if not fetched.records:
+                break  # not committed yet, by a leader just elected: to be read the next time
+            entries, following, skipped = decode(fetched.records)
+            for one in skipped:
+                _log.warning("journal_batch_unread", topic=self.partition.topic, offset=one.offset, reason=one.reason)
             found += (entry for entry in entries if entry.offset >= at)
-            at = max(following, at + 1) if fetched.records else end
+            at = max(following, at + 1)
         return found, at
 
     async def latest(self) -> dict[bytes, bytes]:
@@ -120,15 +139,30 @@ def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     return sink.getvalue()
 
 
-def decode(records: memoryview) -> tuple[list[Entry], int]:
-    """The entries of a record set, and the offset after it. Raises MalformedBatch."""
+def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:
+    """The entries of a record set, the offset after it, and the batches that are not the journal's.
+
+    Raises MalformedBatch where the record set cannot be cut into batches.
+    """
     entries: list[Entry] = []
+    skipped: list[Skipped] = []
     following = 0
     for raw in split(records):
+        base_offset = raw.header.base_offset
         try:
-            batch, _ = read_batch(bytes(raw.data), 0)
+            entries += _entries(raw)
         except (SerialError, ValueError) as problem:
-            raise MalformedBatch(f"not a batch of the journal: {problem}", 0, raw.header.base_offset) from problem
-        entries += (Entry(record.offset, record.key or b"", record.value) for record in batch.records)
-        following = raw.header.next_offset
-    return entries, following
+            skipped.append(Skipped(base_offset, f"not a batch of the journal: {problem}"))
+        following = max(raw.header.next_offset, base_offset + 1)  # magic 0 and 1 have no last offset
+    return entries, following, skipped
+
+
+def _entries(raw: RawBatch) -> list[Entry]:
+    """Raises SerialError or ValueError for a batch that `encode` did not make."""
+    header = raw.header
+    if header.attributes & CONTROL:
+        raise ValueError("a transaction's marker")
+    if header.codec:  # kio would take the compressed bytes for records
+        raise ValueError(f"compressed with {CODECS[header.codec] if header.codec < len(CODECS) else header.codec}")
+    batch, _ = read_batch(bytes(raw.data), 0)
+    return [Entry(record.offset, record.key or b"", record.value) for record in batch.records]

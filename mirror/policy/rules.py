@@ -70,10 +70,10 @@ class Rules:
             raise ValueError(f"compression.type={compression} is not known to this version of mirror")
         return cls(
             offsets=offsets,
-            target_append_time=target.get("message.timestamp.type") == "LogAppendTime",
+            target_append_time=_append_time(target),
             max_message_bytes=_number(target, "max.message.bytes", _DEFAULT_MAX_MESSAGE),
             compacted="compact" in _policies(target),
-            codec=CODEC_IDS.get(compression),
+            codec=_codec(target),
             timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),
             timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
         )
@@ -118,6 +118,16 @@ def _refusals(
             f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail;"
             " lower min.insync.replicas"
         )
+    if rules.codec is not None and rules.codec != _codec(source):
+        yield (
+            f"compresses everything anew (compression.type={target['compression.type']}), and batches of another codec"
+            " would stop their partitions; set compression.type=producer"
+        )
+    if _append_time(source) and not rules.target_append_time:
+        yield (
+            "would show other times than its source, which stamps records on arrival, so every batch would stop its"
+            " partition; set message.timestamp.type=LogAppendTime"
+        )
     if not rules.target_append_time and rules.timestamp_before_max_ms < _kept_ms(source):
         yield (
             "refuses records older than message.timestamp.before.max.ms"
@@ -127,16 +137,17 @@ def _refusals(
 
 def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
     rules = Rules.from_configs(target)
-    source_append_time = source.get("message.timestamp.type") == "LogAppendTime"
-    if rules.codec is not None:
+    if rules.codec is not None and rules.codec == _codec(source):
         yield (
-            f"compresses everything anew (compression.type={target['compression.type']}):"
-            " batches of another codec do not keep their bytes; set compression.type=producer"
+            f"has compression.type={target['compression.type']} like its source: batches that came before the source"
+            " had it would stop their partitions; set compression.type=producer"
         )
-    if rules.target_append_time:
+    if rules.target_append_time and _append_time(source):
+        yield "stamps records itself, as its source does: the copy shows when its records were mirrored"
+    elif rules.target_append_time:
         yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
-    elif source_append_time:
-        yield "its source stamps records on arrival: such batches must be rewritten to keep the times their readers saw"
+    if "compact" in _policies(source):
+        yield "its source is compacted: a partition stops at the first gap that compaction has left in it"
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (
             f"refuses records more than {rules.timestamp_after_max_ms} ms ahead of its clock;"
@@ -147,6 +158,15 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[st
             yield "deletes records that its source still keeps, old ones on arrival; set retention.ms as on the source"
         if _kept_bytes(target) < _kept_bytes(source):
             yield "keeps fewer bytes than its source, old records go on arrival; set retention.bytes as on the source"
+
+
+def _codec(configs: Mapping[str, str]) -> int | None:
+    """The one codec that batches get; None where they keep theirs."""
+    return CODEC_IDS.get(configs.get("compression.type", "producer"))
+
+
+def _append_time(configs: Mapping[str, str]) -> bool:
+    return configs.get("message.timestamp.type") == "LogAppendTime"
 
 
 def _policies(configs: Mapping[str, str]) -> set[str]:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mirror import names
+
 INTERNAL_PREFIX = "__"
-_LITERAL = re.compile(r"[A-Za-z0-9._-]+")
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Naming(Protocol):
@@ -91,11 +91,10 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
         pairs=tuple(pairs),
         missing=tuple(sorted({p.pattern for p in patterns.include if _names_nothing(p, topics)})),
         clashes=tuple(Clash(target=t, sources=tuple(s)) for t, s in sorted(by_target.items()) if len(s) > 1),
-        illegal=tuple(pair for pair in pairs if not _LEGAL_NAME.fullmatch(pair.target) or pair.target in (".", "..")),
+        illegal=tuple(pair for pair in pairs if not names.is_legal(pair.target)),
         internal=tuple(topic for topic in wanted if topic.startswith(INTERNAL_PREFIX)),
     )
 
 
 def _names_nothing(pattern: re.Pattern[str], topics: Mapping[str, int]) -> bool:
-    is_name = _LITERAL.fullmatch(pattern.pattern) is not None
-    return is_name and not any(pattern.fullmatch(topic) for topic in topics)
+    return names.is_plain(pattern.pattern) and not any(pattern.fullmatch(topic) for topic in topics)

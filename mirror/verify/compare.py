@@ -8,20 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
+from crc32c import crc32c
+
 from mirror.batch.checksum import crc_holds, records_crc
-from mirror.batch.header import APPEND_TIME, CONTROL, RawBatch
+from mirror.batch.header import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LENGTH_PREFIX,
+    TRANSACTIONAL,
+    RawBatch,
+)
 from mirror.verify.reader import Reader, codec_name, last_offset
 from mirror.verify.report import Difference, Kind, Pair, PartitionReport
 
 #: Differences kept of each partition; all are counted.
 KEPT: Final = 100
 _BEYOND: Final = 1 << 63
-#: What the digest covers besides the records' CRC; the max timestamp is left out, since append time changes it.
+#: What the digest covers: the max timestamp is left out, since append time changes it, and so are the bits that may
+#: be cleared.
 _DIGESTED: Final = Struct(">qiiqBI")
+_KEPT_BITS: Final = CODEC_MASK | APPEND_TIME | CONTROL
+_BITS: Final = {
+    APPEND_TIME: "append time",
+    TRANSACTIONAL: "transactional",
+    CONTROL: "control",
+    DELETE_HORIZON: "delete horizon",
+}
+#: The target's coordinator does not know the transaction, and its cleaner sets horizons of its own.
+_MAY_BE_CLEARED: Final = TRANSACTIONAL | DELETE_HORIZON
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +123,8 @@ class _Side:
         self.batches += 1
         self.records += records
         self.bytes += header.size
-        digested = (header.base_offset, header.last_offset_delta, header.count, header.base_timestamp, header.codec)
-        self.digest.update(_DIGESTED.pack(*digested, records_crc(raw)))
+        digested = (header.base_offset, header.last_offset_delta, header.count, header.base_timestamp)
+        self.digest.update(_DIGESTED.pack(*digested, header.attributes & _KEPT_BITS, _crc(raw)))
         await self.reader.advance()
         return raw
 
@@ -125,7 +146,8 @@ class _Comparison:
         self._pair, self._bounds = pair, bounds
         self._source, self._target = _Side(source), _Side(target)
         self._codecs: set[str] = set()
-        self._identical = self._different = self._deleted = 0
+        self._identical = self._own_timestamps = self._different = self._deleted = 0
+        self._two_clocks = False
         self._offsets_equal = True
         self._differences: list[Difference] = []
         self._notes: list[str] = []
@@ -141,8 +163,11 @@ class _Comparison:
         for side, other in ((source, False), (target, True)):
             if side.is_stuck:
                 damage = side.reader.damage
-                self._differ(side.taken_until + 1, Kind.UNREADABLE, "" if other else damage, damage if other else "")
+                at = max(self._bounds.begin, side.taken_until + 1)
+                self._differ(at, Kind.UNREADABLE, "" if other else damage, damage if other else "")
                 self._offsets_equal = False
+        if self._two_clocks:
+            self._notes.append("append time: the target's own timestamps, not compared")
         if self._deleted:
             self._notes.append(f"the source deleted {self._deleted} batches while they were compared")
 
@@ -158,6 +183,7 @@ class _Comparison:
             bytes=source.bytes,
             codecs=tuple(sorted(self._codecs)),
             identical=self._identical,
+            own_timestamps=self._own_timestamps,
             offsets_equal=self._offsets_equal,
             lag=self._bounds.lag,
             source_digest=source.digest.hexdigest(),
@@ -218,23 +244,14 @@ class _Comparison:
             self._differ(start, Kind.BATCHING, str(source), str(target))
             return
         before = self._different
-        self._judge_batch(s, t)
-        self._identical += self._different == before
-
-    def _judge_batch(self, s: RawBatch, t: RawBatch) -> None:
-        ours, theirs = s.header, t.header
-        values = [
-            (Kind.MAGIC, ours.magic, theirs.magic),
-            (Kind.COUNT, ours.count, theirs.count),
-            (Kind.BASE_TIMESTAMP, ours.base_timestamp, theirs.base_timestamp),
-            (Kind.CODEC, codec_name(s), codec_name(t)),
-        ]
-        if not theirs.attributes & APPEND_TIME:  # such a target puts its own clock there
-            values.append((Kind.MAX_TIMESTAMP, ours.max_timestamp, theirs.max_timestamp))
-        values.append((Kind.RECORDS, _records(s), _records(t)))
-        for kind, one, other in values:
-            if one != other:
-                self._differ(ours.base_offset, kind, str(one), str(other))
+        for kind, one, other in _unlike(s, t):
+            self._differ(s.header.base_offset, kind, one, other)
+        same = self._different == before
+        if s.header.attributes & t.header.attributes & APPEND_TIME:
+            self._two_clocks = True
+            self._own_timestamps += same
+        else:
+            self._identical += same
 
     def _check_crc(self, raw: RawBatch, *, is_source: bool) -> None:
         if raw.header.magic == 2 and not crc_holds(raw):
@@ -252,5 +269,37 @@ class _Comparison:
             self._differences.append(Difference(topic, partition, offset, kind, source, target))
 
 
-def _records(raw: RawBatch) -> str:
-    return f"{len(raw.records)} bytes with CRC {records_crc(raw):08x}"
+def _unlike(source: RawBatch, target: RawBatch) -> Iterator[tuple[Kind, str, str]]:
+    """In what two batches at the same offsets differ, with what each side has."""
+    ours, theirs = source.header, target.header
+    if ours.magic != theirs.magic:  # other layouts: nothing else can be held against each other
+        yield Kind.MAGIC, str(ours.magic), str(theirs.magic)
+        return
+    values: list[tuple[Kind, object, object]] = [
+        (Kind.COUNT, ours.count, theirs.count),
+        (Kind.BASE_TIMESTAMP, ours.base_timestamp, theirs.base_timestamp),
+        (Kind.CODEC, codec_name(source), codec_name(target)),
+    ]
+    cleared = ours.attributes & ~theirs.attributes & _MAY_BE_CLEARED
+    values.append((Kind.ATTRIBUTES, _bits(ours.attributes & ~cleared), _bits(theirs.attributes)))
+    if not theirs.attributes & APPEND_TIME:  # such a target puts its own clock there
+        values.append((Kind.MAX_TIMESTAMP, ours.max_timestamp, theirs.max_timestamp))
+    values.append((Kind.RECORDS, _stored(source), _stored(target)))
+    yield from ((kind, str(one), str(other)) for kind, one, other in values if one != other)
+
+
+def _bits(attributes: int) -> str:
+    return " and ".join(name for bit, name in _BITS.items() if attributes & bit) or "no flag"
+
+
+def _body(raw: RawBatch) -> memoryview:
+    """The bytes that must be the same: before magic 2, all that follows the length."""
+    return raw.records if raw.header.magic == 2 else raw.data[LENGTH_PREFIX:]
+
+
+def _crc(raw: RawBatch) -> int:
+    return records_crc(raw) if raw.header.magic == 2 else crc32c(_body(raw))
+
+
+def _stored(raw: RawBatch) -> str:
+    return f"{len(_body(raw))} bytes with CRC {_crc(raw):08x}"

@@ -7,10 +7,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from mirror.batch.header import CODECS, RawBatch, split
+from mirror.batch.header import CODEC_MASK, CODECS, RawBatch, split
 from mirror.errors import BrokerError, MalformedBatch
 
 _OFFSET_OUT_OF_RANGE: Final = 1
+#: Where magic 0 and 1 keep their attributes.
+_OLD_ATTRIBUTES_AT: Final = 17
+#: How often a broker may give nothing at an offset before the log's end, and the seconds in between: a leader just
+#: elected gives nothing until it knows how far the log is committed.
+EMPTY_ANSWERS: Final = 4
+EMPTY_PAUSE: Final = 0.1
 
 #: Reads a record set from an offset on. Raises BrokerError 1 where the offset is out of range.
 Fetch = Callable[[int], Coroutine[Any, Any, memoryview]]
@@ -37,6 +43,7 @@ class Reader:
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
         self._at, self._end = begin, end
         self._ready: deque[RawBatch] = deque()
+        self._empty = 0
         self._fetching: asyncio.Task[memoryview] | None = None
         self._ask()
 
@@ -74,11 +81,20 @@ class Reader:
                     self._at = max(self._at, last_offset(raw) + 1)
             except MalformedBatch as problem:
                 self.damage = str(problem)
-            if self._at == before:
-                self._at = self._end
+            await self._judge_progress(before)
         if self._on_read:
             self._on_read(min(self._at, self._end) - before)
         self._ask()
+
+    async def _judge_progress(self, before: int) -> None:
+        if self._at > before or self.damage:
+            self._empty = 0
+            return
+        self._empty += 1
+        if self._empty < EMPTY_ANSWERS:
+            await asyncio.sleep(EMPTY_PAUSE)
+        else:
+            self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
 
 
 def last_offset(raw: RawBatch) -> int:
@@ -88,5 +104,5 @@ def last_offset(raw: RawBatch) -> int:
 
 def codec_name(raw: RawBatch) -> str:
     """The codec as Kafka's settings spell it."""
-    codec = raw.header.codec
+    codec = raw.header.codec if raw.header.magic == 2 else raw.data[_OLD_ATTRIBUTES_AT] & CODEC_MASK
     return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     BASE_TIMESTAMP = "base timestamp"
     MAX_TIMESTAMP = "max timestamp"
     CODEC = "codec"
+    ATTRIBUTES = "attributes"
     RECORDS = "records"
     STORED_CRC = "stored CRC"
     UNREADABLE = "unreadable"
@@ -62,7 +63,8 @@ class PartitionReport:
     """What was compared of one partition: the offsets from `begin` to before `end`.
 
     `batches`, `records`, `bytes` and `codecs` are the source's. `identical` counts the batches that are the same in all
-    respects. `different` counts all differences, `differences` holds the first of them. `lag` is in records.
+    that is compared; `own_timestamps` those that are so but for the max timestamp, which both brokers set by their own
+    clocks. `different` counts all differences, `differences` holds the first of them. `lag` is in records.
     """
 
     pair: Pair
@@ -73,6 +75,7 @@ class PartitionReport:
     bytes: int
     codecs: tuple[str, ...]
     identical: int
+    own_timestamps: int
     offsets_equal: bool
     lag: int
     source_digest: str
@@ -94,13 +97,14 @@ class TopicReport:
     batches: int
     bytes: int
     identical: int
+    own_timestamps: int
     offsets_equal: bool
     lag: int
     different: int
 
     @property
     def equal(self) -> bool:
-        """No difference, and every batch identical."""
+        """No difference in what was compared; see `own_timestamps` for what was not."""
         return not self.different
 
 
@@ -151,6 +155,7 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
         batches=sum(report.batches for report in reports),
         bytes=sum(report.bytes for report in reports),
         identical=sum(report.identical for report in reports),
+        own_timestamps=sum(report.own_timestamps for report in reports),
         offsets_equal=bool(reports) and misfit is None and all(report.offsets_equal for report in reports),
         lag=sum(report.lag for report in reports),
         different=sum(report.different for report in reports) + (misfit is not None),

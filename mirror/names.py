@@ -1,0 +1,37 @@
+"""What a topic may be called, and which patterns for names are safe to match."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LONGEST: Final = 249
+_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def is_legal(name: str) -> bool:
+    """True for what brokers take as a topic's name."""
+    return len(name) <= LONGEST and is_plain(name) and name not in (".", "..")
+
+
+def is_plain(pattern: str) -> bool:
+    """True for a pattern without special characters (a dot aside): it is meant as a name."""
+    return _CHARACTERS.fullmatch(pattern) is not None
+
+
+def has_nested_repeat(pattern: str) -> bool:
+    """True when a repeated group holds a repeat or an alternative: Python's matcher can take exponential time on it."""
+    inner = [False]  # per open group: has it a repeat or an alternative inside?
+    bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern)  # escapes and classes hold no structure
+    for found in re.finditer(r"\(|\)(\*|\+|\{(?!0?,?1\}))?|[*+|]|\{[\d,]|(?<!\()\?", bare):
+        token = found.group()
+        if token.startswith("("):
+            inner.append(False)
+        elif token.startswith(")"):
+            complex_group = inner.pop() if len(inner) > 1 else False
+            if complex_group and found.group(1):
+                return True
+            inner[-1] = inner[-1] or complex_group or bool(found.group(1))
+        else:
+            inner[-1] = True
+    return False
