@@ -29,7 +29,7 @@ from typing import Final
 from mirror.batch.checksum import records_crc
 from mirror.batch.header import APPEND_TIME, RawBatch, split
 from mirror.batch.restamp import SEQUENCES
-from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
@@ -148,7 +148,10 @@ async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int) ->
         if problem.code == _OFFSET_OUT_OF_RANGE:
             return None
         raise
-    return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
+    try:
+        return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
+    except MalformedBatch as damage:
+        raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
 
 
 def _difference(ours: RawBatch, theirs: RawBatch | None) -> str:
