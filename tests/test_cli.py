@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
-from helpers import config_file
+from helpers import config_file, make_topic
 from typer.testing import CliRunner
 
+from mirror import __version__
+from mirror.admin.client import Admin
 from mirror.cli import app
+from mirror.config import ClusterSettings
+from mirror.demo.fill import fill
 from mirror.embedded import Cluster
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
 
 
-def mirror(*arguments: str | Path) -> subprocess.Popen[str]:
+def mirror(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "mirror", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **(environment or {})},
     )
 
 
@@ -75,6 +82,10 @@ def test_help_shows_an_example_on_a_line_of_its_own(path: Sequence[str]) -> None
         ["verify", "x.yaml", "--tpic", "orders"],
         ["no-such"],
         ["embedded", "up", "--nodes", "9"],
+        ["embedded", "down"],
+        ["embedded", "fill", "eu"],
+        ["run", "x.yaml", "--once", "--until-caught-up"],
+        ["run", "x.yaml", "--log-level", "loud"],
     ],
     ids=" ".join,
 )
@@ -83,6 +94,10 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert (code, out) == (2, "")
     assert "Usage:" in err
     assert "Traceback" not in err
+
+
+def test_version() -> None:
+    assert ended(mirror("--version")) == (0, f"mirror {__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", ["run", "verify", "status"])
@@ -140,6 +155,59 @@ def test_a_topic_that_the_flow_does_not_mirror(
     code, _, err = ended(mirror("verify", path, "--topic", topic_name))
     assert code in (2, 3), "3 where the shared cluster has no topics yet"
     assert err.startswith("mirror: ")
+
+
+@pytest.mark.brokers
+def test_what_spark_lacks_is_told_before_anything_is_created(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    path = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name])
+    path.write_text(json.dumps({**json.loads(path.read_text()), "spark": {"master": "local[1]"}}))
+    code, _, err = ended(mirror("run", path))
+    assert code == 2
+    assert "spark.master local[1] has too few slots" in err
+    code, _, err = ended(mirror("run", path, environment={"JAVA_HOME": str(tmp_path)}))
+    assert code == 2
+    assert f"Java 17 or newer is needed, and there is none in JAVA_HOME {tmp_path}: install it" in err
+    settings = ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target_cluster.bootstrap})
+    assert Admin(settings).describe([topic_name]) == {}
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_spark_starts(
+    number: signal.Signals,
+    expected: int,
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    path = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    process = mirror("run", path)
+    tree: list[psutil.Process] = []
+    while not tree:
+        assert process.poll() is None
+        tree = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    code, _, err = ended(process)
+    assert code == expected, err
+    assert "Traceback" not in err
+    _, left = psutil.wait_procs(tree, timeout=10)
+    assert left == [], "Spark's JVM outlives the mirror"
+
+
+@pytest.mark.brokers
+def test_embedded_fill(target_cluster: Cluster, topic_name: str, tmp_path: Path) -> None:
+    code, _, err = ended(mirror("embedded", "fill", "eu", topic_name, environment={"XDG_STATE_HOME": str(tmp_path)}))
+    assert code == 1
+    assert "no cluster eu is up" in err
+    names = [f"{topic_name}-a", f"{topic_name}-b"]
+    assert fill("us", target_cluster.bootstrap, names, 500) == dict.fromkeys(names, 500)
+    assert fill("us", target_cluster.bootstrap, names[:1], 25_000) == {names[0]: 25_500}, "more than the pool has"
 
 
 @pytest.mark.brokers

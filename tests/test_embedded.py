@@ -23,7 +23,7 @@ from mirror.embedded import cluster as cluster_module
 from mirror.embedded.node import GUARD
 from mirror.embedded.probe import brokers_seen_by
 from mirror.embedded.process import Identity
-from mirror.errors import EmbeddedError
+from mirror.errors import ConfigError, EmbeddedError
 
 
 def eventually(holds: Callable[[], bool], what: str, within: float = 30.0) -> None:
@@ -391,5 +391,38 @@ def test_two_fetches_at_once_fetch_once(tmp_path: Path) -> None:
 
 def test_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EmbeddedError, match=r"no java in JAVA_HOME .*install Java 17"):
+    with pytest.raises(ConfigError, match=r"there is none in JAVA_HOME .*apt-get install openjdk-17"):
         jars.java()
+
+
+@pytest.mark.parametrize(
+    ("release", "answer", "told"),
+    [
+        ('JAVA_VERSION="17.0.9"', "exit 9", None),
+        ('JAVA_VERSION="11.0.2"', "exit 9", "is 11: install"),
+        ('JAVA_VERSION="1.8.0_392"', "exit 9", "is 8: install"),
+        (None, """echo 'openjdk version "21.0.1"' >&2""", None),
+        (None, """echo 'openjdk version "11.0.2"' >&2""", "is 11: install"),
+        (None, "exit 9", "is of unknown version: install"),
+    ],
+)
+def test_the_age_of_a_java(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str | None, answer: str, told: str | None
+) -> None:
+    binary = tmp_path / "bin" / "java"
+    binary.parent.mkdir()
+    binary.write_text(f"#!/bin/sh\n{answer}\n")
+    binary.chmod(0o755)
+    if release:
+        (tmp_path / "release").write_text(f"{release}\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if told is None:
+        assert jars.java() == str(binary)
+    else:
+        with pytest.raises(ConfigError, match=told):
+            jars.java()
+
+
+def test_no_cluster_is_called_all() -> None:
+    with pytest.raises(EmbeddedError, match="and not 'all'"):
+        up("all")

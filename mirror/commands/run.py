@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -22,6 +25,8 @@ from mirror.observe.figures import Figures, Totals
 from mirror.wire.cluster import TopicPartition
 
 LINE_SECONDS = 10.0
+#: What a JVM that was interrupted has to clear up.
+JVM_SECONDS = 3.0
 
 
 def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
@@ -29,7 +34,8 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
 
     What this machine lacks is found before anything is created on a cluster.
     """
-    signal.signal(signal.SIGTERM, _ended)  # until the supervisor listens itself
+    for number in (signal.SIGINT, signal.SIGTERM):  # until the supervisor listens itself
+        signal.signal(number, _ended)
     java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.spark.prepare import prepare  # noqa: PLC0415
@@ -41,13 +47,17 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
         local_master(settings.spark.master, 1)
     flow = prepare(settings, once=once, until_caught_up=until_caught_up)
     log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), lanes=flow.lanes)
-    context = open_context(settings.spark, flow.name, flow.lanes)
-    log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
+    context = None
     try:
+        context = open_context(settings.spark, flow.name, flow.lanes)
+        log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
             outcome = asyncio.run(Supervisor(context, flow, watch.show).run())
     finally:
-        close_context(context)
+        if context is not None:
+            close_context(context)
+        else:
+            _end_children()
     totals = Totals.of(outcome.figures.values())
     log.info(
         "flow_ended",
@@ -68,7 +78,20 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
     return outcome.exit_code
 
 
+def _end_children() -> None:
+    """PySpark leaves a JVM behind for ever when it is interrupted while that starts."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.terminate()
+    _, stubborn = psutil.wait_procs(children, timeout=JVM_SECONDS)
+    for child in stubborn:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
 def _ended(number: int, _: FrameType | None) -> NoReturn:
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells at length that it was interrupted
     raise SystemExit(128 + number)
 
 
