@@ -148,8 +148,22 @@ def ensure_flow_topic(target: Admin, flow: str) -> str:
 
 
 def rules_of(target: Admin, pairs: Iterable[TopicPair], offsets: Offsets) -> dict[str, Rules]:
-    """The classifier's rules for each target topic, from the configs in effect now."""
-    configs = target.topic_configs(pair.target for pair in pairs)
+    """The classifier's rules for each target topic, from the configs in effect now.
+
+    Asks again for a while: a topic just created may not be known to the broker that happens to answer. Raises
+    ClusterUnreachable where it stays unknown.
+    """
+    names = {pair.target for pair in pairs}
+    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    configs = target.topic_configs(names)
+    while unknown := names - configs.keys():
+        if time.monotonic() > deadline:
+            raise ClusterUnreachable(
+                f"cluster {target.settings.alias}: no configs of {', '.join(sorted(unknown))} after"
+                f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
+            )
+        time.sleep(_POLL_S)
+        configs = target.topic_configs(names)
     return {name: Rules.from_configs(_values(found), offsets=offsets) for name, found in configs.items()}
 
 
