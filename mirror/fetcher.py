@@ -33,7 +33,7 @@ from mirror.errors import (
 )
 from mirror.states import State
 from mirror.wire.backoff import Backoff
-from mirror.wire.cluster import DENIED, Cluster, TopicPartition
+from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.wire.protocol import FETCH
 
@@ -45,7 +45,6 @@ FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
 #: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
 MISSING_TRIES: Final = 4
-_OFFSET_OUT_OF_RANGE: Final = 1
 
 #: Starts a task whose failure ends the lane.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -316,7 +315,7 @@ class Fetcher:
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
         code = fetched.error_code
         cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
-        if code == _OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
+        if code == OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
             self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
             return False
         if code in DENIED:

@@ -263,8 +263,7 @@ class Pipeline:
                 keeper.state = State.CAUGHT_UP
                 self._finished(keeper)
         self._fetcher.nudge()
-        if all(other.is_done for other in self._keepers.values()):
-            self.finish()
+        self._finish_when_done()
 
     def _finished(self, keeper: _Keeper) -> None:
         keeper.finished = True
@@ -275,7 +274,10 @@ class Pipeline:
         keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice
         keeper.stopped_at = stop.offset
         self._finished(keeper)
-        if all(other.is_done for other in self._keepers.values()):
+        self._finish_when_done()
+
+    def _finish_when_done(self) -> None:
+        if all(keeper.is_done for keeper in self._keepers.values()):
             self.finish()
 
     def _stop_for(self, keeper: _Keeper, state: State, detail: str, advice: str) -> PartitionStop:

@@ -31,11 +31,10 @@ from mirror.batch.header import APPEND_TIME, RawBatch, split
 from mirror.batch.restamp import SEQUENCES
 from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.states import State
-from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.wire.cluster import CALL_TIMEOUT, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset, log_end, producers
 
-_OFFSET_OUT_OF_RANGE: Final = 1
 #: Pause between two looks at a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
 
@@ -145,7 +144,7 @@ async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int) ->
     try:
         fetched = await fetch_at(cluster, partition, offset, isolation=READ_UNCOMMITTED)
     except BrokerError as problem:
-        if problem.code == _OFFSET_OUT_OF_RANGE:
+        if problem.code == OFFSET_OUT_OF_RANGE:
             return None
         raise
     try:

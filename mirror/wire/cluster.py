@@ -31,6 +31,7 @@ CONNECT_TIMEOUT: Final = 5.0
 #: transactional id, SASL).
 DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
+OFFSET_OUT_OF_RANGE: Final = 1
 
 
 class TopicPartition(NamedTuple):
