@@ -31,7 +31,7 @@ from rawbatches import batch, legacy  # noqa: E402
 
 from mirror.batch.checksum import crc_holds, records_crc  # noqa: E402
 from mirror.batch.header import HEADER_BYTES, split  # noqa: E402
-from mirror.batch.restamp import passed, restamp  # noqa: E402
+from mirror.batch.restamp import Stamp, passed, restamp  # noqa: E402
 from mirror.classifier import VERDICTS, classify  # noqa: E402
 from mirror.errors import AccessDenied, FrameTooLarge, MalformedBatch, MalformedFrame  # noqa: E402
 from mirror.offsets import journal  # noqa: E402
@@ -99,7 +99,7 @@ def batches(random: Random) -> None:
             verdict = classify(raw.header, Rules(), next_offset=next_offset, crc_holds=sound)
             assert verdict in VERDICTS
             if raw.header.magic == 2:
-                stamped = restamp(raw, producer_id=7, producer_epoch=0, base_sequence=0) + bytes(raw.records)
+                stamped = restamp(raw, Stamp(7)) + bytes(raw.records)
                 (again,) = split(memoryview(stamped))
                 assert crc_holds(again)
                 assert records_crc(again) == records_crc(raw)

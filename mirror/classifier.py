@@ -82,10 +82,10 @@ def classify(
     """
     if not 0 <= header.magic <= 2:
         return UNKNOWN_MAGIC
-    if header.magic < 2:
-        return LEGACY  # ProduceRequest.validateRecords: a live Produce version takes magic 2 alone
     if not crc_holds:
         return BAD_CRC
+    if header.magic < 2:  # ProduceRequest.validateRecords: a live Produce version takes magic 2 alone
+        return LEGACY if header.last_offset >= next_offset else ALREADY_MIRRORED
     if header.codec >= len(CODECS):
         return UNKNOWN_CODEC
     if min(header.base_offset, header.last_offset_delta) < 0 or not 0 <= header.count <= header.last_offset_delta + 1:

@@ -206,6 +206,8 @@ class TopicSettings(Section):
     offsets: Literal["preserve", "translate"] = "preserve"
     start: Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)] = "earliest"
     on_data_loss: Literal["stop", "continue"] = "stop"
+    recompress: Literal["mirror", "target"] = "mirror"
+    coalesce_bytes: int | None = Field(default=None, ge=1024)
     rules: tuple[TopicRule, ...] = ()
 
 

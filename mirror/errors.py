@@ -15,6 +15,9 @@
     │   └── UnsupportedVersion         no common version of an API
     ├── EngineLost                  1  Spark's JVM died under us; a restart goes on where the target's log ends
     ├── MalformedBatch                 bytes that are not a record batch; becomes state CORRUPT
+    ├── BadRecords                     a payload that does not decompress or decode; becomes state REFUSED
+    │   ├── TooManyBytes               it decompresses to more than the cap
+    │   └── RecordTooLarge             one record alone is more than the target takes
     └── EmbeddedError               1  an embedded broker could not be fetched, started or stopped
 
 Code 5 (differences found) is a result of `mirror verify`, not an error. A message names the topic, the partition,
@@ -24,7 +27,7 @@ the offset where they are known, and what to do next.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from mirror.states import State
 
@@ -124,6 +127,26 @@ class MalformedBatch(MirrorError):
     def __init__(self, detail: str, position: int, offset: int = -1) -> None:
         self.detail, self.position, self.offset = detail, position, offset
         super().__init__(f"{detail} (byte {position} of the record set, base offset {offset})")
+
+
+class BadRecords(MirrorError):
+    """A payload that is not what its header says, though its CRC holds: `offset` is the batch's base offset or -1."""
+
+    def __init__(self, detail: str, offset: int = -1) -> None:
+        self.detail, self.offset = detail, offset
+        super().__init__(detail if offset < 0 else f"{detail} (base offset {offset})")
+
+    def at(self, offset: int) -> Self:
+        """The same, for the batch at `offset`."""
+        return type(self)(self.detail, offset)
+
+
+class TooManyBytes(BadRecords):
+    """A payload that decompresses to more than the cap; it was given up there."""
+
+
+class RecordTooLarge(BadRecords):
+    """A record that makes a batch larger than the target takes, even alone; `offset` is its own."""
 
 
 class EngineLost(MirrorError):

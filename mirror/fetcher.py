@@ -72,6 +72,11 @@ class Cursor:
         """A bounded copy has read everything it was asked for."""
         return self.until is not None and self.next_offset >= self.until
 
+    @property
+    def has_all(self) -> bool:
+        """Nothing more can be read now."""
+        return self.is_done or self.next_offset >= self.readable_until
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -288,7 +293,7 @@ class Fetcher:
         damage = ""
         try:
             for raw in split(fetched.records):
-                if raw.header.magic == 2 and not crc_holds(raw):
+                if 0 <= raw.header.magic <= 2 and not crc_holds(raw):
                     raise MalformedBatch("CRC mismatch", 0, raw.header.base_offset)
                 if cursor.until is not None and raw.header.base_offset >= cursor.until:
                     cursor.next_offset = max(cursor.next_offset, cursor.until)

@@ -25,17 +25,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from mirror.classifier import classify
-from mirror.errors import AccessDenied, ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.classifier import Action, classify
+from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.observe.figures import Figures
+from mirror.policy.aborted import Aborted
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
 from mirror.position import resume
+from mirror.sink import Sink, Tally
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.writer import Sink, Tally, Writer, contended
+from mirror.writer import Writer
 
 DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
@@ -129,7 +131,7 @@ class Pipeline:
             timer = loop.call_later(max(0.0, deadline - time.time()), self.finish)
             keepers = [self._spawn(self._keep(keeper)) for keeper in self._keepers.values()]
             async for arrival in self._fetcher:
-                self._relay(arrival)
+                await self._relay(arrival)
             timer.cancel()
             self._writer.finish()
             for task in keepers:
@@ -170,7 +172,7 @@ class Pipeline:
     def _assignments(self) -> list[Assignment]:
         return [keeper.assignment for keeper in self._keepers.values()]
 
-    def _relay(self, arrival: Arrival) -> None:
+    async def _relay(self, arrival: Arrival) -> None:
         """The heart: verdict by verdict, one partition's part of a fetch answer."""
         cursor = arrival.cursor
         keeper = self._keepers[cursor.partition]
@@ -183,16 +185,23 @@ class Pipeline:
                 self._writer.doubt(sink, arrival.trouble)
             return
         try:
+            aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
-                header = raw.header
-                aborted = header.attributes & 0x10 and any(
-                    producer == header.producer_id and first <= header.last_offset
-                    for producer, first in arrival.aborted
-                )
-                verdict = classify(header, keeper.assignment.rules, next_offset=sink.next_offset, aborted=bool(aborted))
-                self._writer.carry_out(verdict, raw, sink)
+                verdict = classify(raw.header, sink.rules, next_offset=sink.next_offset, aborted=aborted.covers(raw))
+                for together in sink.coalescer.offer(verdict, raw):
+                    self._writer.carry_out(*together, sink)
+                if verdict.action is Action.REWRITE:  # takes its time: let what is ready go out, and acks come in
+                    self._writer.flush()
+                    await asyncio.sleep(0)
+                    if cursor is not keeper.cursor or sink is not keeper.sink:
+                        return
+            if cursor.has_all or arrival.stop:
+                for together in sink.coalescer.rest():
+                    self._writer.carry_out(*together, sink)
             if arrival.stop:
                 raise arrival.stop
+        except BadRecords as damage:
+            self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the source's copy"))
         except PartitionStop as stop:
             self._stop(keeper, stop)
         self._writer.flush()
@@ -224,11 +233,11 @@ class Pipeline:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
         position = await resume(self._flow, self._source, mine.source, self._target, mine.target)
-        sink = Sink(mine.source, mine.target, position)
+        sink = Sink(mine.source, mine.target, position, mine.rules)
         if former is not None:
             if position.next_offset > former.sent:
                 detail = f"the log ends at {position.next_offset}, this mirror wrote up to {former.sent}"
-                raise contended(sink, position.next_offset, detail)
+                raise sink.contended(position.next_offset, detail)
             self._writer.settled(former, position.next_offset)
             keeper.doubts += former.doubtful
             if keeper.doubts >= DOUBTFUL_TRIES:
@@ -254,7 +263,7 @@ class Pipeline:
             if not keeper.finished:
                 keeper.state, keeper.detail = State.WAITING, sink.unsettled
             self._fetcher.stop(sink.source)
-            if not sink.in_flight:
+            if sink.is_quiet:
                 keeper.unsettled.set()
         elif not keeper.finished:
             caught_up = sink.acked >= cursor.readable_until >= 0

@@ -3,20 +3,21 @@
     P1  the mirror is the only writer of a mirrored partition; what is in the target's log was put there by this flow
     P2  a batch's verdict and bytes are a function of the source log, so every writer of the flow appends the same
         batches
-    P3  every writer of the flow uses the same producer id for a partition (`producer_id`), in epoch 0, and the
-        offset as the sequence; two writers then send the same batch under the same number and the leader keeps one
+    P3  what a batch is stamped with follows from the target's log below it: the last batch, data or marker, says
+        which producer id, epoch and sequence come next (`restamp.Stamp`). Two writers then send the same batch under
+        the same number, and the leader keeps one
     P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
         watermark could still be cut back)
     P5  the last batch in the target equals its source batch, or nothing is written
 
-Decision: a sequence is its offset modulo 2^31, and is not asked of the leader. Whoever stamps a batch gives it the same
-number, whenever it looked; a number read from the leader a moment after the log's end could be one batch further, if a
-zombie appended in between, and the batch would go in twice.
+Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
+names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
+would go in twice. Where the log holds no batch, the leader is asked between two looks at the log's end that agree.
 
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
 it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
 count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
-id, which ids handed out by a coordinator could not give.
+id, which ids handed out by a coordinator could not give. The 20 low bits are left to `Stamp.then`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.batch.checksum import records_crc
-from mirror.batch.header import APPEND_TIME, RawBatch, split
-from mirror.batch.restamp import SEQUENCES
+from mirror.batch.header import CONTROL, RawBatch, split
+from mirror.batch.likeness import batch_difference, marker_difference
+from mirror.batch.restamp import ERAS, Stamp
 from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
+from mirror.policy.aborted import Aborted
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset, log_end, producers
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end, producers
 
 #: Pause between two looks at a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
@@ -41,26 +43,24 @@ _SETTLE_PAUSE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on: the next offset on both sides (they are equal in `preserve`), and what the next batch is
-    stamped with.
+    """Where to go on: the next offset on both sides (they are equal in `preserve`), and the next batch's stamp.
 
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
     batch, or -1.
     """
 
     next_offset: int
-    producer_id: int
-    sequence: int
+    stamp: Stamp
     known: bool
     last_epoch: int
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
-    """The flow's producer id for one target partition (P3): between 2^52 and 2^53, exact in any tool that reads
-    JSON.
+    """The flow's first producer id for one target partition: between 2^52 and 2^53, exact in any tool that reads
+    JSON, and a multiple of `ERAS`.
     """
     digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % (1 << 52) + (1 << 52)
+    return (int.from_bytes(digest[:8], "big") % ((1 << 52) // ERAS)) * ERAS + (1 << 52)
 
 
 async def resume(
@@ -72,8 +72,6 @@ async def resume(
     BrokerError as queries do.
     """
     end = await settled_end(target, target_partition)
-    own = producer_id(flow, target_partition)
-    known = any(p.producer_id == own and p.last_sequence >= 0 for p in await producers(target, target_partition))
     start, readable = await asyncio.gather(
         list_offset(source, source_partition, EARLIEST), list_offset(source, source_partition, LATEST)
     )
@@ -82,13 +80,14 @@ async def resume(
     def stop(state: State, detail: str, advice: str) -> PartitionStop:
         return PartitionStop(state, source_partition.topic, source_partition.partition, end, detail, advice)
 
-    tail = await _batch_at(target, target_partition, end - 1) if end > target_start else None
+    tail = (await _batch_at(target, target_partition, end - 1))[0] if end > target_start else None
     if tail is None and end > target_start:
         raise ClusterUnreachable(
             f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
         )
+    own = Stamp(producer_id(flow, target_partition))
+    ours = tail is not None and own.is_kin(tail.header.producer_id)
     if end > readable:
-        ours = tail is not None and tail.header.producer_id == own
         raise stop(
             State.TRUNCATED if ours else State.DIVERGED,
             f"the target's log ends at {end}, the source's at {readable}",
@@ -110,17 +109,40 @@ async def resume(
         )
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
-        twin = await _batch_at(source, source_partition, tail.header.base_offset)
-        difference = _difference(tail, twin)
+        twin, is_aborted = await _batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
+        if ours and tail.header.attributes & CONTROL:
+            difference = marker_difference(tail.header.base_offset, None if is_aborted else twin)
+        else:
+            difference = batch_difference(tail, twin, may_be_rewritten=ours)
         if difference:
             raise stop(
                 State.DIVERGED,
                 f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}",
                 "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic",
             )
-        assert twin is not None
-        last_epoch = twin.header.partition_leader_epoch
-    return Position(end, own, end % SEQUENCES, known, last_epoch)
+        if twin is not None and twin.header.base_offset < end:
+            last_epoch = twin.header.partition_leader_epoch
+    stamp, known = await _next_stamp(target, target_partition, own, end, tail if ours else None)
+    return Position(end, stamp, known, last_epoch)
+
+
+async def _next_stamp(
+    target: Cluster, partition: TopicPartition, own: Stamp, end: int, tail: RawBatch | None
+) -> tuple[Stamp, bool]:
+    """What comes after `tail`, a batch of ours at the log's end, and whether the leader knows the producer (P3)."""
+    found = [p for p in await producers(target, partition) if own.is_kin(p.producer_id)]
+    if tail is not None:
+        last = tail.header
+        stamp = Stamp(last.producer_id, last.producer_epoch, last.base_sequence)
+        stamp = stamp.then() if last.attributes & CONTROL else stamp.after(last.last_offset_delta)
+        return stamp, any(p.producer_id == stamp.producer_id for p in found)
+    if await settled_end(target, partition) != end:
+        raise ClusterUnreachable(f"{target}: {partition}: the log grew while its position was read")
+    if not found:
+        return own, False
+    newest = max(found, key=lambda p: (p.producer_id, p.epoch))
+    stamp = Stamp(newest.producer_id, newest.epoch, newest.last_sequence)
+    return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
 
 
 async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
@@ -139,29 +161,24 @@ async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
     return end
 
 
-async def _batch_at(cluster: Cluster, partition: TopicPartition, offset: int) -> RawBatch | None:
-    """The batch that holds `offset`, or None where the log holds nothing there."""
+async def _batch_at(
+    cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED
+) -> tuple[RawBatch | None, bool]:
+    """The batch that holds `offset`, or the next one; None where the log ends before. And whether it belongs to an
+    aborted transaction, for a committed read.
+    """
     try:
-        fetched = await fetch_at(cluster, partition, offset, isolation=READ_UNCOMMITTED)
+        fetched = await fetch_at(cluster, partition, offset, isolation=isolation)
     except BrokerError as problem:
         if problem.code == OFFSET_OUT_OF_RANGE:
-            return None
+            return None, False
         raise
+    aborted = Aborted(fetched.aborted)
     try:
-        return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
+        for raw in split(fetched.records):
+            is_aborted = aborted.covers(raw)
+            if raw.header.last_offset >= offset:
+                return raw, is_aborted
     except MalformedBatch as damage:
         raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
-
-
-def _difference(ours: RawBatch, theirs: RawBatch | None) -> str:
-    """What differs between two batches that should be one, or the empty string."""
-    if theirs is None:
-        return "the source has no batch there"
-    mine, its = ours.header, theirs.header
-    names = ["base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp"]
-    if mine.attributes & APPEND_TIME:
-        names.pop()  # an append-time target puts its own clock there
-    for name in names:
-        if getattr(mine, name) != getattr(its, name):
-            return f"{name.replace('_', ' ')} {getattr(mine, name)} against {getattr(its, name)}"
-    return "" if records_crc(ours) == records_crc(theirs) else "the records"
+    return None, False

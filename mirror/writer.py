@@ -2,10 +2,8 @@
 
 Partitions are spread over a few connections to each target leader, since a broker serves one request of a connection
 at a time; a partition stays on one, so its batches arrive in order. A request takes the next batch of every
-partition that has one.
+partition that has one. (W1 is in `sink.py`.)
 
-    W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
-        nothing repeated
     W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
         (KIP-98)
     W3  while the leader does not know the producer, one batch is in flight alone: any first sequence would be accepted
@@ -14,28 +12,31 @@ partition that has one.
         (`Sink.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
     W7  while batches are in flight to one leader, none goes to another: acks are told apart by their order alone
+    W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before the log's
+        end shows that all are there. A marker has no sequence by which a leader could know it again
+    W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
+        finds what its successor wrote
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mirror.batch.header import RawBatch
-from mirror.batch.restamp import next_sequence, passed, restamp
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
-from mirror.errors import AccessDenied, PartitionStop, WireError
-from mirror.position import Position
+from mirror.errors import AccessDenied, BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion, WireError
+from mirror.sink import Gap, Outgoing, Sink, Tally
 from mirror.states import State
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
 from mirror.wire.connection import Connection
+from mirror.wire.markers import markers_request, read_markers
 from mirror.wire.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
-from mirror.wire.protocol import PRODUCE
+from mirror.wire.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
+from mirror.wire.queries import LATEST, list_offsets_request
 
 IN_FLIGHT: Final = 5
 REQUEST_BYTES: Final = 1024 * 1024
@@ -49,67 +50,12 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 _DOUBTFUL: Final = frozenset({-1, 2})
 
 
+#: Seconds that a look at the log's end holds good for sending markers, and markers in one request.
+FRESH: Final = 2.0
+MARKERS: Final = 1000
+
 #: Starts a task whose failure ends the lane.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-
-
-class Outgoing(NamedTuple):
-    """A batch on its way: its header as sent, the untouched batch, and what to count when it is acknowledged."""
-
-    header: bytes
-    raw: RawBatch
-    verdict: Verdict
-
-
-@dataclass(slots=True)
-class Sink:
-    """The writing end of one partition, from one position on.
-
-    `next_offset` is where the next batch to be queued must land; everything below `sent` was sent, everything below
-    `acked` is mirrored. `doubted` are the batches sent whose fate only the log's end tells.
-    """
-
-    source: TopicPartition
-    target: TopicPartition
-    position: Position
-    next_offset: int = 0
-    sequence: int = 0
-    sent: int = 0
-    acked: int = 0
-    known: bool = False
-    queue: deque[Outgoing] = field(default_factory=deque)
-    in_flight: deque[Outgoing] = field(default_factory=deque)
-    doubted: list[Outgoing] = field(default_factory=list)
-    held: int = 0
-    unsettled: str = ""
-    doubtful: bool = False
-    node: int = -1
-    stop: PartitionStop | None = None
-
-    def __post_init__(self) -> None:
-        self.next_offset = self.sent = self.acked = self.position.next_offset
-        self.sequence, self.known = self.position.sequence, self.position.known
-
-    @property
-    def may_send(self) -> bool:
-        """There is a batch to send, and nothing speaks against sending it now (W3, W5)."""
-        return bool(self.queue) and not self.unsettled and (self.known or not self.in_flight)
-
-    @property
-    def is_idle(self) -> bool:
-        """Everything queued is acknowledged, or nothing more will be sent."""
-        return not self.in_flight and (not self.queue or bool(self.unsettled))
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was acknowledged for one partition since the run began."""
-
-    records: int = 0
-    batches: int = 0
-    bytes: int = 0
-    latency_ms: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter)
 
 
 class Writer:
@@ -146,14 +92,14 @@ class Writer:
         """Send nothing more: forget what is queued, and leave what is in flight to be acknowledged."""
         self._finished = True
         for sink in self._sinks.values():
-            self._forget(sink)
+            sink.forget()
         for channel in self._channels.values():
             channel.close()
 
     def settled(self, sink: Sink, end: int) -> None:
         """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
         for out in sink.doubted:
-            if out.raw.header.next_offset <= end:
+            if out.next_offset <= end:
                 self._count(sink.source, out)
         sink.doubted.clear()
 
@@ -162,28 +108,34 @@ class Writer:
         sink = self._sinks.get(source)
         return self._partition_bytes - sink.held if sink and not sink.unsettled else 0
 
-    def carry_out(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
-        """Queue, skip or refuse one batch; `flush` sends. Raises PartitionStop for what must not, or can not yet, be
-        written.
+    def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
+        """Queue, skip or refuse one batch, or several that become one; `flush` sends. Raises PartitionStop for what
+        must not be written.
         """
         if sink.unsettled or verdict is ALREADY_MIRRORED:
             return
-        header = raw.header
-        if verdict.action not in (Action.PASS, Action.RESTAMP):
-            raise self._refuse(
-                sink, header.base_offset, f"{verdict.action} for reason {verdict.reason}", _ADVICE[verdict.action]
-            )
-        if header.base_offset != sink.next_offset:  # W1
-            detail = f"offsets {sink.next_offset} to {header.base_offset - 1} do not exist on the source"
-            raise self._refuse(sink, sink.next_offset, detail, _ADVICE[Action.DROP])
-        if verdict.action is Action.PASS:
-            head = passed(raw)
-        else:
-            head = restamp(raw, producer_id=sink.position.producer_id, producer_epoch=0, base_sequence=sink.sequence)
-            sink.sequence = next_sequence(sink.sequence, header.last_offset_delta)
-        sink.next_offset = header.next_offset
-        sink.held += len(raw.data)
-        sink.queue.append(Outgoing(head, raw, verdict))
+        match verdict.action:
+            case Action.PASS | Action.RESTAMP:
+                sink.append(raws[0], verdict)
+            case Action.DROP:
+                sink.fill(raws[0].header.next_offset, verdict)
+            case Action.REWRITE:
+                self._rewrite(verdict, raws, sink)
+            case Action.REFUSE:
+                advice = "Check the source's copy of the batch"
+                raise sink.refuse(raws[0].header.base_offset, f"REFUSE for reason {verdict.reason}", advice)
+
+    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
+        from mirror.batch.rewrite import rewrite  # noqa: PLC0415 -- half a second, for partitions that need it
+
+        try:
+            for made in rewrite(raws, sink.recipe):
+                sink.append(made, verdict)
+        except RecordTooLarge as record:
+            raise sink.refuse(record.offset, record.detail, "Raise max.message.bytes of the target topic") from record
+        except BadRecords as damage:
+            raise sink.refuse(damage.offset, damage.detail, "Check the source's copy of the batch") from damage
+        sink.fill(raws[-1].header.next_offset)
 
     def flush(self) -> None:
         """Send what can be sent."""
@@ -192,7 +144,7 @@ class Writer:
         waiting: dict[tuple[int, int], list[Sink]] = {}
         unsettled: list[Sink] = []
         for sink in self._sinks.values():
-            if sink.may_send:
+            if may_send(sink):
                 node = self._target.leader(sink.target).node
                 if node < 0 or (sink.in_flight and node != sink.node):  # W7
                     self._unsettle(sink, "the target partition has no leader" if node < 0 else "its leader moved")
@@ -206,9 +158,11 @@ class Writer:
             if channel.connection is None or not channel.connection.is_open:
                 channel.open(self._spawn, self.flush, partial(self._unreachable, key))
                 continue
+            for sink in sinks:
+                if isinstance(sink.queue[0], Gap):
+                    self._fill(sink, sink.queue[0], channel, channel.connection)
             while channel.in_flight < IN_FLIGHT and self._send(channel, channel.connection, sinks):
                 pass
-
         for sink in unsettled:
             self._on_change(sink)
 
@@ -216,7 +170,7 @@ class Writer:
         """No connection: every sink that waits for it must ask again where its leader is."""
         for sink in tuple(self._sinks.values()):
             at = (self._target.leader(sink.target).node, self._turns[sink.source] % self._connections)
-            if sink.may_send and at == key:
+            if may_send(sink) and at == key:
                 self._lost((sink,), problem)
 
     def doubt(self, sink: Sink, why: str) -> None:
@@ -231,12 +185,13 @@ class Writer:
         sent: list[Sink] = []
         size = 0
         for sink in sinks:
-            if not sink.may_send or (size and size + len(sink.queue[0].raw.data) > REQUEST_BYTES):
+            out = sink.queue[0] if may_send(sink) else None
+            if not isinstance(out, Outgoing) or (size and size + len(out.raw.data) > REQUEST_BYTES):
                 continue
-            out = sink.queue.popleft()
+            sink.queue.popleft()
             sink.in_flight.append(out)
             sink.node = channel.node
-            sink.sent = out.raw.header.next_offset
+            sink.sent = out.next_offset
             batches[sink.target] = (out.header, out.raw.records)
             size += len(out.raw.data)
             sent.append(sink)
@@ -246,7 +201,9 @@ class Writer:
         topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
         channel.in_flight += 1
         future = connection.send(PRODUCE, produce_request(connection.version(PRODUCE), batches, topic_ids))
-        timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT, connection.close)
+        clock = asyncio.get_running_loop()
+        now = clock.time()
+        timer = clock.call_later(ANSWER_TIMEOUT, connection.close)
 
         def answered(answer: asyncio.Future[Any]) -> None:
             timer.cancel()
@@ -257,14 +214,73 @@ class Writer:
                 by_target = {sink.target: sink for sink in sent}
                 for ack in read_produce(answer.result(), topic_ids):
                     if sink := by_target.pop(ack.partition, None):
-                        self._acknowledged(sink, ack)
+                        self._acknowledged(sink, ack, now)
                 self._lost(tuple(by_target.values()), "an answer without the partition", in_flight=True)
             self.flush()
 
         future.add_done_callback(answered)
         return True
 
-    def _acknowledged(self, sink: Sink, ack: Ack) -> None:
+    def _fill(self, sink: Sink, gap: Gap, channel: _Channel, connection: Connection) -> None:
+        """Markers for a gap, or the first of them, and the question for the log's end right behind (W8); the question
+        alone where the last look was too long ago (W9).
+        """
+        clock = asyncio.get_running_loop()
+        now = clock.time()
+        try:
+            version = connection.version(WRITE_TXN_MARKERS)
+        except UnsupportedVersion as lack:
+            advice = "A target that takes no control markers cannot keep the source's offsets; leave the topic out"
+            self._stopped(sink, sink.refuse(gap.first, str(lack), advice))
+            self._on_change(sink)
+            return
+        fresh = now - sink.seen_at <= FRESH
+        count = min(gap.next_offset - gap.first, MARKERS) if fresh else 0
+        sink.filling, sink.node = True, channel.node
+        sink.sent = gap.first + count
+        if count:
+            stamps = ((stamp.producer_id, stamp.epoch) for stamp in map(gap.stamp.then, range(count)))
+            request = markers_request(version, sink.target, stamps)
+            marked = connection.send(WRITE_TXN_MARKERS, request)
+        epoch = self._target.leader(sink.target).epoch
+        request = list_offsets_request(connection.version(LIST_OFFSETS), sink.target, epoch, LATEST)
+        asked = connection.send(LIST_OFFSETS, request)
+        timer = clock.call_later(ANSWER_TIMEOUT, connection.close)
+
+        def answered(answer: asyncio.Future[Any]) -> None:
+            timer.cancel()
+            sink.filling = False
+            problem = (marked.exception() if count else None) or answer.exception()
+            code = read_markers(marked.result()) if count and not problem else None
+            told = None if problem else answer.result().topics[0].partitions[0]
+            if code in DENIED:
+                detail, advice = f"the target answered {code.name} to control markers", "Grant ALTER on the cluster"
+                sink.stop = sink.stop or sink.refuse(gap.first, detail, advice, State.DENIED)
+            if told is None:
+                self._unsettle(sink, str(problem))
+            elif code or told.error_code or sink.unsettled:
+                self._unsettle(sink, f"the target answered {(code or told.error_code).name}")
+            elif told.offset != sink.sent:
+                self._unsettle(sink, f"the target's log ends at {told.offset} behind markers up to {sink.sent}")
+            else:
+                self._filled(sink, gap, count, now)
+            self._on_change(sink)
+            self.flush()
+
+        asked.add_done_callback(answered)
+
+    def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
+        sink.acked, sink.seen_at = sink.sent, asked_at
+        sink.known = sink.known or bool(count)
+        tally = self.tallies[sink.source]
+        tally.filled += count
+        gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
+        if gap.first == gap.next_offset:
+            tally.verdicts.update(gap.verdicts)
+            if sink.queue:  # forgotten where the lane ends meanwhile
+                sink.queue.popleft()
+
+    def _acknowledged(self, sink: Sink, ack: Ack, sent_at: float) -> None:
         out = sink.in_flight.popleft()
         header = out.raw.header
         sink.held -= len(out.raw.data)
@@ -272,9 +288,7 @@ class Writer:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
-            self._stopped(
-                sink, self._refuse(sink, header.base_offset, detail, "Compare the two topics' configurations")
-            )
+            self._stopped(sink, sink.refuse(header.base_offset, detail, "Compare the two topics' configurations"))
         elif ack.error_code in DENIED:
             where = (sink.source.topic, sink.source.partition, header.base_offset)
             stop = PartitionStop(
@@ -289,10 +303,10 @@ class Writer:
             sink.doubtful = ack.error_code in _DOUBTFUL
             self._unsettle(sink, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != header.base_offset:  # W4
-            self._stopped(sink, contended(sink, header.base_offset, f"a batch landed at offset {ack.base_offset}"))
+            self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
         else:
             sink.known = True
-            sink.acked = header.next_offset
+            sink.acked, sink.seen_at = header.next_offset, sent_at
             self._count(sink.source, out)
         self._on_change(sink)
 
@@ -318,19 +332,11 @@ class Writer:
         (W5).
         """
         sink.unsettled = sink.unsettled or why
-        self._forget(sink)
-
-    def _forget(self, sink: Sink) -> None:
-        """Drop what is queued: whoever goes on fetches it again."""
-        sink.held -= sum(len(out.raw.data) for out in sink.queue)
-        sink.queue.clear()
+        sink.forget()
 
     def _stopped(self, sink: Sink, stop: PartitionStop) -> None:
         sink.stop = sink.stop or stop
         self._unsettle(sink, stop.detail)
-
-    def _refuse(self, sink: Sink, offset: int, detail: str, advice: str) -> PartitionStop:
-        return PartitionStop(State.REFUSED, sink.source.topic, sink.source.partition, offset, detail, advice)
 
 
 class _Channel:
@@ -363,14 +369,8 @@ class _Channel:
             asyncio.get_running_loop().call_soon(ready)
 
 
-def contended(sink: Sink, offset: int, detail: str) -> PartitionStop:
-    """The stop for a partition that somebody else writes to."""
-    advice = "Another mirror of this flow runs, or a producer writes to the target topic: end it"
-    return PartitionStop(State.CONTENDED, sink.source.topic, sink.source.partition, offset, detail, advice)
-
-
-_ADVICE: Final = {
-    Action.REWRITE: "Rewriting batches is not supported yet; leave the topic out",
-    Action.DROP: "Filling offsets that the mirror does not write is not supported yet; leave the topic out",
-    Action.REFUSE: "Check the source's copy of the batch",
-}
+def may_send(sink: Sink) -> bool:
+    """There is something to send, and nothing speaks against sending it now (W3, W5, W8)."""
+    if not sink.queue or sink.unsettled or sink.filling:
+        return False
+    return not sink.in_flight or (sink.known and isinstance(sink.queue[0], Outgoing))

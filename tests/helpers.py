@@ -102,7 +102,7 @@ def mirror_once(
     source, target = Admin(settings.source), Admin(settings.target)
     plan = plan_topics(source, target, settings)
     apply(target, plan)
-    rules = rules_of(target, plan.pairs, settings.topics.offsets)
+    rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
     return asyncio.run(_copied(settings, assignments))

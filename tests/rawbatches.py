@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final
 
 from hypothesis import strategies as st
@@ -51,10 +52,10 @@ def batch(
 
 
 def legacy(offset: int, magic: int, value: bytes = b"value") -> bytes:
-    """A message of magic 0 or 1 without a key; its CRC is not computed."""
+    """A message of magic 0 or 1 without a key."""
     clock = struct.pack(">q", 1_400_000_000_000) if magic else b""
-    body = struct.pack(">Ibb", 0xDEADBEEF, magic, 0) + clock + struct.pack(">ii", -1, len(value)) + value
-    return struct.pack(">qi", offset, len(body)) + body
+    summed = struct.pack(">bb", magic, 0) + clock + struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, 4 + len(summed), zlib.crc32(summed)) + summed
 
 
 def raw(data: bytes) -> RawBatch:

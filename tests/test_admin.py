@@ -189,7 +189,7 @@ def test_plan_apply_and_plan_again(source: Admin, target: Admin, topic_name: str
         "retention.ms": "-1",
         "segment.ms": "3600000",
     }
-    assert rules_of(target, plan.pairs, "preserve") == {copy: Rules(max_message_bytes=2_000_000)}
+    assert rules_of(target, plan.pairs, settings.topics) == {copy: Rules(max_message_bytes=2_000_000)}
 
     again = plan_topics(source, target, settings)
     assert (again.creations, again.findings) == ((), ())

@@ -51,9 +51,10 @@ def but(case: Case = Case(), /, *, flags: int = 0, **header: Any) -> Case:
 
 #: What the batch is -> its verdict. Rows are in the order of the broker rules' decision table.
 ROWS = {
-    "magic 0": (but(magic=0, last_offset_delta=-1, count=-1, attributes=0), "REWRITE/legacy_magic"),
-    "magic 1": (but(magic=1, last_offset_delta=-1, count=-1, attributes=0), "REWRITE/legacy_magic"),
-    "magic 1, whatever its CRC": (but(Case(crc_holds=False), magic=1), "REWRITE/legacy_magic"),
+    "magic 0": (but(magic=0, last_offset_delta=0, count=-1, attributes=0), "REWRITE/legacy_magic"),
+    "magic 1": (but(magic=1, last_offset_delta=0, count=-1, attributes=0), "REWRITE/legacy_magic"),
+    "magic 1, a bad CRC": (but(Case(crc_holds=False), magic=1), "REFUSE/bad_crc"),
+    "magic 1, below the position": (but(Case(next_offset=111), magic=1, last_offset_delta=0), "DROP/already_mirrored"),
     "magic 3": (but(magic=3), "REFUSE/unknown_magic"),
     "magic -1": (but(magic=-1), "REFUSE/unknown_magic"),
     "below the position": (Case(next_offset=110), "DROP/already_mirrored"),
@@ -116,8 +117,12 @@ Row = tuple[str, Callable[[Case], bool]]
 #: Written from what brokers do: refusals and drops, then what must be rebuilt, then what a patched header cures.
 TABLE: tuple[Row, ...] = (
     ("REFUSE/unknown_magic", lambda c: c.header.magic not in (0, 1, 2)),
-    ("REWRITE/legacy_magic", lambda c: c.header.magic != 2),
     ("REFUSE/bad_crc", lambda c: not c.crc_holds),
+    (
+        "DROP/already_mirrored",
+        lambda c: c.header.magic < 2 and c.header.base_offset + c.header.last_offset_delta < c.next_offset,
+    ),
+    ("REWRITE/legacy_magic", lambda c: c.header.magic < 2),
     ("REFUSE/unknown_codec", lambda c: c.header.attributes % 8 > 4),
     (
         "REFUSE/impossible_header",

@@ -1,17 +1,18 @@
-"""The header of magic 2, field by field at the positions that Kafka's `DefaultRecordBatch` gives them."""
+"""Headers, field by field at the positions that Kafka's `DefaultRecordBatch` and `LegacyRecord` give them."""
 
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import INT16, INT32, INT64, batch
+from rawbatches import INT16, INT32, INT64, batch, raw
 
 from mirror.batch.checksum import crc_holds, records_crc
-from mirror.batch.header import HEADER_BYTES, LAYOUT, BatchHeader, parse_header, split
+from mirror.batch.header import HEADER_BYTES, LAYOUT, BatchHeader, RawBatch, parse_header, split
 from mirror.errors import MalformedBatch
 
 #: Name, position and struct format of every field, as the protocol guide lists them.
@@ -30,6 +31,8 @@ FIELDS: Final = (
     ("base_sequence", 53, ">i"),
     ("count", 57, ">i"),
 )
+
+UINT32: Final = st.integers(0, 2**32 - 1)
 
 header_bytes = st.builds(
     lambda a, length, b, c: a + struct.pack(">i", length) + b + b"\2" + c,
@@ -54,10 +57,34 @@ def test_packing_what_was_read_gives_the_same_bytes(data: bytes) -> None:
     assert LAYOUT.size == len(data) == HEADER_BYTES
 
 
-@given(st.integers(-128, 127).filter(lambda magic: magic != 2), INT64, INT32, INT32)
+@given(st.integers(-128, 127).filter(lambda magic: not 0 <= magic <= 2), INT64, INT32, INT32)
 def test_of_another_magic_only_the_common_fields_are_read(magic: int, offset: int, length: int, epoch: int) -> None:
     data = struct.pack(">qiib", offset, length, epoch, magic) + b"\xff" * 44
     assert parse_header(data) == BatchHeader(offset, length, epoch, magic)
+
+
+@given(
+    st.sampled_from([0, 1]), INT64, st.integers(22, 2**31 - 1), st.integers(0, 2**32 - 1), INT64, st.integers(0, 255)
+)
+def test_an_old_message_has_its_fields_and_no_others(
+    magic: int, offset: int, length: int, crc: int, timestamp: int, attributes: int
+) -> None:
+    data = struct.pack(">qiIbBq", offset, length, crc, magic, attributes, timestamp) + b"\xff" * 30
+    header = parse_header(b"xyz" + data, 3)
+    assert header == BatchHeader(
+        *(offset, length, -1, magic, crc, attributes),
+        last_offset_delta=0,
+        max_timestamp=timestamp if magic else -1,
+    )
+    assert (header.last_offset, header.next_offset, header.count) == (offset, offset + 1, -1)
+
+
+def test_the_smallest_old_messages() -> None:
+    assert parse_header(struct.pack(">qiIbBii", 9, 14, 1, 0, 0, -1, -1)).size == 26
+    assert parse_header(struct.pack(">qiIbBqii", 9, 22, 1, 1, 0, 5, -1, -1)).max_timestamp == 5
+    with pytest.raises(MalformedBatch, match="shorter than a message of magic 1") as caught:
+        parse_header(b"xyz" + struct.pack(">qiIbBqi", 9, 21, 1, 1, 0, 5, -1), 3)
+    assert (caught.value.position, caught.value.offset) == (3, 9)
 
 
 @given(st.integers(-(2**31), HEADER_BYTES - 12 - 1))
@@ -99,6 +126,20 @@ def test_a_flipped_bit_breaks_the_crc(position: int) -> None:
     damaged[position] ^= 1
     (found,) = split(memoryview(damaged))
     assert not crc_holds(found)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_is_summed_from_its_magic_on(magic: int) -> None:
+    body = bytes([magic, 0]) + bytes(8 * magic) + struct.pack(">ii", -1, 5) + b"value"
+    message = struct.pack(">qiI", 7, len(body) + 4, zlib.crc32(body)) + body
+    assert crc_holds(raw(message))
+    for position in range(len(message)):
+        damaged = bytearray(message)
+        damaged[position] ^= 0x80
+        if position >= 18 or 12 <= position < 16:
+            assert not crc_holds(raw(bytes(damaged))), position
+        elif position < 8:  # the offset is the leader's, as in magic 2
+            assert crc_holds(RawBatch(parse_header(damaged), memoryview(damaged)))
 
 
 def test_the_crc_of_the_records_section_leaves_out_the_header() -> None:

@@ -18,7 +18,7 @@ LAYERS = (
     {"batch"},
     {"wire"},
     {"policy"},
-    {"classifier", "fetcher", "position", "verify", "writer"},
+    {"classifier", "coalesce", "fetcher", "position", "sink", "verify", "writer"},
     {"pipeline"},
     {"admin", "offsets"},
     {"spark"},

@@ -14,12 +14,12 @@ from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
 from mirror.pipeline import Assignment
 from mirror.policy.rules import Rules
+from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.relay import Receipt
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.writer import Tally
 
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)

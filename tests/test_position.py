@@ -11,7 +11,7 @@ from samerecords import assert_same_records, read
 
 from mirror import position
 from mirror.batch.header import split
-from mirror.batch.restamp import restamp
+from mirror.batch.restamp import ERAS, Stamp, restamp
 from mirror.embedded import Cluster as Brokers
 from mirror.states import State
 from mirror.wire import queries
@@ -40,8 +40,7 @@ async def append_as_a_zombie(flow: str, source: str, target: str, topic: str, of
         await one.refresh([topic])
         await other.refresh([topic])
         raw = next(split((await fetch_at(one, at, offset)).records))
-        own = position.producer_id(flow, at)
-        head = restamp(raw, producer_id=own, producer_epoch=0, base_sequence=raw.header.base_offset)
+        head = restamp(raw, Stamp(position.producer_id(flow, at), 0, raw.header.base_offset))
         ids = {topic: other.topic_id(topic)}
 
         def build(version: int, _epoch: int) -> Any:
@@ -104,6 +103,7 @@ def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
     own = position.producer_id("eu-to-us", at)
     assert own == position.producer_id("eu-to-us", at)
     assert 1 << 52 <= own < 1 << 53
+    assert own % ERAS == 0
     others = {
         position.producer_id("eu-to-us", TopicPartition("orders", 4)),
         position.producer_id("eu-to-us", TopicPartition("order", 33)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
 
 from mirror.batch.header import HEADER_BYTES, parse_header
-from mirror.batch.restamp import next_sequence, passed, restamp
+from mirror.batch.restamp import ERAS, LAST_EPOCH, Stamp, passed, restamp
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -41,7 +41,7 @@ batches = st.builds(
 def stamped(data: bytes, producer_id: int = 7, producer_epoch: int = 0, base_sequence: int = 0) -> bytes:
     """The whole batch as a target gets it."""
     old = raw(data)
-    head = restamp(old, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
+    head = restamp(old, Stamp(producer_id, producer_epoch, base_sequence))
     return head + bytes(old.records)
 
 
@@ -72,7 +72,7 @@ def test_a_passed_batch_changes_its_base_offset_alone(data: bytes) -> None:
 def test_the_batch_itself_stays_as_it_was() -> None:
     data = batch(5, attributes=0b101_1000, producer_id=3, producer_epoch=1, base_sequence=9)
     old = raw(data)
-    assert len(restamp(old, producer_id=7, producer_epoch=0, base_sequence=0)) == HEADER_BYTES
+    assert len(restamp(old, Stamp(7))) == HEADER_BYTES
     assert bytes(old.data) == data
 
 
@@ -89,7 +89,23 @@ def test_the_batch_itself_stays_as_it_was() -> None:
     ],
 )
 def test_sequences_wrap_as_brokers_count_them(base: int, delta: int, following: int) -> None:
-    assert next_sequence(base, delta) == following
+    assert Stamp(7, 3, base).after(delta) == Stamp(7, 3, following)
+
+
+def test_after_markers_a_further_epoch_begins_with_sequence_zero() -> None:
+    stamp = Stamp(7 * ERAS, 4, 99)
+    first_marker = stamp.then()
+    assert first_marker == Stamp(7 * ERAS, 5, 0)
+    assert first_marker.then(3) == Stamp(7 * ERAS, 8, 0), "behind three markers, in an epoch that none of them has"
+
+
+def test_after_the_last_epoch_the_next_id_begins() -> None:
+    last = Stamp(7 * ERAS, LAST_EPOCH, 1)
+    assert last.then() == Stamp(7 * ERAS + 1, 0, 0)
+    assert last.then(LAST_EPOCH + 2) == Stamp(7 * ERAS + 2, 0, 0)
+    assert last.is_kin(last.then().producer_id)
+    assert not last.is_kin(8 * ERAS)
+    assert not last.is_kin(-1)
 
 
 @given(st.integers(0, MAX_SEQUENCE), st.lists(st.integers(0, MAX_SEQUENCE), max_size=8))
@@ -98,7 +114,7 @@ def test_sequences_across_batches_follow_kafka_s_increment(base: int, deltas: li
         return by - (MAX_SEQUENCE - sequence) - 1 if sequence > MAX_SEQUENCE - by else sequence + by
 
     for delta in deltas:
-        following = next_sequence(base, delta)
+        following = Stamp(7, 0, base).after(delta).sequence
         assert following == increment(increment(base, delta), 1)
         base = following
 

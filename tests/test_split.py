@@ -127,6 +127,29 @@ def test_old_messages_are_cut_too(magic: int) -> None:
     assert [(raw.header.base_offset, raw.header.magic) for raw in found] == [(3, magic), (4, magic), (5, 2)]
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("second", [3, 2, -1])
+def test_offsets_of_old_messages_that_run_backwards(magic: int, second: int) -> None:
+    for follower in (legacy(second, magic), batch(second)):
+        with pytest.raises(MalformedBatch, match="base offset after offset 3") as caught:
+            cut(legacy(3, magic) + follower)
+        assert caught.value.offset == second
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_after_which_there_is_no_offset_is_malformed(magic: int) -> None:
+    assert len(cut(legacy(2**63 - 2, magic))) == 1
+    with pytest.raises(MalformedBatch, match="no offset follows"):
+        cut(legacy(2**63 - 1, magic))
+
+
+def test_a_message_too_short_for_its_timestamp() -> None:
+    short = bytearray(legacy(7, 1, b""))
+    short[8:12] = (14).to_bytes(4, "big")
+    with pytest.raises(MalformedBatch, match="shorter than a message of magic 1"):
+        cut(bytes(short))
+
+
 def test_a_magic_of_the_future_is_cut_by_its_length() -> None:
     assert [raw.header.magic for raw in cut(batch(0, magic=3) + batch(1, magic=-1))] == [3, -1]
 

@@ -186,22 +186,6 @@ def test_a_trimmed_source_and_a_new_target(pair: tuple[str, str], topic_name: st
     assert state(figures, topic_name, 1) is State.CAUGHT_UP
 
 
-def test_what_would_leave_a_hole_is_refused(pair: tuple[str, str], topic_name: str) -> None:
-    source, target = pair
-    filled(source, topic_name, 20)
-    producer = Producer({"bootstrap.servers": source, "transactional.id": topic_name})
-    producer.init_transactions(20)
-    producer.begin_transaction()
-    producer.produce(topic_name, b"committed", partition=0)
-    producer.commit_transaction(20)
-    figures = mirror_once(source, target, [topic_name])
-    assert state(figures, topic_name) is State.REFUSED
-    found = figures[TopicPartition(topic_name, 0)]
-    assert "DROP for reason control" in found.detail
-    assert found.next_offset == 21, "everything before the marker is there"
-    assert state(figures, topic_name, 1) is State.CAUGHT_UP
-
-
 def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:
     """The broker reports it while the mirror runs: fetches carry the topic's id."""
     source, target = pair

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirror.admin.client import Admin, ConfigValue, Creation, TopicInfo
-from mirror.config import Settings
+from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, ClusterUnreachable, PreflightError
 from mirror.observe import logs
-from mirror.policy.rules import NO_LIMIT, Finding, Offsets, Rules, Severity, preflight
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight
 from mirror.policy.selection import Selection, TopicPair, select, selects
 
 COPIED_IN_EFFECT = frozenset(
@@ -147,7 +147,7 @@ def ensure_flow_topic(target: Admin, flow: str) -> str:
     return name
 
 
-def rules_of(target: Admin, pairs: Iterable[TopicPair], offsets: Offsets) -> dict[str, Rules]:
+def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings) -> dict[str, Rules]:
     """The classifier's rules for each target topic, from the configs in effect now.
 
     Asks again for a while: a topic just created may not be known to the broker that happens to answer. Raises
@@ -164,7 +164,17 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], offsets: Offsets) -> dic
             )
         time.sleep(_POLL_S)
         configs = target.topic_configs(names)
-    return {name: Rules.from_configs(_values(found), offsets=offsets) for name, found in configs.items()}
+    return {name: rules_for(found, settings) for name, found in configs.items()}
+
+
+def rules_for(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
+    """The rules that follow from one target topic's configs and what the flow's settings want."""
+    return Rules.from_configs(
+        _values(configs),
+        offsets=settings.offsets,
+        recompress=settings.recompress,
+        coalesce_bytes=settings.coalesce_bytes,
+    )
 
 
 def _create(target: Admin, creations: Sequence[Creation]) -> None:

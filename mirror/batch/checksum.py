@@ -1,20 +1,27 @@
-"""CRC-32C (Castagnoli) as Kafka uses it: one over a batch from its attributes on, one of ours over the records
-section.
+"""The checksums of a batch: CRC-32C (Castagnoli) from the attributes on, CRC-32 in magic 0 and 1, and one of ours over
+the records section.
 """
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from crc32c import crc32c
 
-from mirror.batch.header import CRC_FROM, HEADER_BYTES, RawBatch
+from mirror.batch.header import CRC_FROM, HEADER_BYTES, MAGIC_AT, RawBatch
 
 
 def crc_holds(raw: RawBatch) -> bool:
-    """Whether the stored CRC matches bytes 21 to the end. Only for magic 2; verified before a header is patched,
-    since a CRC computed over a damaged payload would launder the damage."""
+    """Whether the stored CRC matches bytes 21 to the end, or 16 to the end in magic 0 and 1.
+
+    Verified before a header is patched or a batch rewritten, since a CRC computed over a damaged payload would launder
+    the damage.
+    """
+    if raw.header.magic in (0, 1):
+        return crc32(raw.data[MAGIC_AT:]) == raw.header.crc
     return crc32c(raw.data[CRC_FROM:]) == raw.header.crc
 
 
 def records_crc(raw: RawBatch) -> int:
-    """CRC-32C of the records section alone: equal on both sides of a mirror whatever was done to the header."""
+    """CRC-32C of the records section of magic 2: equal on both sides of a mirror whatever was done to the header."""
     return crc32c(raw.data[HEADER_BYTES:])

@@ -19,7 +19,17 @@ Layout of magic 2 (big-endian; Kafka `DefaultRecordBatch.java`, KIP-98):
      61     records section                   the bytes that the mirror never touches
 
 The CRC leaves out base offset and leader epoch so that a leader can set them without reading the payload; the mirror
-lives on that. Magic 0 and 1 share the first 12 bytes and the place of the magic byte, and nothing else.
+lives on that.
+
+Layout of magic 0 and 1, one message (Kafka `LegacyRecord.java`, KIP-31, KIP-32):
+
+      0   8 offset                   of the message; of a compressed set, that of the last message inside
+      8   4 length                   bytes after this field
+     12   4 CRC-32 of bytes 16..end
+     16   1 magic
+     17   1 attributes               0-2 codec; 3 append time, in magic 1
+     18   8 timestamp, ms            in magic 1 alone; of a compressed set, the largest
+            key length, key, value length, value; the value of a compressed set is the set
 """
 
 from __future__ import annotations
@@ -37,6 +47,8 @@ LENGTH_PREFIX: Final = 12
 #: Smallest batch length of any magic: a magic 0 message with null key and null value (crc, magic, attributes, two
 #: lengths).
 SMALLEST_LENGTH: Final = 14
+#: The same for magic 1, which has a timestamp.
+SMALLEST_LENGTH_V1: Final = 22
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 CRC_FROM: Final = 21
@@ -54,11 +66,21 @@ LAST_OFFSET: Final = 2**63 - 1
 
 LAYOUT: Final = Struct(">qiibIhiqqqhii")
 _PREFIX: Final = Struct(">qiib")
+#: CRC, magic, attributes.
+_LEGACY: Final = Struct(">IbB")
+_LEGACY_AT: Final = 12
+_TIMESTAMP: Final = Struct(">q")
+_TIMESTAMP_AT: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """A header as stored. For magic 0 and 1 only the first four fields are read; the others hold -1 or 0."""
+    """A header as stored.
+
+    Magic 0 and 1 have no count (-1), no leader epoch (-1) and no first offset: `base_offset` is the last one of a
+    compressed set, and `last_offset_delta` is 0, so that last and next offset are right. Their largest timestamp is
+    the message's, or -1 in magic 0. Of any other magic but 2, only the first four fields are read.
+    """
 
     base_offset: int
     batch_length: int
@@ -123,7 +145,19 @@ def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> Bat
         if length < HEADER_BYTES - LENGTH_PREFIX:
             raise MalformedBatch(f"batch length {length} is shorter than a header", position, base_offset)
         return BatchHeader(*LAYOUT.unpack_from(data, position))
+    if magic in (0, 1):
+        return _legacy_header(data, position, base_offset, length)
     return BatchHeader(base_offset, length, epoch, magic)
+
+
+def _legacy_header(data: bytes | bytearray | memoryview, position: int, offset: int, length: int) -> BatchHeader:
+    crc, magic, attributes = _LEGACY.unpack_from(data, position + _LEGACY_AT)
+    timestamp = -1
+    if magic == 1:
+        if length < SMALLEST_LENGTH_V1:
+            raise MalformedBatch(f"length {length} is shorter than a message of magic 1", position, offset)
+        (timestamp,) = _TIMESTAMP.unpack_from(data, position + _TIMESTAMP_AT)
+    return BatchHeader(offset, length, -1, magic, crc, attributes, last_offset_delta=0, max_timestamp=timestamp)
 
 
 def split(records: memoryview) -> Iterator[RawBatch]:
@@ -148,7 +182,7 @@ def split(records: memoryview) -> Iterator[RawBatch]:
         header = parse_header(records, position)
         if base_offset < least_offset:
             raise MalformedBatch(f"base offset after offset {least_offset - 1}", position, base_offset)
-        if magic == 2:
+        if 0 <= magic <= 2:  # of another one nothing is known; the classifier refuses it
             if header.last_offset_delta < 0:
                 raise MalformedBatch(f"last offset delta {header.last_offset_delta}", position, base_offset)
             least_offset = header.next_offset

@@ -6,6 +6,7 @@ payload is neither copied nor read again except by the CRC.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
@@ -24,12 +25,44 @@ from mirror.batch.header import (
 #: Sequences are 31-bit and wrap from 2147483647 to 0, inside a batch too (Kafka
 #: `DefaultRecordBatch.incrementSequence`).
 SEQUENCES: Final = 1 << 31
+#: Epochs are 15-bit; the last one is left alone, since brokers treat it as used up.
+LAST_EPOCH: Final = (1 << 15) - 2
+#: Ids that one partition's producer may go through: the low bits count them (`Stamp.then`).
+ERAS: Final = 1 << 20
 
 _CLEARED: Final = ~(APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 _NO_OFFSET: Final = bytes(8)
 
 
-def restamp(raw: RawBatch, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the next batch of a partition is stamped with.
+
+    Batches in a row count sequences up in one epoch. Each marker takes an epoch of its own, and the batch behind
+    markers begins a further one with sequence 0, as a broker demands (Kafka `ProducerAppendInfo.checkSequence`). So a
+    marker or a batch that somebody repeats later has an epoch that is gone, and is refused. The last batch of a log,
+    data or marker, tells what comes next.
+    """
+
+    producer_id: int
+    epoch: int = 0
+    sequence: int = 0
+
+    def after(self, last_offset_delta: int) -> Stamp:
+        """Behind a batch: a sequence advances by offsets, not by records (Kafka `DefaultRecordBatch.lastSequence`)."""
+        return Stamp(self.producer_id, self.epoch, (self.sequence + last_offset_delta + 1) % SEQUENCES)
+
+    def then(self, count: int = 1) -> Stamp:
+        """The first sequence, `count` epochs on; after the last epoch the next id begins."""
+        eras, epoch = divmod(self.epoch + count, LAST_EPOCH + 1)
+        return Stamp(self.producer_id + eras, epoch)
+
+    def is_kin(self, producer_id: int) -> bool:
+        """Whether an id is one that this partition's producer goes through."""
+        return self.producer_id // ERAS == producer_id // ERAS
+
+
+def restamp(raw: RawBatch, stamp: Stamp) -> bytes:
     """The 61 header bytes that append `raw` under a producer of ours.
 
     Base offset becomes 0, as a leader demands (Kafka `UnifiedLog.analyzeAndValidateRecords`). The transactional bit
@@ -49,9 +82,9 @@ def restamp(raw: RawBatch, *, producer_id: int, producer_epoch: int, base_sequen
             h.last_offset_delta,
             h.base_timestamp,
             h.max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
+            stamp.producer_id,
+            stamp.epoch,
+            stamp.sequence,
             h.count,
         )
     )
@@ -63,8 +96,3 @@ def restamp(raw: RawBatch, *, producer_id: int, producer_epoch: int, base_sequen
 def passed(raw: RawBatch) -> bytes:
     """The 61 header bytes of a batch that needs no change: base offset 0, the rest and the CRC as stored."""
     return _NO_OFFSET + bytes(raw.data[8:HEADER_BYTES])
-
-
-def next_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """The sequence after a batch: it advances by offsets, not by records (Kafka `DefaultRecordBatch.lastSequence`)."""
-    return (base_sequence + last_offset_delta + 1) % SEQUENCES

@@ -15,6 +15,7 @@ from typing import Literal
 from mirror.policy.selection import TopicPair
 
 Offsets = Literal["preserve", "translate"]
+Recompress = Literal["mirror", "target"]
 
 NO_LIMIT = 2**63 - 1
 CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -47,9 +48,10 @@ class Finding:
 class Rules:
     """What the classifier knows besides a batch's header; one value per partition pair.
 
-    `producer_id`: the writer uses a producer id of its own. `codec`: the id the target recompresses to, None where it
-    keeps what it gets (`compression.type=producer`). `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far
-    ahead of and behind the broker's clock a record may be, in ms.
+    `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
+    takes. `codec`: the id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in a
+    row are joined up to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead
+    of and behind the broker's clock a record may be, in ms.
     """
 
     offsets: Offsets = "preserve"
@@ -58,12 +60,23 @@ class Rules:
     max_message_bytes: int = _DEFAULT_MAX_MESSAGE
     compacted: bool = False
     codec: int | None = None
+    coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
     timestamp_before_max_ms: int = NO_LIMIT
 
     @classmethod
-    def from_configs(cls, target: Mapping[str, str], *, offsets: Offsets = "preserve") -> Rules:
-        """The rules that follow from the target topic's configs. `ValueError` for a value no Kafka has."""
+    def from_configs(
+        cls,
+        target: Mapping[str, str],
+        *,
+        offsets: Offsets = "preserve",
+        recompress: Recompress = "mirror",
+        coalesce_bytes: int | None = None,
+    ) -> Rules:
+        """The rules that follow from the target topic's configs and the flow's settings.
+
+        `recompress`: who does it where the target topic has a codec of its own. `ValueError` for a value no Kafka has.
+        """
         skew = _number(target, "message.timestamp.difference.max.ms", NO_LIMIT)  # one limit both ways, before Kafka 3.6
         compression = target.get("compression.type", "producer")
         if compression != "producer" and compression not in CODEC_IDS:
@@ -71,9 +84,10 @@ class Rules:
         return cls(
             offsets=offsets,
             target_append_time=_append_time(target),
-            max_message_bytes=_number(target, "max.message.bytes", _DEFAULT_MAX_MESSAGE),
+            max_message_bytes=_largest_batch(target),
             compacted="compact" in _policies(target),
-            codec=_codec(target),
+            codec=_codec(target) if recompress == "mirror" else None,
+            coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),
             timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
         )
@@ -108,25 +122,10 @@ def _refusals(
             "is compacted and its source is not: records without a key would be refused, others lost;"
             " set cleanup.policy=delete"
         )
-    largest = _number(source, "max.message.bytes", _DEFAULT_MAX_MESSAGE)
-    if rules.max_message_bytes < largest:
-        yield f"refuses batches that its source accepts; set max.message.bytes to {largest} or more"
-    if (segment := _number(target, "segment.bytes", _DEFAULT_SEGMENT)) < largest:
-        yield f"has segments of {segment} bytes, less than a batch may have; set segment.bytes to {largest} or more"
     if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
         yield (
             f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail;"
             " lower min.insync.replicas"
-        )
-    if rules.codec is not None and rules.codec != _codec(source):
-        yield (
-            f"compresses everything anew (compression.type={target['compression.type']}), and batches of another codec"
-            " would stop their partitions; set compression.type=producer"
-        )
-    if _append_time(source) and not rules.target_append_time:
-        yield (
-            "would show other times than its source, which stamps records on arrival, so every batch would stop its"
-            " partition; set message.timestamp.type=LogAppendTime"
         )
     if not rules.target_append_time and rules.timestamp_before_max_ms < _kept_ms(source):
         yield (
@@ -137,17 +136,32 @@ def _refusals(
 
 def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
     rules = Rules.from_configs(target)
-    if rules.codec is not None and rules.codec == _codec(source):
+    if rules.codec is not None and rules.codec != _codec(source):
         yield (
-            f"has compression.type={target['compression.type']} like its source: batches that came before the source"
-            " had it would stop their partitions; set compression.type=producer"
+            f"has compression.type={target['compression.type']}: batches of another codec are recompressed, at a cost;"
+            " compression.type=producer keeps them as they are"
+        )
+    largest = _largest_batch(source)
+    if rules.max_message_bytes < largest:
+        key = "segment.bytes" if _number(target, "segment.bytes", _DEFAULT_SEGMENT) < largest else "max.message.bytes"
+        yield (
+            f"takes batches of {rules.max_message_bytes} bytes, its source of {largest}: larger ones are split, at a"
+            f" cost, and a record that is larger alone stops its partition; set {key} to {largest} or more"
+        )
+    if _append_time(source) and not rules.target_append_time:
+        yield (
+            "shows its source's arrival times as the records' own, for which every batch is rewritten;"
+            " message.timestamp.type=LogAppendTime costs nothing and shows when records were mirrored"
         )
     if rules.target_append_time and _append_time(source):
         yield "stamps records itself, as its source does: the copy shows when its records were mirrored"
     elif rules.target_append_time:
         yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
     if "compact" in _policies(source):
-        yield "its source is compacted: a partition stops at the first gap that compaction has left in it"
+        yield (
+            "its source is compacted: batches with holes are rewritten, and each offset that compaction took away is"
+            " filled with a control marker, which needs ALTER on the cluster"
+        )
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (
             f"refuses records more than {rules.timestamp_after_max_ms} ms ahead of its clock;"
@@ -182,6 +196,12 @@ def _kept_ms(configs: Mapping[str, str]) -> int:
 def _kept_bytes(configs: Mapping[str, str]) -> int:
     kept = _number(configs, "retention.bytes", -1)
     return NO_LIMIT if kept < 0 or "delete" not in _policies(configs) else kept
+
+
+def _largest_batch(configs: Mapping[str, str]) -> int:
+    """A batch must fit into a message and into a segment (Kafka `UnifiedLog.append`)."""
+    message = _number(configs, "max.message.bytes", _DEFAULT_MAX_MESSAGE)
+    return min(message, _number(configs, "segment.bytes", _DEFAULT_SEGMENT))
 
 
 def _number(configs: Mapping[str, str], key: str, default: int) -> int:

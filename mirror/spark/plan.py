@@ -8,8 +8,8 @@ from typing import Final
 
 from mirror.pipeline import Assignment
 from mirror.policy.packing import Load, pack
+from mirror.sink import Tally
 from mirror.wire.cluster import Leader, TopicPartition
-from mirror.writer import Tally
 
 #: A lane is one Python process and one core at most; more lanes than this only help on a Spark cluster.
 _MOST_BY_DEFAULT: Final = 8

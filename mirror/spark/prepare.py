@@ -29,7 +29,7 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
     apply(target, plan)
     ensure_flow_topic(target, settings.flow)
-    rules = rules_of(target, plan.pairs, settings.topics.offsets)
+    rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
     return Flow(

@@ -16,10 +16,10 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.pipeline import Assignment, Pipeline
+from mirror.sink import Tally
 from mirror.spark.stopmark import MarkAddress, watch
 from mirror.wire.cluster import Cluster as WireCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.writer import Tally
 
 REPORT_SECONDS = 1.0
 

@@ -31,6 +31,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import ENDED, OWNER, Journal
 from mirror.pipeline import Assignment
+from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.plan import lanes_of
 from mirror.spark.relay import Lane, Receipt, relay
@@ -39,7 +40,6 @@ from mirror.spark.stopmark import StopMark
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
-from mirror.writer import Tally
 
 WATCH_SECONDS: Final = 1.0
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.

@@ -35,19 +35,24 @@ class Producer:
     last_sequence: int
 
 
+def list_offsets_request(
+    version: int, partition: TopicPartition, epoch: int, when: int, isolation: int = READ_UNCOMMITTED
+) -> Any:
+    """The request behind `list_offset`; `epoch` is that of the leader asked."""
+    schema = LIST_OFFSETS.schema(version, "request")
+    part = schema.ListOffsetsPartition(partition_index=partition.partition, current_leader_epoch=epoch, timestamp=when)
+    topics = (schema.ListOffsetsTopic(name=partition.topic, partitions=(part,)),)
+    late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
+    return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
+
+
 async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, isolation: int = READ_UNCOMMITTED) -> int:
     """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable
     offset when committed.
     """
 
     def build(version: int, epoch: int) -> Any:
-        schema = LIST_OFFSETS.schema(version, "request")
-        part = schema.ListOffsetsPartition(
-            partition_index=partition.partition, current_leader_epoch=epoch, timestamp=when
-        )
-        topics = (schema.ListOffsetsTopic(name=partition.topic, partitions=(part,)),)
-        late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
-        return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
+        return list_offsets_request(version, partition, epoch, when, isolation)
 
     part = await cluster.call_leader(
         partition, LIST_OFFSETS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="ListOffsets"

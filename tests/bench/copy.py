@@ -27,15 +27,17 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Confluent
 
 from mirror.batch.header import RawBatch, split
+from mirror.batch.restamp import Stamp
 from mirror.classifier import OWN_PRODUCER
 from mirror.demo.usage import Tree
 from mirror.embedded import Cluster as Brokers
 from mirror.embedded import Spec, start_many
 from mirror.position import Position, producer_id
+from mirror.sink import Sink
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, list_offset
-from mirror.writer import Sink, Writer
+from mirror.writer import Writer
 
 from .workload import create, fill
 
@@ -185,7 +187,7 @@ def _replay_lane(target: str, topic: str, batches: dict[int, list[RawBatch]], re
             sinks = []
             for p, raws in batches.items():
                 at = TopicPartition(topic, p)
-                sink = Sink(at, at, Position(0, producer_id("bench", at), 0, False, -1))
+                sink = Sink(at, at, Position(0, Stamp(producer_id("bench", at)), False, -1))
                 writer.begin(sink)
                 sinks.append((sink, iter(raws)))
             ready.wait()
@@ -198,7 +200,7 @@ def _replay_lane(target: str, topic: str, batches: dict[int, list[RawBatch]], re
                             if sink.is_idle:
                                 sinks.remove((sink, raws_left))
                             break
-                        writer.carry_out(OWN_PRODUCER, raw, sink)
+                        writer.carry_out(OWN_PRODUCER, (raw,), sink)
                 writer.flush()
                 if sinks:
                     moved.clear()

@@ -1,0 +1,226 @@
+"""The loops over records, compiled by numba.
+
+A kernel gets buffers and fills arrays; it makes no Python object for a record. Signatures are given, so a kernel is
+compiled when this module is imported, once for a machine: the result is kept on disk, beside this file where that can
+be written and in the user's cache folder otherwise, and every other process loads it from there. Importing numba takes
+half a second, which is why only what rewrites a batch imports this module, and only when there is one to rewrite.
+
+Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (`codecs.CAP`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba import types
+
+#: What `decode_records` found; the text is for the error.
+PROBLEMS: Final = (
+    "",
+    "a number runs beyond the records section",
+    "a number has too many bytes",
+    "a length reaches beyond its record",
+    "a record's length is not that of its fields",
+    "a record begins beyond the records section",
+    "bytes follow the last record",
+    "an offset delta is out of order",
+    "a header has no key",
+    "a header count is negative",
+)
+_CUT, _LONG, _BEYOND, _LENGTH, _START, _REST, _ORDER, _NO_KEY, _COUNT = range(1, len(PROBLEMS))
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_SPACE = types.uint8[::1]
+_SMALL = types.int32[::1]
+_LARGE = types.int64[::1]
+_INT = types.int64
+_PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call] # numba has no types there
+
+
+def _kernel(signature: Any) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = numba.njit(signature, cache=True, nogil=True, boundscheck=False)
+    return compiled
+
+
+@_kernel(_PAIR(_BYTES, _INT, _INT))
+def _varlong(data: Any, at: int, end: int) -> tuple[int, int]:
+    """A zigzag number and the position behind it; a negative position is a problem (Kafka `ByteUtils.readVarlong`)."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for position in range(at, at + 10):
+        if position >= end:
+            return 0, -_CUT
+        byte = np.uint64(data[position])
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < 0x80:
+            number: Any = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+            return number, position + 1
+        shift += np.uint64(7)
+    return 0, -_LONG
+
+
+@_kernel(_PAIR(_BYTES, _INT, _INT))
+def read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
+    """The same for 32 bits: at most five bytes (Kafka `ByteUtils.readVarint`)."""
+    number, following = _varlong(data, at, end)
+    if following > at + 5 or not -(1 << 31) <= number < 1 << 31:
+        return 0, -_LONG
+    return number, following
+
+
+@_kernel(_INT(_INT))
+def _varint_size(number: int) -> int:
+    zigzag = np.uint64((number << 1) ^ (number >> 63))
+    size = 1
+    while zigzag >= np.uint64(0x80):
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@_kernel(_INT(_SPACE, _INT, _INT))
+def _put_varint(out: Any, at: int, number: int) -> int:
+    zigzag = np.uint64((number << 1) ^ (number >> 63))
+    while zigzag >= np.uint64(0x80):
+        out[at] = np.uint8(zigzag & np.uint64(0x7F)) | np.uint8(0x80)
+        zigzag >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(zigzag)
+    return at + 1
+
+
+@_kernel(_INT(_SPACE, _INT, _BYTES, _INT, _INT))
+def _put_bytes(out: Any, at: int, data: Any, start: int, end: int) -> int:
+    size = end - start
+    if size < 16:  # a slice costs more than that
+        for i in range(size):
+            out[at + i] = data[start + i]
+    else:
+        out[at : at + size] = data[start:end]
+    return at + size
+
+
+@_kernel(_PAIR(_BYTES, _INT, _INT, _LARGE, _LARGE, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL))
+def decode_records(
+    data: Any,
+    largest_delta: int,
+    base_timestamp: int,
+    deltas: Any,
+    timestamps: Any,
+    key_at: Any,
+    key_size: Any,
+    value_at: Any,
+    value_size: Any,
+    headers_at: Any,
+    headers_end: Any,
+    header_count: Any,
+) -> tuple[int, int]:
+    """Fill the columns from a records section of magic 2; as many records as `deltas` is long.
+
+    Returns the number of a problem (see `PROBLEMS`, 0 for none) and the record that has it. The rules are those of
+    Kafka's `DefaultRecord.readFrom`, and that offsets rise within the batch.
+    """
+    at, size = 0, len(data)
+    before = -1
+    for i in range(len(deltas)):
+        length, at = read_varint(data, at, size)
+        if at < 0:
+            return -at, i
+        end = at + length
+        if length < 1 or end > size:
+            return _START, i
+        at += 1  # attributes: none is in use
+        number, at = _varlong(data, at, end)
+        if at < 0:
+            return -at, i
+        timestamps[i] = base_timestamp + number
+        number, at = read_varint(data, at, end)
+        if at < 0:
+            return -at, i
+        if number <= before or number > largest_delta:
+            return _ORDER, i
+        deltas[i] = before = number
+        for field in range(2):
+            number, at = read_varint(data, at, end)
+            if at < 0:
+                return -at, i
+            if number > end - at:
+                return _BEYOND, i
+            number = max(number, -1)
+            if field == 0:
+                key_at[i], key_size[i] = at, number
+            else:
+                value_at[i], value_size[i] = at, number
+            at += max(number, 0)
+        number, at = read_varint(data, at, end)
+        if at < 0:
+            return -at, i
+        if number < 0:
+            return _COUNT, i
+        headers_at[i], header_count[i] = at, number
+        for _ in range(number):
+            for field in range(2):
+                number, at = read_varint(data, at, end)
+                if at < 0:
+                    return -at, i
+                if number > end - at:
+                    return _BEYOND, i
+                if number < 0 and field == 0:
+                    return _NO_KEY, i
+                at += max(number, 0)
+        if at != end:
+            return _LENGTH, i
+        headers_end[i] = at
+    return (0, 0) if at == size else (_REST, len(deltas) - 1)
+
+
+@_kernel(_INT(_BYTES, _INT, _LARGE, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SPACE))
+def encode_records(
+    data: Any,
+    base_timestamp: int,
+    timestamps: Any,
+    key_at: Any,
+    key_size: Any,
+    value_at: Any,
+    value_size: Any,
+    headers_at: Any,
+    headers_end: Any,
+    header_count: Any,
+    out: Any,
+) -> int:
+    """Write a dense records section of magic 2 and return its size; `out` must be long enough (`encoded_bound`)."""
+    at = 0
+    for i in range(len(timestamps)):
+        delta = timestamps[i] - base_timestamp
+        keys, values, headers = max(key_size[i], 0), max(value_size[i], 0), headers_end[i] - headers_at[i]
+        numbers = _varint_size(delta) + _varint_size(i) + _varint_size(key_size[i]) + _varint_size(value_size[i])
+        at = _put_varint(out, at, 1 + numbers + keys + values + _varint_size(header_count[i]) + headers)
+        out[at] = 0
+        at = _put_varint(out, at + 1, delta)
+        at = _put_varint(out, at, i)
+        at = _put_varint(out, at, key_size[i])
+        at = _put_bytes(out, at, data, key_at[i], key_at[i] + keys)
+        at = _put_varint(out, at, value_size[i])
+        at = _put_bytes(out, at, data, value_at[i], value_at[i] + values)
+        at = _put_varint(out, at, header_count[i])
+        at = _put_bytes(out, at, data, headers_at[i], headers_end[i])
+    return at
+
+
+@_kernel(_INT(_SMALL, _SMALL, _SMALL, _SMALL))
+def encoded_bound(key_size: Any, value_size: Any, headers_at: Any, headers_end: Any) -> int:
+    """Bytes that `encode_records` needs at most: 36 for the numbers of a record, and the rest as it is."""
+    total = 0
+    for i in range(len(key_size)):
+        total += 36 + max(key_size[i], 0) + max(value_size[i], 0) + headers_end[i] - headers_at[i]
+    return total
+
+
+@_kernel(types.void(_BYTES, _SMALL, _SMALL, _SMALL, _SPACE))
+def gather_bytes(data: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
+    """Copy one column's bytes together; `offsets` has one more entry than the column (Arrow's binary layout)."""
+    for i in range(len(at)):
+        _put_bytes(out, offsets[i], data, at[i], at[i] + max(size[i], 0))

@@ -1,0 +1,77 @@
+"""Whether a batch in the target is what the source holds at its offsets.
+
+Batches that were passed on are compared by header and records-section checksum. Where that does not do, because one of
+them was rewritten, records are compared by offset; a record that only the target has is no difference where the source
+shows a hole, since compaction may have taken it away after it was mirrored.
+"""
+
+from __future__ import annotations
+
+from mirror.batch.checksum import records_crc
+from mirror.batch.header import APPEND_TIME, CONTROL, RawBatch
+from mirror.errors import BadRecords
+
+_TOLD = ("base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
+
+
+def marker_difference(offset: int, theirs: RawBatch | None) -> str:
+    """What is wrong with a marker of ours at `offset`, or the empty string: the source must have no record there.
+
+    `theirs` is the source's batch there or the next one; None where there is none, or an aborted one.
+    """
+    if theirs is None or theirs.header.attributes & CONTROL:
+        return ""
+    its = theirs.header
+    if its.magic == 2 and (offset < its.base_offset or not its.count):
+        return ""
+    if its.magic == 2 and its.is_dense:
+        return "the source has a record where the target has a marker"
+    from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    try:
+        found = read(theirs)
+    except BadRecords as damage:
+        return f"the source's batch cannot be read: {damage.detail}"
+    return "the source has a record where the target has a marker" if offset in found.offsets else ""
+
+
+def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritten: bool) -> str:
+    """What differs between a batch of the target and the source's batch at its offset, or the empty string."""
+    if theirs is None:
+        return "the source has no batch there"
+    mine, its = ours.header, theirs.header
+    if mine.attributes & CONTROL or its.attributes & CONTROL:
+        return "one of them is a control batch"
+    names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
+    unlike = next((name for name in names if getattr(mine, name) != getattr(its, name)), "")
+    if not unlike and records_crc(ours) == records_crc(theirs):
+        return ""
+    if may_be_rewritten:
+        return _records_difference(ours, theirs)
+    if not unlike:
+        return "the records"
+    return f"{unlike.replace('_', ' ')} {getattr(mine, unlike)} against {getattr(its, unlike)}"
+
+
+def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:
+    from mirror.batch.records import headers, key, value  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+    from mirror.batch.rewrite import read  # noqa: PLC0415 -- the same
+
+    try:
+        mine, its = read(ours), read(theirs)
+    except BadRecords as damage:
+        return f"one of them cannot be read: {damage.detail}"
+    at = {int(offset): index for index, offset in enumerate(its.offsets)}
+    has_holes = len(its) and int(its.offsets[-1] - its.offsets[0]) + 1 != len(its)
+    for index, offset in enumerate(map(int, mine.offsets)):
+        twin = at.get(offset)
+        if twin is None:
+            if has_holes or offset > theirs.header.last_offset:
+                continue
+            return f"the source has no record at offset {offset}"
+        for name, field in (("key", key), ("value", value), ("headers", headers)):
+            if field(mine, index) != field(its, twin):
+                return f"the {name} of the record at offset {offset}"
+        if not ours.header.attributes & APPEND_TIME and mine.timestamps[index] != its.timestamps[twin]:
+            return f"the timestamp of the record at offset {offset}"
+    return ""

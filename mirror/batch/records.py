@@ -1,0 +1,184 @@
+"""The records of a batch as columns, without a Python object for any of them.
+
+A record of magic 2 is (Kafka `DefaultRecord.java`, KIP-82, KIP-98; numbers are zigzag variable-length)
+
+    length, attributes (1 byte, unused), timestamp delta, offset delta, key length (-1: null), key,
+    value length (-1: null), value, header count, and for each header: key length, key, value length (-1: null), value
+
+A record of magic 0 or 1 has fixed-length fields and no headers (`legacy.py`); it gets the same columns.
+
+Decision: columns hold positions in the decompressed bytes instead of copies. Rewriting copies each byte once, to its
+new place; `column` gathers one into Arrow's layout for whoever wants that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirror.batch import kernels
+from mirror.batch.codecs import CAP, decompress
+from mirror.batch.header import APPEND_TIME, RawBatch
+from mirror.errors import BadRecords
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Buffer = bytes | bytearray | memoryview
+
+#: Length, attributes, two deltas, two lengths and a header count of one byte each.
+SMALLEST_RECORD: Final = 7
+#: A batch of more records is refused: its columns alone would take more than 160 MB. The default limits of brokers
+#: and producers are far below.
+MOST_RECORDS: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Columns of equal length, in offset order; positions and sizes are bytes of `data`.
+
+    `offsets` are absolute, `timestamps` in ms (-1: none). A size of -1 is a null. `headers_at` to `headers_end` is
+    what follows the header count, as magic 2 stores it.
+    """
+
+    data: Bytes
+    offsets: Int64s
+    timestamps: Int64s
+    key_at: Int32s
+    key_size: Int32s
+    value_at: Int32s
+    value_size: Int32s
+    headers_at: Int32s
+    headers_end: Int32s
+    header_count: Int32s
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def empty(cls, data: Buffer, count: int) -> Records:
+        """Room for `count` records of `data`, to be filled in. Raises BadRecords where they are too many."""
+        if count > MOST_RECORDS:
+            raise BadRecords(f"{count} records in a batch, more than {MOST_RECORDS}")
+        large, small = np.empty((2, count), np.int64), np.empty((7, count), np.int32)
+        return cls(np.frombuffer(data, np.uint8), *large, *small)
+
+    def rows(self, start: int, stop: int) -> Records:
+        """Some of the records, as views."""
+        return Records(self.data, *(column[start:stop] for column in self._columns()))
+
+    def with_timestamp(self, timestamp: int) -> Records:
+        """The same records, all with one timestamp."""
+        offsets, _, *positions = self._columns()
+        return Records(self.data, offsets, np.full(len(self), timestamp, np.int64), *positions)
+
+    def moved(self, by: int) -> Records:
+        """The same records for a buffer that has `by` bytes more before them."""
+        step = np.int32(by)
+        return replace(
+            self,
+            key_at=self.key_at + step,
+            value_at=self.value_at + step,
+            headers_at=self.headers_at + step,
+            headers_end=self.headers_end + step,
+        )
+
+    def _columns(self) -> tuple[Any, ...]:
+        return (
+            *(self.offsets, self.timestamps, self.key_at, self.key_size, self.value_at, self.value_size),
+            *(self.headers_at, self.headers_end, self.header_count),
+        )
+
+
+def joined(parts: Sequence[Records]) -> Records:
+    """Several batches' records as one. Raises BadRecords where they are too many."""
+    if len(parts) == 1:
+        return parts[0]
+    if sum(map(len, parts)) > MOST_RECORDS:
+        raise BadRecords(f"more than {MOST_RECORDS} records in a batch")
+    starts = accumulate((len(part.data) for part in parts), initial=0)
+    columns = zip(*(part.moved(start)._columns() for part, start in zip(parts, starts, strict=False)), strict=True)
+    return Records(np.concatenate([part.data for part in parts]), *map(np.concatenate, columns))
+
+
+def decode(data: Buffer, count: int, base_offset: int, base_timestamp: int, largest_delta: int = 2**31 - 1) -> Records:
+    """The records of a decompressed section of magic 2.
+
+    Raises BadRecords where the bytes do not hold exactly `count` records with rising offsets.
+    """
+    if not 0 <= count <= len(data) // SMALLEST_RECORD:
+        raise BadRecords(f"{count} records do not fit into {len(data)} bytes")
+    found = Records.empty(data, count)
+    problem, index = kernels.decode_records(found.data, largest_delta, base_timestamp, *found._columns())
+    if problem:
+        raise BadRecords(f"record {index} of {count}: {kernels.PROBLEMS[problem]}")
+    np.add(found.offsets, base_offset, out=found.offsets)
+    return found
+
+
+def read(raw: RawBatch, cap: int = CAP) -> Records:
+    """The records of a batch of magic 2 as a consumer sees them: an append-time batch has one timestamp (KIP-32).
+
+    Raises BadRecords, with the batch's base offset, where the payload does not decompress to at most `cap` bytes or
+    is not what the header says.
+    """
+    header = raw.header
+    try:
+        section = decompress(header.codec, raw.records, cap)
+        found = decode(section, header.count, header.base_offset, header.base_timestamp, header.last_offset_delta)
+    except BadRecords as problem:
+        raise problem.at(header.base_offset) from None
+    return found.with_timestamp(header.max_timestamp) if header.attributes & APPEND_TIME else found
+
+
+def encode(records: Records, base_timestamp: int) -> memoryview:
+    """A records section of magic 2 with offset deltas from 0 on, not compressed."""
+    _, timestamps, *positions = records._columns()
+    bound = kernels.encoded_bound(records.key_size, records.value_size, records.headers_at, records.headers_end)
+    section = np.empty(bound, np.uint8)
+    size = kernels.encode_records(records.data, base_timestamp, timestamps, *positions, section)
+    return section[:size].data
+
+
+def column(records: Records, which: Literal["key", "value"]) -> tuple[Int32s, Bytes, NDArray[np.bool_]]:
+    """One column in Arrow's binary layout: n + 1 offsets, the bytes together, and which of the n are not null."""
+    at, size = (records.key_at, records.key_size) if which == "key" else (records.value_at, records.value_size)
+    offsets = np.zeros(len(records) + 1, np.int32)
+    np.cumsum(np.maximum(size, 0), out=offsets[1:])
+    gathered = np.empty(int(offsets[-1]), np.uint8)
+    kernels.gather_bytes(records.data, at, size, offsets, gathered)
+    return offsets, gathered, size >= 0
+
+
+def key(records: Records, index: int) -> bytes | None:
+    """One record's key; for tests and reports, not for every record of a batch."""
+    return _field(records, int(records.key_at[index]), int(records.key_size[index]))
+
+
+def value(records: Records, index: int) -> bytes | None:
+    """One record's value, likewise."""
+    return _field(records, int(records.value_at[index]), int(records.value_size[index]))
+
+
+def headers(records: Records, index: int) -> list[tuple[bytes, bytes | None]]:
+    """One record's headers, in order, keys that repeat included."""
+    section = records.data[records.headers_at[index] : records.headers_end[index]]
+    found: list[tuple[bytes, bytes | None]] = []
+    at = 0
+    for _ in range(int(records.header_count[index])):
+        pair: list[bytes | None] = []
+        for _ in range(2):
+            size, at = kernels.read_varint(section, at, len(section))
+            pair.append(None if size < 0 else section[at : at + size].tobytes())
+            at += max(size, 0)
+        found.append((pair[0] or b"", pair[1]))
+    return found
+
+
+def _field(records: Records, at: int, size: int) -> bytes | None:
+    return None if size < 0 else records.data[at : at + size].tobytes()

@@ -1,0 +1,109 @@
+"""Batches made anew where the stored bytes cannot be appended as they are.
+
+The same records in the same order, with the same codec unless the recipe names another one; keys, values, headers and
+timestamps untouched. What comes out is dense, as a broker demands of a producer (Kafka `LogValidator.validateBatch`),
+and carries the source's offsets: a batch with holes becomes one batch for each run without them.
+
+The result is a function of the source batches and the recipe, so two writers append the same batches (invariant P2 in
+`position.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from crc32c import crc32c
+
+from mirror.batch import legacy, records
+from mirror.batch.codecs import CAP, compress
+from mirror.batch.header import CRC_AT, CRC_FROM, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, parse_header
+from mirror.batch.recipe import Recipe
+from mirror.batch.records import Records, joined
+from mirror.errors import RecordTooLarge
+
+_NONE: Final = -1
+
+
+def read(raw: RawBatch, cap: int = CAP) -> Records:
+    """The records of a batch of any magic. Raises BadRecords."""
+    return records.read(raw, cap) if raw.header.magic == 2 else legacy.read(raw, cap)
+
+
+def rewrite(raws: Sequence[RawBatch], recipe: Recipe) -> tuple[RawBatch, ...]:
+    """The records of `raws`, batches of one codec in offset order, as the fewest dense batches that fit.
+
+    Base offsets and CRCs are set and producer fields are empty; `restamp` does the rest. Raises BadRecords for a
+    payload that is not what its header says, RecordTooLarge for a record that fits into no batch.
+    """
+    codec = raws[0].header.codec if recipe.codec is None else recipe.codec
+    every = joined([read(raw, recipe.cap) for raw in raws])
+    every = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
+    return tuple(batch for run in _dense(every) for batch in _fitting(run, codec, recipe.max_bytes))
+
+
+def _dense(every: Records) -> Iterator[Records]:
+    """Cut where offsets are missing."""
+    cuts = np.flatnonzero(np.diff(every.offsets) != 1) + 1
+    edges = [0, *(int(cut) for cut in cuts), len(every)]
+    yield from (every.rows(start, stop) for start, stop in pairwise(edges) if stop > start)
+
+
+def _fitting(run: Records, codec: int, max_bytes: int) -> Iterator[RawBatch]:
+    """Cut where a batch would be too large, each time after as many records as fit."""
+    while len(run):
+        fits, batch = _longest(run, codec, max_bytes)
+        yield batch
+        run = run.rows(fits, len(run))
+
+
+def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
+    """The longest prefix that fits, and how many records it has. The next length to try follows from the size of the
+    last one, kept between what fits and what does not.
+    """
+    fits, batch, fails = 0, None, len(run) + 1
+    tried = len(run)
+    while True:
+        made = build(run.rows(0, tried), codec)
+        size = made.header.size
+        if size <= max_bytes:
+            fits, batch = tried, made
+        elif tried == 1:
+            offset = int(run.offsets[0])
+            raise RecordTooLarge(f"a record takes {size} bytes alone, more than the {max_bytes} of a batch", offset)
+        else:
+            fails = tried
+        if batch is not None and fails - fits == 1:
+            return fits, batch
+        tried = min(max(int(tried * max_bytes / size), fits + 1), fails - 1)
+
+
+def build(run: Records, codec: int) -> RawBatch:
+    """One batch of records without holes, at the offset of the first."""
+    base_timestamp = int(run.timestamps[0])
+    payload = compress(codec, records.encode(run, base_timestamp))
+    delta = len(run) - 1
+    batch = bytearray(HEADER_BYTES + len(payload))
+    LAYOUT.pack_into(
+        batch,
+        0,
+        int(run.offsets[0]),
+        HEADER_BYTES - LENGTH_PREFIX + len(payload),
+        _NONE,
+        2,
+        0,
+        codec,
+        delta,
+        base_timestamp,
+        int(run.timestamps.max()),
+        _NONE,
+        _NONE,
+        _NONE,
+        delta + 1,
+    )
+    batch[HEADER_BYTES:] = payload
+    data = memoryview(batch)
+    batch[CRC_AT:CRC_FROM] = crc32c(data[CRC_FROM:]).to_bytes(4, "big")
+    return RawBatch(parse_header(batch), data)

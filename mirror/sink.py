@@ -1,0 +1,161 @@
+"""The writing end of one partition: what waits for the target, in offset order.
+
+A queue holds batches and gaps. Where the source has an offset that the mirror does not write (a control marker, an
+aborted transaction, a hole that compaction left), the target gets a marker, which takes the offset and is seen by no
+consumer.
+
+    W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
+        nothing repeated; what is missing is a gap, and is filled first
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror.batch.header import RawBatch
+from mirror.batch.recipe import Recipe
+from mirror.batch.restamp import Stamp, passed, restamp
+from mirror.classifier import Action, Verdict
+from mirror.coalesce import Coalescer
+from mirror.errors import PartitionStop
+from mirror.policy.rules import Rules
+from mirror.position import Position
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+#: A broker writes some thousand markers a second; a longer gap is not worth its time and space.
+LONGEST_GAP: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker."""
+
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    filled: int = 0
+    latency_ms: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged."""
+
+    header: bytes
+    raw: RawBatch
+    verdict: Verdict
+
+    @property
+    def next_offset(self) -> int:
+        """Where the log ends once this is in it."""
+        return self.raw.header.next_offset
+
+
+@dataclass(slots=True)
+class Gap:
+    """Offsets from `first` up to `next_offset` that markers take; the first marker has the epoch of `stamp`."""
+
+    first: int
+    next_offset: int
+    stamp: Stamp
+    verdicts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Sink:
+    """Where a partition is written, from one position on.
+
+    `next_offset` is where the next batch to be queued must land; everything below `sent` was sent, everything below
+    `acked` is mirrored. `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the
+    question was sent whose answer said that the log ends at `acked`, by the clock of the event loop.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    position: Position
+    rules: Rules = field(default_factory=Rules)
+    next_offset: int = 0
+    stamp: Stamp = field(default_factory=lambda: Stamp(-1))
+    sent: int = 0
+    acked: int = 0
+    known: bool = False
+    coalescer: Coalescer = field(init=False)
+    queue: deque[Outgoing | Gap] = field(default_factory=deque)
+    in_flight: deque[Outgoing] = field(default_factory=deque)
+    filling: bool = False
+    doubted: list[Outgoing] = field(default_factory=list)
+    held: int = 0
+    unsettled: str = ""
+    doubtful: bool = False
+    node: int = -1
+    seen_at: float = float("-inf")
+    stop: PartitionStop | None = None
+
+    def __post_init__(self) -> None:
+        self.next_offset = self.sent = self.acked = self.position.next_offset
+        self.stamp, self.known = self.position.stamp, self.position.known
+        self.coalescer = Coalescer(self.rules)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way to the target."""
+        return not self.in_flight and not self.filling
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything queued is acknowledged, or nothing more will be sent."""
+        return self.is_quiet and (not self.queue or bool(self.unsettled))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What a rewritten batch must be like to come next."""
+        return Recipe(first_offset=self.next_offset, codec=self.rules.codec, max_bytes=self.rules.max_message_bytes)
+
+    def append(self, raw: RawBatch, verdict: Verdict) -> None:
+        """Queue a dense batch, behind a gap where offsets are missing before it (W1)."""
+        header = raw.header
+        self.fill(header.base_offset)
+        assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
+        if verdict.action is Action.PASS:
+            head = passed(raw)
+        else:
+            head = restamp(raw, self.stamp)
+            self.stamp = self.stamp.after(header.last_offset_delta)
+        self.next_offset = header.next_offset
+        self.held += len(raw.data)
+        self.queue.append(Outgoing(head, raw, verdict))
+
+    def fill(self, upto: int, verdict: Verdict | None = None) -> None:
+        """Let markers take the offsets below `upto`. Raises PartitionStop where there are too many."""
+        count = upto - self.next_offset
+        if count > LONGEST_GAP:
+            detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
+            raise self.refuse(self.next_offset, detail, "Leave the topic out, or begin behind the gap")
+        if count > 0:
+            last = self.queue[-1] if self.queue else None
+            if isinstance(last, Gap) and not self.filling:
+                last.next_offset = upto
+            else:
+                self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then()))
+            self.stamp = last.stamp.then(upto - last.first)
+            self.next_offset = upto
+            if verdict is not None:
+                last.verdicts[str(verdict)] += 1
+
+    def forget(self) -> None:
+        """Drop what is queued: whoever goes on fetches it again."""
+        self.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, Outgoing))
+        self.queue.clear()
+
+    def refuse(self, offset: int, detail: str, advice: str, state: State = State.REFUSED) -> PartitionStop:
+        """The stop for what cannot be written."""
+        return PartitionStop(state, self.source.topic, self.source.partition, offset, detail, advice)
+
+    def contended(self, offset: int, detail: str) -> PartitionStop:
+        """The stop for a partition that somebody else writes to."""
+        advice = "Another mirror of this flow runs, or a producer writes to the target topic: end it"
+        return PartitionStop(State.CONTENDED, self.source.topic, self.source.partition, offset, detail, advice)

@@ -1,0 +1,135 @@
+"""Offsets that hold no record: the target keeps them with markers, and readers see the same records on both sides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from helpers import RECENT_MS, make_topic, mirror_once, produce
+from samerecords import assert_same_records, read
+
+from mirror.embedded import Cluster
+from mirror.observe.figures import Figures
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+pytestmark = pytest.mark.brokers
+
+
+@pytest.fixture
+def pair(source_cluster: Cluster, target_cluster: Cluster) -> tuple[str, str]:
+    return source_cluster.bootstrap, target_cluster.bootstrap
+
+
+def transactions(
+    bootstrap: str, topic: str, outcomes: list[bool], *, size: int = 5, name: str = "", **more: Any
+) -> None:
+    """One transaction for each outcome (committed or not), `size` records each."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}{name}", **more})
+    producer.init_transactions(20)
+    for number, committed in enumerate(outcomes):
+        producer.begin_transaction()
+        for index in range(size):
+            value = b"%s %d %d %d" % (name.encode(), number, index, committed)
+            producer.produce(topic, value, key=b"k%d" % index, partition=0, timestamp=RECENT_MS + number)
+        producer.flush(20)
+        if committed:
+            producer.commit_transaction(20)
+        else:
+            producer.abort_transaction(20)
+
+
+def copied(pair: tuple[str, str], topic: str, **more: Any) -> Figures:
+    found = mirror_once(*pair, [topic], **more)[TopicPartition(topic, 0)]
+    assert found.state is State.CAUGHT_UP, found
+    return found
+
+
+def test_a_transactional_topic(pair: tuple[str, str], topic_name: str) -> None:
+    """30 % aborted; non-transactional records in between."""
+    random = Random(7)
+    make_topic(pair[0], topic_name)
+    for number in range(3):
+        produce(pair[0], topic_name, [b"plain %d" % number] * 20)
+        transactions(pair[0], topic_name, [random.random() > 0.3 for _ in range(20)])
+    found = copied(pair, topic_name)
+    assert found.verdicts["DROP/aborted"] > 5
+    assert found.verdicts["DROP/control"] == 60
+    assert_same_records(*pair, topic_name, 1)
+
+
+def test_a_second_run_goes_on_behind_a_marker(pair: tuple[str, str], topic_name: str) -> None:
+    """The log ends with a marker each time, or with data, or in the middle of what was aborted."""
+    make_topic(pair[0], topic_name)
+    for round_ in range(4):
+        transactions(pair[0], topic_name, [True, False][: 1 + round_ % 2], name=str(round_))
+        copied(pair, topic_name)
+        assert_same_records(*pair, topic_name, 1)
+        if round_ % 2:
+            produce(pair[0], topic_name, [b"plain"] * 15)
+            copied(pair, topic_name)
+    assert_same_records(*pair, topic_name, 1)
+
+
+def test_a_topic_of_aborted_transactions_alone(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [False] * 5, size=400)
+    found = copied(pair, topic_name)
+    assert (found.records, found.next_offset) == (0, 2005)
+    assert assert_same_records(*pair, topic_name, 1) == 0
+    transactions(pair[0], topic_name, [True])
+    copied(pair, topic_name)
+    assert assert_same_records(*pair, topic_name, 1) == 5
+
+
+def test_interleaved_producers(pair: tuple[str, str], topic_name: str) -> None:
+    """One aborts while the other's transaction, which lies around it, commits."""
+    make_topic(pair[0], topic_name)
+    one, other = (Producer({"bootstrap.servers": pair[0], "transactional.id": f"{topic_name}-{name}"}) for name in "ab")
+    for producer in (one, other):
+        producer.init_transactions(20)
+    for number in range(10):
+        for producer in (one, other):
+            producer.begin_transaction()
+        for index in range(6):
+            for producer, name in ((one, b"one"), (other, b"other")):
+                producer.produce(topic_name, b"%s %d %d" % (name, number, index), partition=0)
+                producer.flush(20)
+        endings: list[Callable[[float], None]] = [one.commit_transaction, other.abort_transaction]
+        if number % 2:
+            endings = [other.commit_transaction, one.abort_transaction]
+        for end in endings:
+            end(20)
+    copied(pair, topic_name)
+    assert assert_same_records(*pair, topic_name, 1) == 60
+
+
+def test_a_compacted_topic_with_holes(pair: tuple[str, str], topic_name: str) -> None:
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.001",
+        "max.compaction.lag.ms": "100",
+        "delete.retention.ms": "100",
+    }
+    make_topic(pair[0], topic_name, configs=configs)
+    client = Producer({"bootstrap.servers": pair[0], "linger.ms": 1000, "compression.type": "lz4"})
+    random = Random(5)
+    for number in range(2000):
+        client.produce(topic_name, b"%d" % number, key=b"%d" % random.randrange(300), partition=0)
+        if number % 100 == 99:
+            client.flush(20)
+    deadline = time.monotonic() + 60
+    while sum(1 for _ in read(pair[0], topic_name, 0)) > 1000:
+        assert time.monotonic() < deadline, "the cleaner did not run"
+        client.produce(topic_name, b"again", key=b"last", partition=0)  # rolls a segment
+        client.flush(20)
+        time.sleep(0.2)
+    make_topic(pair[1], topic_name)
+    found = copied(pair, topic_name)
+    assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found
+    assert_same_records(*pair, topic_name, 1)

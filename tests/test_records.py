@@ -1,0 +1,179 @@
+"""Records decoded and encoded by compiled kernels, against an oracle in plain Python and a foreign client."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rawbatches import batch, raw
+from recordoracle import Record, decoded, encoded, varint
+
+from mirror.batch import records
+from mirror.batch.codecs import CAP, compress
+from mirror.batch.records import Records, column, decode, encode, headers, joined, key, value
+from mirror.errors import BadRecords, TooManyBytes
+
+BASE, CLOCK = 5_000_000_000, 1_700_000_000_000
+blobs = st.none() | st.binary(max_size=40)
+
+
+@st.composite
+def some_records(draw: st.DrawFn) -> list[Record]:
+    steps = draw(st.lists(st.integers(1, 200), min_size=1, max_size=12))
+    offsets = [sum(steps[: i + 1]) - steps[0] for i in range(len(steps))]
+    pairs = st.lists(st.tuples(st.binary(max_size=9), blobs), max_size=3).map(tuple)
+    clock = st.integers(-(2**40), 2**40)
+    return [Record(offset, draw(clock), draw(blobs), draw(blobs), draw(pairs)) for offset in offsets]
+
+
+def as_list(found: Records) -> list[Record]:
+    return [
+        Record(
+            int(found.offsets[i]) - BASE,
+            int(found.timestamps[i]) - CLOCK,
+            key(found, i),
+            value(found, i),
+            tuple(headers(found, i)),
+        )
+        for i in range(len(found))
+    ]
+
+
+@given(some_records())
+def test_decoding_finds_what_the_oracle_encoded(wanted: list[Record]) -> None:
+    section = encoded(wanted)
+    assert decoded(section, len(wanted)) == wanted
+    assert as_list(decode(section, len(wanted), BASE, CLOCK)) == wanted
+
+
+@given(some_records())
+def test_encoding_numbers_records_from_zero_and_changes_nothing_else(given_: list[Record]) -> None:
+    found = decode(encoded(given_), len(given_), BASE, CLOCK)
+    again = decoded(bytes(encode(found, CLOCK)), len(given_))
+    dense = [
+        Record(index, record.timestamp, record.key, record.value, record.headers) for index, record in enumerate(given_)
+    ]
+    assert again == dense
+
+
+@given(some_records(), st.data())
+def test_damage_is_told_or_harmless(given_: list[Record], data: st.DataObject) -> None:
+    """A flipped byte or a cut: an error, or what the oracle reads from the same bytes."""
+    section = bytearray(encoded(given_))
+    at = data.draw(st.integers(0, len(section) - 1))
+    if data.draw(st.booleans()):
+        del section[at:]
+    else:
+        section[at] = data.draw(st.integers(0, 255))
+    try:
+        found = decode(bytes(section), len(given_), BASE, CLOCK)
+    except BadRecords:
+        return
+    assert as_list(found) == decoded(bytes(section), len(given_))
+
+
+@given(st.binary(max_size=200), st.integers(-5, 2**31 - 1))
+def test_any_bytes_are_told_or_read_as_the_oracle_does(section: bytes, count: int) -> None:
+    try:
+        found = decode(section, count, BASE, CLOCK)
+    except BadRecords:
+        return
+    assert as_list(found) == decoded(section, count)
+
+
+def record(body: bytes) -> bytes:
+    return varint(len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("section", "count", "told"),
+    [
+        (b"", 1, "1 records do not fit into 0 bytes"),
+        (bytes(20), -1, "-1 records do not fit"),
+        (bytes(20), 2**31 - 1, "do not fit"),
+        (record(b"\0\0\0\1\1\0") + bytes(7), 1, "record 0 of 1: bytes follow the last record"),
+        (record(b"\0\0\0\1\1\0") + record(b"\0\0\0\1\1\0"), 2, "record 1 of 2: an offset delta is out of order"),
+        (record(b"\0\0\1\1\1\0"), 1, "out of order"),
+        (record(b"\0\0\0\1\1\0\0"), 1, "a record's length is not that of its fields"),
+        (record(b"\0\0\0\1\1\1\0"), 1, "a header count is negative"),
+        (record(b"\0\0\0\1\1\2\1\1"), 1, "a header has no key"),
+        (record(b"\0\0\0\x7e\1\0"), 1, "a length reaches beyond its record"),
+        (record(b"\0" + b"\xff" * 10 + b"\1\0\1\1\0"), 1, "a number has too many bytes"),
+        (record(b"\0\0" + b"\xff" * 5 + b"\1\1\1\0"), 1, "a number has too many bytes"),
+        (record(b"\0\0\0\1\1\0")[:-1] + b"\x80", 1, "a number runs beyond the records section"),
+        (b"\x7e" + bytes(9), 1, "a record begins beyond the records section"),
+    ],
+)
+def test_what_is_wrong_is_named(section: bytes, count: int, told: str) -> None:
+    with pytest.raises(BadRecords, match=told):
+        decode(section, count, BASE, CLOCK)
+
+
+def test_an_offset_beyond_the_header_s_last_one() -> None:
+    section = encoded([Record(0), Record(7)])
+    assert len(decode(section, 2, BASE, CLOCK, largest_delta=7)) == 2
+    with pytest.raises(BadRecords, match="out of order"):
+        decode(section, 2, BASE, CLOCK, largest_delta=6)
+
+
+def test_too_many_records_for_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = encoded([Record(index) for index in range(9)])
+    monkeypatch.setattr(records, "MOST_RECORDS", 8)
+    with pytest.raises(BadRecords, match="9 records in a batch, more than 8"):
+        decode(section, 9, BASE, CLOCK)
+    half = decode(encoded([Record(index) for index in range(5)]), 5, BASE, CLOCK)
+    with pytest.raises(BadRecords, match="more than 8"):
+        joined([half, half])
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_is_read_whatever_its_codec(codec: int) -> None:
+    wanted = [Record(index, index * 3, b"k%d" % index, b"value " * index) for index in range(100)]
+    payload = compress(codec, encoded(wanted))
+    data = batch(BASE, count=100, attributes=codec, payload=payload, base_timestamp=CLOCK)
+    assert as_list(records.read(raw(data))) == wanted
+
+
+def test_an_append_time_batch_has_one_timestamp() -> None:
+    data = batch(count=2, attributes=8, payload=encoded([Record(0, 1), Record(1, 2)]), max_timestamp=99)
+    assert records.read(raw(data)).timestamps.tolist() == [99, 99]
+
+
+def test_a_bad_payload_names_its_batch() -> None:
+    with pytest.raises(BadRecords, match=r"base offset 77") as told:
+        records.read(raw(batch(77, payload=b"no record at all")))
+    assert told.value.offset == 77
+    bomb = batch(78, attributes=4, payload=compress(4, bytes(CAP + 1)))
+    with pytest.raises(TooManyBytes, match="base offset 78"):
+        records.read(raw(bomb))
+
+
+@given(some_records(), some_records())
+def test_joined_records_are_those_of_both(one: list[Record], other: list[Record]) -> None:
+    both = joined([decode(encoded(part), len(part), BASE, CLOCK) for part in (one, other)])
+    assert as_list(both) == one + other
+
+
+@given(some_records(), st.sampled_from(["key", "value"]))
+def test_a_column_in_arrow_s_layout(given_: list[Record], which: str) -> None:
+    found = decode(encoded(given_), len(given_), BASE, CLOCK)
+    offsets, data, valid = column(found, "key" if which == "key" else "value")
+    texts = [data[offsets[i] : offsets[i + 1]].tobytes() if valid[i] else None for i in range(len(found))]
+    assert texts == [getattr(one, which) for one in given_]
+
+
+def test_a_long_batch_of_odd_records() -> None:
+    """Sizes around the limits of one, two and three bytes of length, in one batch."""
+    random = Random(3)
+    sizes = [0, 1, 15, 16, 17, 62, 63, 64, 65, 8190, 8191, 8192, 8193, 70_000]
+    wanted = [
+        Record(index, index - 7, random.randbytes(sizes[index % 14]), random.randbytes(sizes[-1 - index % 14]))
+        for index in range(56)
+    ]
+    found = decode(encoded(wanted), 56, BASE, CLOCK)
+    assert as_list(found) == wanted
+    assert bytes(encode(found, CLOCK)) == encoded(wanted)
+    assert found.offsets.dtype == np.int64

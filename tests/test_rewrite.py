@@ -1,0 +1,147 @@
+"""Rewritten batches: the same records, dense, at their offsets, as few as fit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rawbatches import batch, legacy, raw
+from recordoracle import Record, encoded
+
+from mirror.batch.checksum import crc_holds
+from mirror.batch.codecs import compress
+from mirror.batch.header import RawBatch
+from mirror.batch.recipe import Recipe
+from mirror.batch.records import headers, key, read, value
+from mirror.batch.rewrite import rewrite
+from mirror.errors import BadRecords, RecordTooLarge, TooManyBytes
+
+CLOCK = 1_700_000_000_000
+Facts = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
+
+
+def stored(records: list[Record], base: int = 1000, codec: int = 0, **fields: int) -> RawBatch:
+    """A batch as a source stores it; `records` may have holes between their offsets."""
+    fields = {"delta": records[-1].offset, "max_timestamp": CLOCK + max(r.timestamp for r in records), **fields}
+    payload = compress(codec, encoded(records))
+    attributes = codec | fields.pop("attributes", 0)
+    count = len(records)
+    return raw(batch(base, count=count, attributes=attributes, payload=payload, base_timestamp=CLOCK, **fields))
+
+
+def facts(*batches: RawBatch) -> list[Facts]:
+    return [
+        (int(found.offsets[i]), int(found.timestamps[i]), key(found, i), value(found, i), tuple(headers(found, i)))
+        for one in batches
+        for found in [read(one)]
+        for i in range(len(found))
+    ]
+
+
+def some(offsets: list[int], size: int = 30, seed: int = 1) -> list[Record]:
+    random = Random(seed)
+    return [Record(o, random.randrange(99), b"k%d" % o, random.randbytes(size), ((b"h", None),)) for o in offsets]
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True).map(sorted),
+    st.integers(0, 4),
+    st.integers(1000, 1062),
+    st.integers(160, 900),
+)
+def test_any_batch(offsets: list[int], codec: int, first: int, max_bytes: int) -> None:
+    source = stored(some(offsets), codec=codec)
+    made = rewrite([source], Recipe(first_offset=first, max_bytes=max_bytes))
+    assert facts(*made) == [one for one in facts(source) if one[0] >= first]
+    for one in made:
+        header = one.header
+        assert crc_holds(one)
+        assert header.is_dense
+        assert header.size == len(one.data) <= max_bytes
+        assert header.codec == header.attributes == codec
+        assert header.max_timestamp == max(stamp for _, stamp, *_ in facts(one))
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert all(one.header.next_offset <= other.header.base_offset for one, other in pairwise(made))
+
+
+def test_one_batch_for_each_run_without_holes() -> None:
+    made = rewrite([stored(some([0, 1, 5, 6, 7, 9]))], Recipe())
+    assert [(one.header.base_offset, one.header.count) for one in made] == [(1000, 2), (1005, 3), (1009, 1)]
+
+
+def test_nothing_is_left_of_what_is_mirrored_already() -> None:
+    assert rewrite([stored(some([0, 1]), delta=9)], Recipe(first_offset=1002)) == ()
+
+
+@pytest.mark.parametrize("fits", [1, 2, 3, 7, 99])
+def test_the_fewest_batches_that_fit(fits: int) -> None:
+    """Records of one size, not compressed: how many fit is known."""
+    records = [Record(o, 0, b"key", b"v" * 500) for o in range(100)]
+    limit = stored(records[:fits]).header.size
+    counts = [one.header.count for one in rewrite([stored(records)], Recipe(max_bytes=limit))]
+    assert counts == [fits] * (100 // fits) + ([100 % fits] if 100 % fits else [])
+
+
+def test_compressed_batches_fill_their_limit() -> None:
+    source = stored(some(list(range(2000)), 200), codec=4)
+    limit = source.header.size // 3
+    made = rewrite([source], Recipe(max_bytes=limit))
+    assert facts(*made) == facts(source)
+    assert len(made) in (3, 4), "each a third of the size"
+
+
+def test_a_record_that_fits_into_no_batch() -> None:
+    records = [Record(0, 0, None, b"small"), Record(1, 0, None, bytes(5000)), Record(2)]
+    with pytest.raises(RecordTooLarge, match=r"takes 50\d\d bytes alone, more than the 4000") as told:
+        rewrite([stored(records)], Recipe(max_bytes=4000))
+    assert told.value.offset == 1001
+
+
+def test_another_codec() -> None:
+    source = stored(some(list(range(50))), codec=1)
+    (made,) = rewrite([source], Recipe(codec=3))
+    assert made.header.codec == 3
+    assert facts(made) == facts(source)
+
+
+def test_append_times_become_the_records_own() -> None:
+    source = stored(some([0, 1, 2]), attributes=8, max_timestamp=CLOCK + 777)
+    (made,) = rewrite([source], Recipe())
+    assert {stamp for _, stamp, *_ in facts(made)} == {CLOCK + 777}
+    assert made.header.attributes == 0
+    assert made.header.base_timestamp == made.header.max_timestamp == CLOCK + 777
+
+
+def test_transactional_and_horizon_bits_do_not_stay() -> None:
+    (made,) = rewrite([stored(some([0]), attributes=0x50, producer_id=7)], Recipe())
+    assert made.header.attributes == 0
+
+
+def test_batches_in_a_row_become_one() -> None:
+    sources = [stored(some([0, 1], seed=2)), stored(some([0, 1, 2], seed=3), 1002), stored(some([0]), 1005)]
+    (made,) = rewrite(sources, Recipe())
+    assert facts(made) == facts(*sources)
+
+
+def test_records_without_a_timestamp() -> None:
+    made = rewrite([raw(legacy(7, 0, b"one")), raw(legacy(8, 0, b"two"))], Recipe())
+    assert [(o, stamp, v) for o, stamp, _, v, _ in facts(*made)] == [(7, -1, b"one"), (8, -1, b"two")]
+    assert [(one.header.base_timestamp, one.header.max_timestamp) for one in made] == [(-1, -1)]
+
+
+def test_the_same_again_gives_the_same_bytes() -> None:
+    source = stored(some([0, 1, 2, 5, 6, 9, *range(20, 300)]), codec=4)
+    recipe = Recipe(max_bytes=4000)
+    assert [bytes(one.data) for one in rewrite([source], recipe)] == [
+        bytes(one.data) for one in rewrite([source], recipe)
+    ]
+
+
+def test_a_payload_that_is_not_what_the_header_says() -> None:
+    with pytest.raises(BadRecords, match="base offset 1000"):
+        rewrite([raw(batch(1000, count=3, payload=encoded(some([0, 1]))))], Recipe())
+    with pytest.raises(TooManyBytes, match="base offset 1000"):
+        rewrite([stored(some([0, 1], 5000), codec=4)], Recipe(cap=4096))
