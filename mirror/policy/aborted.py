@@ -24,14 +24,15 @@ class Aborted:
         self._active: set[int] = set()
 
     def covers(self, raw: RawBatch) -> bool:
-        """Whether a batch belongs to an aborted transaction. Raises BadRecords for a control batch without a record."""
+        """Whether a batch belongs to an aborted transaction. Raises BadRecords for a control batch that cannot be read."""
         if not self._coming and not self._active:
             return False
         header = raw.header
         while self._coming and self._coming[-1][0] <= header.last_offset:
             self._active.add(self._coming.pop()[1])
         if header.attributes & CONTROL:
-            if header.producer_id in self._active and marker_type(raw) == ABORT:
+            # one without a record: compaction took it away, with what it aborted
+            if header.count and header.producer_id in self._active and marker_type(raw) == ABORT:
                 self._active.discard(header.producer_id)
             return False
         return bool(header.attributes & TRANSACTIONAL) and header.producer_id in self._active

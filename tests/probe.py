@@ -1,0 +1,193 @@
+"""One topic of a real broker, and the requests that no client library would send: any bytes in any shape."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from helpers import make_topic
+
+from mirror.batch.header import RawBatch, split
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
+from mirror.wire.connection import Connection
+from mirror.wire.fetch import fetch_at
+from mirror.wire.produce import read_produce
+from mirror.wire.protocol import DESCRIBE_PRODUCERS, PRODUCE, Api, RecordSet
+from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end
+
+#: Also the version that the mirror does not use.
+WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 2)
+FETCHED_BYTES: Final = 8 << 20
+
+
+class Answer(NamedTuple):
+    """What a broker says to one batch: its error code, and the base offset it gave the batch, or -1."""
+
+    code: int
+    offset: int
+
+
+class Ends(NamedTuple):
+    """Where a partition's log ends, and how far a consumer of each isolation level may read."""
+
+    log_end: int
+    high_watermark: int
+    last_stable: int
+
+
+class Remembered(NamedTuple):
+    """What DescribeProducers tells of one producer id; times in ms."""
+
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
+class Probe:
+    """Requests about one topic, each to the leader of the partition, with the answer's code instead of an exception."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.cluster, self.topic = cluster, topic
+
+    async def produce(
+        self, entries: Sequence[tuple[int, bytes]], transactional_id: str | None = None
+    ) -> dict[int, Answer]:
+        """One request with these (partition, record set) entries in this order, repeated ones included; what was
+        answered by partition.
+        """
+        connection = await self.leader(entries[0][0])
+        schema = PRODUCE.schema(connection.version(PRODUCE), "request")
+        data = tuple(schema.PartitionProduceData(index=at, records=RecordSet((sent,))) for at, sent in entries)
+        topic_ids = {self.topic: self.cluster.topic_id(self.topic)}
+        request = schema.ProduceRequest(
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout=timedelta(seconds=CALL_TIMEOUT),
+            topic_data=(schema.TopicProduceData(topic_id=topic_ids[self.topic], partition_data=data),),
+        )
+        answer = await connection.call(PRODUCE, request, CALL_TIMEOUT)
+        return {
+            ack.partition.partition: Answer(int(ack.error_code), ack.base_offset)
+            for ack in read_produce(answer, topic_ids)
+        }
+
+    async def send(self, batch: bytes, partition: int = 0) -> Answer:
+        """One batch in a request of its own."""
+        return (await self.produce([(partition, batch)]))[partition]
+
+    async def mark(
+        self,
+        *markers: tuple[int, int],
+        coordinator_epoch: int = 0,
+        transaction_version: int | None = None,
+        committed: bool = True,
+        partition: int = 0,
+    ) -> dict[int, int]:
+        """One WriteTxnMarkers request with these (producer id, epoch) in this order: the code by producer id.
+
+        Version 1, or version 2 where a transaction version is given.
+        """
+        version, more = (1, {}) if transaction_version is None else (2, {"transaction_version": transaction_version})
+        schema = WRITE_TXN_MARKERS.schema(version, "request")
+        topics = (schema.WritableTxnMarkerTopic(name=self.topic, partition_indexes=(partition,)),)
+        request = schema.WriteTxnMarkersRequest(
+            markers=tuple(
+                schema.WritableTxnMarker(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    transaction_result=committed,
+                    topics=topics,
+                    coordinator_epoch=coordinator_epoch,
+                    **more,
+                )
+                for producer_id, epoch in markers
+            )
+        )
+        connection = await self.leader(partition)
+        answer = await connection.call(WRITE_TXN_MARKERS, request, CALL_TIMEOUT)
+        codes = [
+            (told.producer_id, part) for told in answer.markers for topic in told.topics for part in topic.partitions
+        ]
+        assert len({producer_id for producer_id, _ in codes}) == len(codes), "one code for each id and partition"
+        return {producer_id: int(part.error_code) for producer_id, part in codes}
+
+    async def stored(self, partition: int = 0) -> tuple[RawBatch, ...]:
+        """Every batch of the partition as the broker has it."""
+        at = TopicPartition(self.topic, partition)
+        found: list[RawBatch] = []
+        while True:  # a fetch ends where a segment does
+            offset = found[-1].header.next_offset if found else 0
+            fetched = await fetch_at(self.cluster, at, offset, max_bytes=FETCHED_BYTES, isolation=READ_UNCOMMITTED)
+            if offset >= fetched.high_watermark:
+                return tuple(found)
+            found += split(fetched.records)
+
+    async def aborted(self, partition: int = 0) -> tuple[tuple[int, int], ...]:
+        """The aborted transactions that a fetch tells a read_committed consumer of."""
+        at = TopicPartition(self.topic, partition)
+        return (await fetch_at(self.cluster, at, 0, max_bytes=FETCHED_BYTES, isolation=READ_COMMITTED)).aborted
+
+    async def ends(self, partition: int = 0) -> Ends:
+        """The three ends of the partition."""
+        at = TopicPartition(self.topic, partition)
+        return Ends(
+            await log_end(self.cluster, at),
+            await list_offset(self.cluster, at, LATEST),
+            await list_offset(self.cluster, at, LATEST, READ_COMMITTED),
+        )
+
+    async def remembered(self, partition: int = 0) -> dict[int, Remembered]:
+        """DescribeProducers by producer id."""
+
+        def build(version: int, _epoch: int) -> Any:
+            schema = DESCRIBE_PRODUCERS.schema(version, "request")
+            return schema.DescribeProducersRequest(
+                topics=(schema.TopicRequest(name=self.topic, partition_indexes=(partition,)),)
+            )
+
+        part = await self.cluster.call_leader(
+            TopicPartition(self.topic, partition),
+            DESCRIBE_PRODUCERS,
+            build=build,
+            read=lambda answer: answer.topics[0].partitions[0],
+            doing="DescribeProducers",
+        )
+        return {
+            told.producer_id: Remembered(
+                told.producer_epoch,
+                told.last_sequence,
+                told.last_timestamp,
+                told.coordinator_epoch,
+                told.current_txn_start_offset,
+            )
+            for told in part.active_producers
+        }
+
+    async def leader(self, partition: int = 0) -> Connection:
+        """The connection that every request of this probe goes through."""
+        return await self.cluster.connection(self.cluster.leader(TopicPartition(self.topic, partition)).node)
+
+
+@asynccontextmanager
+async def probing(
+    bootstrap: str, topic: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+) -> AsyncIterator[Probe]:
+    """A probe of a topic made for it; `bootstrap` is the address of one broker."""
+    make_topic(bootstrap, topic, partitions, configs)
+    async with probing_existing(bootstrap, topic) as probe:
+        yield probe
+
+
+@asynccontextmanager
+async def probing_existing(bootstrap: str, topic: str) -> AsyncIterator[Probe]:
+    """A probe of a topic that is there already."""
+    host, _, port = bootstrap.partition(":")
+    async with Cluster(Endpoint("probed", ((host, int(port)),))) as cluster:
+        await cluster.refresh([topic])
+        for partition in cluster.topics[topic].leaders:
+            await log_end(cluster, TopicPartition(topic, partition))  # a leader is known before it knows that it leads
+        yield Probe(cluster, topic)
