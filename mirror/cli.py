@@ -101,6 +101,45 @@ def status(
 
 
 @app.command()
+def inspect(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE_OR_TOPIC",
+            help="A segment file, a partition's folder, or TOPIC or TOPIC:PARTITION of a cluster.",
+            show_default=False,
+        ),
+    ],
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="A flow's YAML file: a topic of its clusters.")
+    ] = None,
+    side: Annotated[
+        Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
+    ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="A topic of this cluster.")
+    ] = None,
+    first: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset to show.")] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Batches shown of each log; 50, with --json all.", show_default=False),
+    ] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Totals by codec and verdict alone.")] = False,
+    ratio: Annotated[bool, typer.Option("--ratio", help="Decompress, and show compression ratios.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: each batch, then totals.")] = False,
+) -> None:
+    """Show the batches of a segment file or a live topic: headers, codecs, verdicts, damage (exit code 4).
+
+    Example: mirror inspect data/orders-0/00000000000000000000.log --summary
+    """
+    from mirror.commands.inspect import inspect as inspect_log
+    from mirror.commands.logview import Wish
+
+    wish = Wish(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio)
+    raise typer.Exit(inspect_log(target, wish, config=config_file, side=side, bootstrap=bootstrap))
+
+
+@app.command()
 def demo(as_json: Json = False) -> None:
     """Two real clusters, seven topics, a live mirror, and the proof that the copy is equal; about a minute.
 

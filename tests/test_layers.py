@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "mirror"
 
 #: Lowest first; a module may import from its own row and those above it in this table.
 LAYERS = (
-    {"__init__", "errors", "names", "states"},
+    {"__init__", "errors", "folders", "names", "states"},
     {"config", "java", "yamltree", "observe"},
     {"embedded"},
     {"batch"},

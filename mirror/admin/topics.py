@@ -164,10 +164,10 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings)
             )
         time.sleep(_POLL_S)
         configs = target.topic_configs(names)
-    return {name: rules_for(found, settings) for name, found in configs.items()}
+    return {name: rules_from(found, settings) for name, found in configs.items()}
 
 
-def rules_for(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
+def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
     """The rules that follow from one target topic's configs and what the flow's settings want."""
     return Rules.from_configs(
         _values(configs),

@@ -66,7 +66,6 @@ _BLOCK_LENGTH: Final = 4
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_SIZE_FLAG: Final = 0x08
-_LZ4_DICTIONARY_FLAG: Final = 0x01
 #: Magic number, flags, block descriptor and header check.
 _LZ4_SMALLEST_HEADER: Final = 7
 
@@ -212,8 +211,7 @@ def _with_header_check(data: Buffer) -> Buffer:
     """
     if len(data) < _LZ4_SMALLEST_HEADER or data[:4] != _LZ4_MAGIC:
         return data
-    flags = data[4]
-    check_at = 6 + 8 * bool(flags & _LZ4_SIZE_FLAG) + 4 * bool(flags & _LZ4_DICTIONARY_FLAG)
+    check_at = 14 if data[4] & _LZ4_SIZE_FLAG else 6
     mended = bytearray(data)
     mended[check_at : check_at + 1] = bytes([_short_xxh32(mended[4:check_at]) >> 8 & 0xFF])
     return mended

@@ -1,8 +1,8 @@
 """The loops over records, compiled by numba.
 
 A kernel gets buffers and fills arrays; it makes no Python object for a record. Signatures are given, so a kernel is
-compiled when this module is imported, once for a machine: the result is kept on disk, beside this file where that can
-be written and in the user's cache folder otherwise, and every other process loads it from there. Importing numba takes
+compiled when this module is imported, once for a machine: the result is kept in the user's cache folder, and every
+other process loads it from there. Importing numba takes
 half a second, which is why only what rewrites a batch imports this module, and only when there is one to rewrite.
 
 Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (`codecs.CAP`).
@@ -10,8 +10,13 @@ Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Final
+
+from mirror import folders
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(folders.cache() / "kernels"))  # numba looks when it is imported
 
 import numba
 import numpy as np

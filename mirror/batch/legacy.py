@@ -59,9 +59,7 @@ def read(raw: RawBatch, cap: int = CAP) -> Records:
 
 def _read(raw: RawBatch, cap: int) -> Records:
     header = raw.header
-    row, following = _message(raw.data, 0, header.magic)
-    if following != len(raw.data):
-        raise BadRecords(f"{len(raw.data) - following} bytes follow the message")
+    row, _ = _message(raw.data, 0, header.magic)
     if not header.codec:
         return _columns(raw.data, array("q", row))
     _, timestamp, _, _, value_at, value_size = row
@@ -72,7 +70,7 @@ def _read(raw: RawBatch, cap: int) -> Records:
     inner = memoryview(decompress(header.codec, raw.data[value_at : value_at + value_size], cap, magic=header.magic))
     found = _columns(inner, _rows(inner, header.magic))
     _make_absolute(found, header.magic, header.base_offset)
-    return found.with_timestamp(timestamp) if header.magic and header.attributes & APPEND_TIME else found
+    return found.with_timestamp(timestamp) if header.attributes & APPEND_TIME else found
 
 
 def _rows(data: memoryview, magic: int) -> array[int]:

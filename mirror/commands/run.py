@@ -38,14 +38,16 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
         signal.signal(number, _ended)
     java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
-    from mirror.spark.prepare import prepare  # noqa: PLC0415
-    from mirror.spark.session import close_context, local_master, open_context  # noqa: PLC0415
-    from mirror.spark.supervisor import Supervisor  # noqa: PLC0415
+    from mirror.spark.compiled import ensure_compiled
+    from mirror.spark.prepare import prepare
+    from mirror.spark.session import close_context, local_master, open_context
+    from mirror.spark.supervisor import Supervisor
 
     log = logs.get("mirror.run")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
         local_master(settings.spark.master, 1)
     flow = prepare(settings, once=once, until_caught_up=until_caught_up)
+    ensure_compiled()
     log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), lanes=flow.lanes)
     context = None
     try:

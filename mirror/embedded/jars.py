@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from mirror import folders
 from mirror.errors import EmbeddedError
 from mirror.java import find
 
@@ -29,11 +30,6 @@ SUMS: Final = RESOURCES / f"kafka_2.13-{KAFKA_VERSION}.sha256"
 java: Final = find
 
 
-def cache_folder() -> Path:
-    """`mirror` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirror"
-
-
 def classpath() -> str:
     """Fetches the jars if need be, checks their sums and returns them as a class path. Raises EmbeddedError."""
     return os.pathsep.join(str(jar) for jar in fetch())
@@ -41,7 +37,7 @@ def classpath() -> str:
 
 def jars_folder() -> Path:
     """Where the jars are kept, with what is derived from them."""
-    return cache_folder() / f"kafka-{KAFKA_VERSION}"
+    return folders.cache() / f"kafka-{KAFKA_VERSION}"
 
 
 def fetch(folder: Path | None = None, retrieve: Callable[[Path], None] | None = None) -> list[Path]:

@@ -24,7 +24,7 @@ class Aborted:
         self._active: set[int] = set()
 
     def covers(self, raw: RawBatch) -> bool:
-        """Whether a batch belongs to an aborted transaction. Raises BadRecords for a control batch that cannot be read."""
+        """Whether a batch belongs to an aborted transaction. Raises BadRecords for a marker that cannot be read."""
         if not self._coming and not self._active:
             return False
         header = raw.header

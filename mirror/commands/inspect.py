@@ -1,0 +1,197 @@
+"""`mirror inspect`: the batches of a segment file, a partition's folder or a live topic, and what is wrong there.
+
+A file is mapped and walked, never read whole; pages behind the walk are given back. Should somebody cut a file short
+meanwhile, the system ends the program with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.text import Text
+
+from mirror.batch.header import LAST_OFFSET
+from mirror.batch.segment import RESYNC_BYTES, SPAN, Found, Kind, Walk
+from mirror.commands.logview import LogView, Wish, show, summed_up
+from mirror.commands.tables import count, number, size
+from mirror.commands.totals import Totals
+from mirror.errors import ConfigError, ExitCode
+from mirror.policy.outcomes import Glance, Outcome, Outcomes
+from mirror.policy.rules import Rules
+
+SUFFIX: Final = ".log"
+#: Digits of a base offset in a segment's name (Kafka `LogFileUtils.filenamePrefixFromOffset`).
+_NAME_DIGITS: Final = 20
+#: Bytes of a file that may stay mapped behind the walk.
+_WINDOW: Final = 32 * 1024 * 1024
+#: What a shell gets from a command whose reader has gone: 128 and SIGPIPE.
+_READER_GONE: Final = 141
+
+
+def inspect(target: str, wish: Wish, *, config: Path | None, side: str | None, bootstrap: str | None) -> int:
+    """Inspect a file or folder, or a topic where a cluster is named; the exit code: DATA_AT_RISK for damage.
+
+    Raises ConfigError for what is not there or does not go together, and ClusterError.
+    """
+    try:
+        code = _inspected(target, wish, config, side, bootstrap)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with suppress(OSError):  # the interpreter flushes once more when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_GONE
+    return code
+
+
+def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, bootstrap: str | None) -> ExitCode:
+    if config and bootstrap:
+        raise ConfigError("--config and --bootstrap both name a cluster: choose one")
+    if side and not config:
+        raise ConfigError("--side chooses between the clusters of a --config")
+    if config or bootstrap:
+        # Late, since a file needs no Kafka client.
+        from mirror.commands.inspect_topic import inspect_topic  # noqa: PLC0415
+
+        return inspect_topic(target, wish, config=config, side=side or "source", bootstrap=bootstrap)
+    path = Path(target)
+    if not path.exists():
+        raise ConfigError(f"{target}: no such file or folder; for a topic, name its cluster by --bootstrap or --config")
+    return inspect_files(segments_of(path), wish)
+
+
+def segments_of(path: Path) -> Sequence[Path]:
+    """The file itself, or a folder's segments in order of their offsets. Raises ConfigError where there are none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob(f"*{SUFFIX}"))
+    if not found:
+        raise ConfigError(f"{path}: no segments (*{SUFFIX}) in this folder; name the folder of one partition")
+    return found
+
+
+def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
+    """Show segments that follow each other; DATA_AT_RISK where one is damaged. Raises ConfigError."""
+    glance = Glance()
+    for path in paths:
+        _glance_over(glance, Mapped.of(path))
+    outcomes = glance.outcomes()
+    whole, least, at_risk = Totals(), 0, False
+    for path in paths:
+        view = LogView(wish, str(path), {"file": str(path)}, Rules())
+        mapped, named = Mapped.of(path), offset_of(path)
+        highest = LAST_OFFSET if named is None else named + SPAN - 1
+        walk = Walk(mapped.data, max(least, named or 0), highest)
+        _show(walk, mapped, outcomes, view)
+        at_risk |= walk.damage is not None or view.totals.undecodable > 0
+        least = walk.next_offset
+        whole.add(view.totals)
+    if len(paths) > 1 and not wish.as_json:
+        tally = whole.all
+        title = f"{count(len(paths), 'segment')}: "
+        batches = count(tally.batches, "batch", "batches")
+        amount = f"{count(tally.records, 'record')} in {batches}, {size(tally.bytes)}"
+        show(Text.assemble((title, "bold"), amount), *summed_up(whole))
+    return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
+
+
+def offset_of(path: Path) -> int | None:
+    """The base offset in a segment's name, None where the name is not a broker's."""
+    digits = path.name[:_NAME_DIGITS]
+    named = len(digits) == _NAME_DIGITS and digits.isascii() and digits.isdigit()
+    return offset if named and (offset := int(digits)) <= LAST_OFFSET - SPAN else None
+
+
+@dataclass(slots=True)
+class Mapped:
+    """A file as memory; the mapping lasts as long as a view of it."""
+
+    data: memoryview
+    _map: mmap.mmap | None = None
+    _released: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Mapped:
+        """Map a file. Raises ConfigError where it is no file, or may not be read."""
+        try:
+            with path.open("rb") as file:
+                if not os.fstat(file.fileno()).st_size:
+                    return cls(memoryview(b""))
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"{path}: cannot be read: {problem}") from problem
+        return cls(memoryview(mapping), mapping)
+
+    def passed(self, position: int) -> None:
+        """Give back the pages before `position`, a window at a time; they would come again if they were looked at."""
+        if self._map is not None and position - self._released >= _WINDOW:
+            upto = position - position % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, self._released, upto - self._released)
+            self._released = upto
+
+
+def _glance_over(glance: Glance, mapped: Mapped) -> None:
+    position = 0
+    while position < len(mapped.data):
+        position = glance.over(mapped.data, position, position + _WINDOW)
+        mapped.passed(position)
+
+
+def _show(walk: Walk, mapped: Mapped, outcomes: Outcomes, view: LogView) -> None:
+    """Show one segment to its end, or to where it is damaged."""
+    begin = 0
+    for raw in walk:
+        view.take(raw, outcomes.of(raw), begin)
+        begin = walk.position
+        mapped.passed(begin)
+    found: Found | None = None
+    if damage := walk.damage:
+        if damage.batch is not None:
+            view.take(damage.batch, Outcome.NONE, damage.position, crc_holds=False)
+        found = walk.resume()
+    view.close(_told(walk, found), _notes(walk, found))
+
+
+def _told(walk: Walk, found: Found | None) -> dict[str, Any]:
+    damage = walk.damage
+    return {
+        "size": walk.position + walk.rest,
+        "sound_bytes": walk.position,
+        "next_offset": walk.next_offset,
+        "zeros": walk.zeros,
+        "damage": damage
+        and {
+            "kind": damage.kind,
+            "position": damage.position,
+            "detail": damage.detail,
+            "bytes": walk.rest,
+            "sound_again": found and {"position": found.position, "base_offset": found.base_offset},
+        },
+    }
+
+
+def _notes(walk: Walk, found: Found | None) -> list[Text]:
+    if walk.damage is None:
+        zeros = f"; then {number(walk.zeros)} bytes of zeros, reserved and not written yet" if walk.zeros else ""
+        return [Text(f"sound to its end{zeros}", "green")]
+    notes = [Text(str(walk.damage), "bold red")]
+    if walk.position:
+        notes.append(Text(f"sound up to offset {number(walk.next_offset - 1)}, {number(walk.position)} bytes", "red"))
+    else:
+        notes.append(Text("no sound batch before it", "red"))
+    behind = f"{number(walk.rest)} bytes from there on: "
+    if found:
+        behind += f"the next sound batch is at byte {number(found.position)}, base offset {number(found.base_offset)}"
+    else:
+        behind += f"no sound batch within {size(min(walk.rest, RESYNC_BYTES))}"
+    notes.append(Text(behind, "red"))
+    if walk.damage.kind is Kind.PARTIAL and not found:
+        hint = "a broker that is writing this segment leaves such an end for a moment: look again"
+        notes.append(Text(hint, "yellow"))
+    return notes

@@ -1,0 +1,187 @@
+"""What `mirror inspect` adds up: batches, records and bytes by codec and by verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from mirror.batch.header import RawBatch
+from mirror.classifier import Action, Verdict
+from mirror.commands.batches import codec_name, ratio_text
+from mirror.commands.tables import count, number, size, table
+from mirror.policy.outcomes import Outcome
+
+#: Verdicts that need no decompression.
+_AS_STORED: Final = (Action.PASS, Action.RESTAMP)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Batches, offsets that hold no record, records and bytes of one kind. `known` are the bytes of those of which
+    `uncompressed` is the size without compression. Records of compressed batches before magic 2 are not counted.
+    """
+
+    batches: int = 0
+    records: int = 0
+    holes: int = 0
+    bytes: int = 0
+    known: int = 0
+    uncompressed: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Take in another one."""
+        self.batches += other.batches
+        self.records += other.records
+        self.holes += other.holes
+        self.bytes += other.bytes
+        self.known += other.known
+        self.uncompressed += other.uncompressed
+
+
+@dataclass(slots=True)
+class Totals:
+    """Tallies by codec and verdict; first and last offset are -1 where there is no batch."""
+
+    first_offset: int = -1
+    last_offset: int = -1
+    kinds: dict[tuple[int, Verdict], Tally] = field(default_factory=dict)
+    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    undecodable: int = 0
+
+    def take(self, raw: RawBatch, verdict: Verdict, outcome: Outcome, uncompressed: int | None) -> None:
+        """Count one batch."""
+        header = raw.header
+        key = (header.codec, verdict)
+        tally = self.kinds.get(key)
+        if tally is None:
+            tally = self.kinds[key] = Tally()
+        tally.batches += 1
+        tally.bytes += header.size
+        if header.magic == 2:
+            tally.records += header.count
+            tally.holes += header.last_offset_delta + 1 - header.count
+        elif not key[0]:
+            tally.records += 1
+        if uncompressed is not None:
+            tally.known += len(raw.records)
+            tally.uncompressed += uncompressed
+        if outcome:
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        if self.first_offset < 0:
+            self.first_offset = header.base_offset
+        self.last_offset = header.last_offset
+
+    def add(self, other: Totals) -> None:
+        """Take in the totals of another log."""
+        for key, tally in other.kinds.items():
+            self.kinds.setdefault(key, Tally()).add(tally)
+        for outcome, many in other.outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + many
+        self.undecodable += other.undecodable
+
+    @property
+    def all(self) -> Tally:
+        """Everything."""
+        whole = Tally()
+        for tally in self.kinds.values():
+            whole.add(tally)
+        return whole
+
+    def by_codec(self) -> Mapping[str, Tally]:
+        """Tallies by codec, the largest first."""
+        return _largest_first((codec_name(codec), tally) for (codec, _), tally in self.kinds.items())
+
+    def by_verdict(self) -> Mapping[str, Tally]:
+        """Tallies by verdict and reason, the largest first."""
+        return _largest_first((str(verdict), tally) for (_, verdict), tally in self.kinds.items())
+
+    @property
+    def as_stored(self) -> tuple[int, int]:
+        """Bytes that a mirror copies as stored, and bytes that it copies at all."""
+        copied = stored = 0
+        for (_, verdict), tally in self.kinds.items():
+            copied += tally.bytes if verdict.action is not Action.DROP else 0
+            stored += tally.bytes if verdict.action in _AS_STORED else 0
+        return stored, copied
+
+    def as_dict(self) -> dict[str, Any]:
+        """The totals for `--json`; `as_stored` is the share of the copied bytes that need no decompression."""
+        stored, copied = self.as_stored
+        return {
+            **_tally_dict(self.all),
+            "codecs": {name: _tally_dict(tally) for name, tally in self.by_codec().items()},
+            "verdicts": {name: _tally_dict(tally) for name, tally in self.by_verdict().items()},
+            "outcomes": {str(outcome): many for outcome, many in self.outcomes.items()},
+            "as_stored": round(stored / copied, 6) if copied else None,
+            "undecodable": self.undecodable,
+        }
+
+
+def totals_table(totals: Totals) -> Table:
+    """The totals for people: a line for each codec, then one for each verdict."""
+    ratio = any(tally.known for tally in totals.kinds.values())
+    whole = totals.all
+    made = table(
+        "",
+        ("batches", "right"),
+        ("records", "right"),
+        ("holes", "right"),
+        ("size", "right"),
+        ("share", "right"),
+        ("B/rec", "right"),
+        *([("ratio", "right")] if ratio else []),
+    )
+    for tallies in (totals.by_codec(), totals.by_verdict()):
+        for name, tally in tallies.items():
+            made.add_row(name, *_cells(tally, whole, ratio))
+        made.add_section()
+    return made
+
+
+def totals_notes(totals: Totals) -> Iterator[Text]:
+    """What the table does not say: what a mirror needs not decompress, how transactions ended, what did not decode."""
+    stored, copied = totals.as_stored
+    if copied:
+        percent = 100 * stored / copied
+        shown = "100" if stored == copied else f"{min(percent, 99.9):.1f}"  # never rounded up to what it is not
+        yield Text(f"{shown} % of the bytes to copy need no decompression ({size(stored)} of {size(copied)})")
+    if totals.outcomes:
+        amounts = (f"{number(many)} {outcome}" for outcome, many in totals.outcomes.items())
+        yield Text(f"batches of transactions: {', '.join(amounts)}")
+    if totals.undecodable:
+        batches = count(totals.undecodable, "batch", "batches")
+        yield Text(f"{batches} with a CRC that holds cannot be decompressed", "bold red")
+
+
+def _largest_first(tallies: Iterable[tuple[str, Tally]]) -> Mapping[str, Tally]:
+    found: dict[str, Tally] = {}
+    for name, tally in tallies:
+        found.setdefault(name, Tally()).add(tally)
+    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
+
+
+def _tally_dict(tally: Tally) -> dict[str, Any]:
+    return {
+        "batches": tally.batches,
+        "records": tally.records,
+        "holes": tally.holes,
+        "bytes": tally.bytes,
+        "uncompressed": tally.uncompressed if tally.known else None,
+        "ratio": round(tally.uncompressed / tally.known, 3) if tally.known else None,
+    }
+
+
+def _cells(tally: Tally, whole: Tally, ratio: bool) -> list[str]:
+    return [
+        number(tally.batches),
+        number(tally.records),
+        number(tally.holes) if tally.holes else "",
+        size(tally.bytes),
+        f"{100 * tally.bytes / whole.bytes:.1f} %",
+        f"{tally.bytes / tally.records:.0f}" if tally.records else "",
+        *([ratio_text(tally.uncompressed, tally.known)] if ratio else []),
+    ]

@@ -1,0 +1,38 @@
+"""The kernels that rewrite batches, compiled before a lane needs them.
+
+Compilation takes some seconds, once for a machine and a version of the kernels. The driver sees to it while nothing is
+under way yet; a lane on another machine, where nobody did, compiles when it first rewrites a batch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from mirror import folders
+from mirror.observe import logs
+
+_KERNELS = "mirror.batch.kernels"
+
+
+def ensure_compiled() -> None:
+    """Compile the kernels unless they are there. A machine where that fails still copies what need not be rewritten."""
+    if _is_compiled():
+        return
+    log = logs.get("mirror.kernels")
+    log.info("kernels_compiling", text="for batches that must be rewritten; once for this machine")
+    done = subprocess.run([sys.executable, "-m", _KERNELS], capture_output=True, text=True, check=False)
+    if done.returncode:
+        log.warning("kernels_not_compiled", text=done.stderr.strip().rpartition("\n")[2])
+
+
+def _is_compiled() -> bool:
+    spec = find_spec(_KERNELS)
+    assert spec is not None
+    assert spec.origin is not None
+    made = Path(spec.origin).stat().st_mtime
+    return any(
+        found.stat().st_mtime > made for found in (folders.cache() / "kernels").glob("*/kernels.gather_bytes-*.nbi")
+    )
