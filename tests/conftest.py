@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
+from oldbroker import OldBroker, started_or_skip
 
 from mirror.embedded import Cluster, Spec, start_many
 
@@ -37,6 +38,13 @@ def source_cluster(_clusters: tuple[Cluster, Cluster]) -> Cluster:
 def target_cluster(_clusters: tuple[Cluster, Cluster]) -> Cluster:
     """Another cluster like `source_cluster`."""
     return _clusters[1]
+
+
+@pytest.fixture(scope="session")
+def old_broker() -> Iterator[OldBroker]:
+    """Kafka 2.8.2, which stores the formats that later brokers only read; skipped where it cannot be fetched."""
+    with started_or_skip() as broker:
+        yield broker
 
 
 @pytest.fixture

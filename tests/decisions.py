@@ -19,7 +19,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-import snappy  # type: ignore[import-untyped]  # python-snappy ships no types
+import snappy
 from crc32c import crc32c
 from helpers import RECENT_MS
 from kafka import codec as foreign

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-import aiokafka.record.legacy_records as aio  # type: ignore[import-untyped]  # it ships no types
+import aiokafka.record.legacy_records as aio
 import kafka.record.legacy_records as python
 import pytest
 from hypothesis import given
@@ -221,6 +221,10 @@ def test_the_offsets_of_a_set_of_magic_0_are_absolute(codec: int) -> None:
     assert [row[0] for row in read_set(wrapper(95, 0, inner, codec) if codec else b"".join(inner))] == [90, 91, 95]
 
 
+def test_a_set_of_magic_0_may_end_before_its_own_offset() -> None:
+    assert [row[0] for row in read_set(wrapper(95, 0, [message(90, 0), message(91, 0)]))] == [90, 91]
+
+
 @pytest.mark.parametrize("inner", [(0, 1, 5), (90, 91, 95), (3, 4, 8)], ids=["relative", "absolute", "compacted"])
 def test_the_offsets_of_a_set_of_magic_1_end_with_its_own(inner: Sequence[int]) -> None:
     data = wrapper(95, 1, [message(offset, 1) for offset in inner])
@@ -262,7 +266,9 @@ def test_magic_0_has_no_timestamp_whatever_its_bits_say() -> None:
 @magics
 def test_any_negative_length_is_a_null(magic: int) -> None:
     body = struct.pack(">bb", magic, 0) + bytes(8 * magic) + struct.pack(">ii", -7, -(2**31))
-    assert read_set(summed(3, body)) == [(3, 0 if magic else -1, None, None)]
+    found = read(raw(summed(3, body)))
+    assert rows(found) == [(3, 0 if magic else -1, None, None)]
+    assert (found.key_size[0], found.value_size[0]) == (-1, -1)
 
 
 # what is refused

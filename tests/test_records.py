@@ -12,7 +12,8 @@ from rawbatches import batch, raw
 from recordoracle import Record, decoded, encoded, varint
 
 from mirror.batch import records
-from mirror.batch.codecs import CAP, compress
+from mirror.batch.codecs import compress
+from mirror.batch.recipe import CAP
 from mirror.batch.records import Records, column, decode, encode, headers, joined, key, value
 from mirror.errors import BadRecords, TooManyBytes
 

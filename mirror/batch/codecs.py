@@ -27,18 +27,16 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import cramjam
-import lz4.frame  # type: ignore[import-untyped]  # it ships no types
+import lz4.frame
 import numpy as np
 from isal import igzip_lib
 from zstandard import ZstdCompressor
 
 from mirror.batch.header import CODECS
+from mirror.batch.recipe import CAP
 from mirror.errors import BadRecords, TooManyBytes
 
 Buffer = bytes | bytearray | memoryview
-
-#: Bytes that a payload may decompress to, unless the caller says otherwise.
-CAP: Final = 64 * 1024 * 1024
 
 NONE: Final = 0
 GZIP: Final = 1

@@ -5,7 +5,7 @@ compiled when this module is imported, once for a machine: the result is kept in
 other process loads it from there. Importing numba takes
 half a second, which is why only what rewrites a batch imports this module, and only when there is one to rewrite.
 
-Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (`codecs.CAP`).
+Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (`recipe.CAP`).
 """
 
 from __future__ import annotations

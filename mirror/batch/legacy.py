@@ -20,7 +20,7 @@ from zlib import crc32
 
 import numpy as np
 
-from mirror.batch.codecs import CAP, ZSTD, Buffer, decompress
+from mirror.batch.codecs import ZSTD, Buffer, decompress
 from mirror.batch.header import (
     APPEND_TIME,
     CODEC_MASK,
@@ -30,6 +30,7 @@ from mirror.batch.header import (
     SMALLEST_LENGTH_V1,
     RawBatch,
 )
+from mirror.batch.recipe import CAP
 from mirror.batch.records import Records
 from mirror.errors import BadRecords
 

@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirror.batch import kernels
-from mirror.batch.codecs import CAP, decompress
+from mirror.batch.codecs import Buffer, decompress
 from mirror.batch.header import APPEND_TIME, RawBatch
+from mirror.batch.recipe import CAP
 from mirror.errors import BadRecords
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-Buffer = bytes | bytearray | memoryview
 
 #: Length, attributes, two deltas, two lengths and a header count of one byte each.
 SMALLEST_RECORD: Final = 7

@@ -18,9 +18,9 @@ import numpy as np
 from crc32c import crc32c
 
 from mirror.batch import legacy, records
-from mirror.batch.codecs import CAP, compress
+from mirror.batch.codecs import compress
 from mirror.batch.header import CRC_AT, CRC_FROM, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, parse_header
-from mirror.batch.recipe import Recipe
+from mirror.batch.recipe import CAP, Recipe
 from mirror.batch.records import Records, joined
 from mirror.errors import RecordTooLarge
 

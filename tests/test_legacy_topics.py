@@ -1,0 +1,56 @@
+"""Topics that an old broker stores as magic 0 and 1, mirrored to a broker that takes magic 2 alone."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+from helpers import mirror_once, produce
+from oldbroker import Magic, OldBroker
+from samerecords import read
+
+from mirror.embedded import Cluster
+from mirror.observe.figures import Figures
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+pytestmark = pytest.mark.brokers
+
+VALUES = [b"value %d " % number + b"." * (number % 90) for number in range(3000)]
+
+
+def copied(source: str, target: str, topic: str) -> Figures:
+    found = mirror_once(source, target, [topic], naming={"prefix": "copy-"})[TopicPartition(topic, 0)]
+    assert found.state is State.CAUGHT_UP, found
+    return found
+
+
+def assert_equal(source: str, target: str, topic: str, magic: Magic) -> None:
+    """Key, value, offset, and the timestamp where the format has one; kafka-python reads both."""
+
+    def facts(record: tuple[Any, ...]) -> tuple[Any, ...]:
+        offset, timestamp, _, key, value, _ = record
+        return offset, timestamp if magic else -1, key, value
+
+    ours, theirs = (list(map(facts, read(at, name, 0))) for at, name in ((source, topic), (target, f"copy-{topic}")))
+    assert theirs == ours
+    assert ours
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_topic_of_an_old_magic(
+    old_broker: OldBroker, target_cluster: Cluster, topic_name: str, magic: Magic, codec: str
+) -> None:
+    topic = topic_name.replace("[", "-").replace("]", "-")
+    old_broker.make_topic(topic, magic)
+    produce(old_broker.bootstrap, topic, VALUES, codec=codec, batch=50)
+    found = copied(old_broker.bootstrap, target_cluster.bootstrap, topic)
+    assert set(found.verdicts) == {"REWRITE/legacy_magic"}
+    assert found.records == len(VALUES)
+    assert found.batches <= (60 if codec != "none" else 8), "messages without a codec become batches again"
+    assert_equal(old_broker.bootstrap, target_cluster.bootstrap, topic, magic)
+    produce(old_broker.bootstrap, topic, islice(VALUES, 100), codec=codec, batch=10)
+    copied(old_broker.bootstrap, target_cluster.bootstrap, topic)
+    assert_equal(old_broker.bootstrap, target_cluster.bootstrap, topic, magic)
