@@ -29,13 +29,14 @@ Together = tuple[Verdict, tuple[RawBatch, ...]]
 class Coalescer:
     """One partition's; ask it about every batch in order."""
 
-    __slots__ = ("_largest", "_limit", "_size", "_waiting")
+    __slots__ = ("_alone", "_largest", "_limit", "_size", "_waiting")
 
     def __init__(self, rules: Rules) -> None:
         """Batches join as the rules say."""
         self._largest = rules.coalesce_bytes // TINY
         self._limit = min(rules.coalesce_bytes or LEGACY_BYTES, rules.max_message_bytes)
         self._waiting: list[RawBatch] = []
+        self._alone = COALESCED
         self._size = 0
 
     def offer(self, verdict: Verdict, raw: RawBatch) -> tuple[Together, ...]:
@@ -46,6 +47,7 @@ class Coalescer:
         before = () if joins and self._fits(raw) else self.rest()
         if not joins:
             return (*before, (verdict, (raw,)))
+        self._alone = COALESCED if self._waiting else verdict
         self._waiting.append(raw)
         self._size += raw.header.size
         return before
@@ -57,7 +59,7 @@ class Coalescer:
         raws = tuple(self._waiting)
         self._waiting.clear()
         self._size = 0
-        return ((LEGACY if raws[0].header.magic < 2 else COALESCED, raws),)
+        return ((LEGACY if raws[0].header.magic < 2 else self._alone, raws),)
 
     def _joins(self, verdict: Verdict, raw: RawBatch) -> bool:
         if verdict is LEGACY:

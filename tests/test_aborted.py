@@ -1,0 +1,110 @@
+"""Which batches an answer's index calls aborted: Kafka's consumer rule, told on hand-made batches and at random."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from rawbatches import batch, raw
+from recordoracle import Record, encoded
+
+from mirror.batch.control import ABORT, COMMIT, marker_type
+from mirror.batch.header import CONTROL, TRANSACTIONAL, RawBatch
+from mirror.errors import BadRecords
+from mirror.policy.aborted import Aborted
+
+
+def data(offset: int, producer: int, count: int = 5, attributes: int = TRANSACTIONAL) -> RawBatch:
+    return raw(batch(offset, count=count, attributes=attributes, producer_id=producer))
+
+
+def marker(offset: int, producer: int, kind: int, value: bytes = b"\0\0\0\0\0\0") -> RawBatch:
+    """As a coordinator writes it: version 0 and the type in the key."""
+    payload = encoded([Record(0, 0, b"\0\0" + kind.to_bytes(2, "big"), value)])
+    return raw(batch(offset, attributes=TRANSACTIONAL | CONTROL, producer_id=producer, payload=payload))
+
+
+def covered(index: list[tuple[int, int]], *batches: RawBatch) -> list[bool]:
+    aborted = Aborted(index)
+    return [aborted.covers(one) for one in batches]
+
+
+def test_an_aborted_transaction_ends_with_its_marker() -> None:
+    log = [data(0, 7), data(5, 7), marker(10, 7, ABORT), data(11, 7), marker(16, 7, COMMIT)]
+    assert covered([(7, 0)], *log) == [True, True, False, False, False]
+
+
+def test_nothing_before_the_first_offset_is_aborted() -> None:
+    log = [data(0, 7), marker(5, 7, COMMIT), data(6, 7), marker(11, 7, ABORT)]
+    assert covered([(7, 6)], *log) == [False, False, True, False]
+
+
+def test_another_producer_is_not_touched() -> None:
+    log = [data(0, 7), data(5, 8), data(10, 7), marker(15, 7, ABORT), data(16, 8)]
+    assert covered([(7, 0)], *log) == [True, False, True, False, False]
+
+
+def test_a_producer_s_batches_outside_transactions_are_not_aborted() -> None:
+    assert covered([(7, 0)], data(0, 7, attributes=0), data(5, 7)) == [False, True]
+
+
+def test_an_index_may_repeat_come_in_any_order_and_name_what_is_not_there() -> None:
+    log = [data(20, 7), marker(25, 7, ABORT), data(26, 9), marker(31, 9, ABORT), data(32, 9)]
+    index = [(9, 26), (7, 3), (9, 26), (8, 4), (7, 900)]
+    assert covered(index, *log) == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("kind", [2, 3, 5, 0x7FFF])
+def test_a_marker_of_unknown_type_ends_nothing(kind: int) -> None:
+    log = [data(0, 7), marker(5, 7, kind), data(6, 7), marker(11, 7, ABORT), data(12, 7)]
+    assert covered([(7, 0)], *log) == [True, False, True, False, False]
+    assert marker_type(log[1]) == kind
+
+
+def test_a_marker_that_compaction_emptied_ends_nothing() -> None:
+    emptied = raw(batch(5, count=0, delta=0, attributes=TRANSACTIONAL | CONTROL, producer_id=7, payload=b""))
+    assert covered([(7, 0)], data(0, 7), emptied, data(6, 7)) == [True, False, True]
+
+
+def test_a_later_marker_version_with_a_long_value() -> None:
+    assert marker_type(marker(0, 7, ABORT, bytes(100))) == ABORT
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"payload": b""},
+        {"payload": encoded([Record(0, 0, b"\0\0\0", b"")])[:8]},
+        {"payload": b"\xff" * 30},
+        {"count": 0, "delta": 0, "payload": b""},
+        {"attributes": TRANSACTIONAL | CONTROL | 4},
+    ],
+)
+def test_a_control_batch_that_cannot_be_read(broken: dict[str, int | bytes]) -> None:
+    fields: dict[str, int | bytes] = {"attributes": TRANSACTIONAL | CONTROL, "producer_id": 7, **broken}
+    with pytest.raises(BadRecords, match="base offset 3"):
+        marker_type(raw(batch(3, **fields)))  # type: ignore[arg-type] # one dictionary for fields of two types
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_interleaved_transactions_at_random(seed: int) -> None:
+    """What each transaction's end makes of its batches, whatever lies in between."""
+    random = Random(seed)
+    offset, log, wanted, index = 0, list[RawBatch](), list[bool](), list[tuple[int, int]]()
+    running: dict[int, tuple[bool, int]] = {}
+    for _ in range(200):
+        producer = random.randrange(5)
+        if producer in running and random.random() < 0.3:
+            aborts, first = running.pop(producer)
+            log.append(marker(offset, producer, ABORT if aborts else COMMIT))
+            wanted.append(False)
+            index += [(producer, first)] * aborts
+            offset += 1
+        else:
+            aborts, _ = running.setdefault(producer, (random.random() < 0.5, offset))
+            log.append(data(offset, producer, count := random.randrange(1, 9)))
+            wanted.append(aborts)
+            offset += count
+    index += [(producer, first) for producer, (aborts, first) in running.items() if aborts]
+    random.shuffle(index)
+    assert covered(index, *log) == wanted
