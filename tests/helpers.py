@@ -14,10 +14,12 @@ from confluent_kafka import Producer
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import apply, plan_topics, rules_of
+from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
 from mirror.observe.figures import Figures
 from mirror.pipeline import Assignment, Pipeline, assign
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 
 #: Seconds within which any copy a test makes must end.
@@ -88,6 +90,23 @@ def produce(
             assert not producer.flush(30)
     assert not producer.flush(30)
     assert not failures
+
+
+def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[RawBatch]:
+    """Every batch of a partition as its broker stores it."""
+
+    async def fetched() -> list[RawBatch]:
+        host, port = bootstrap.split(":")
+        found = list[RawBatch]()
+        async with Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic])
+            offset = 0
+            while part := list(split((await fetch_at(cluster, TopicPartition(topic, partition), offset)).records)):
+                found += part
+                offset = part[-1].header.next_offset
+        return found
+
+    return asyncio.run(fetched())
 
 
 def mirror_once(

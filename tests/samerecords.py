@@ -25,7 +25,7 @@ def read(bootstrap: str, topic: str, partition: int, isolation: str = "read_comm
         consumer.seek(at, consumer.beginning_offsets([at])[at])
         end = consumer.end_offsets([at])[at]
         while consumer.position(at) < end:
-            for record in consumer.poll(timeout_ms=5_000, max_records=10_000).get(at, []):
+            for record in consumer.poll(timeout_ms=300, max_records=10_000).get(at, []):
                 yield (
                     record.offset,
                     record.timestamp,

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from helpers import RECENT_MS, make_topic, mirror_once, produce
+from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
 from samerecords import assert_same_records, read
 
+from mirror.batch.checksum import records_crc
+from mirror.batch.header import CONTROL
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.states import State
@@ -35,10 +37,15 @@ def transactions(
         producer.begin_transaction()
         for index in range(size):
             value = b"%s %d %d %d" % (name.encode(), number, index, committed)
-            producer.produce(topic, value, key=b"k%d" % index, partition=0, timestamp=RECENT_MS + number)
-        producer.flush(20)
+            while True:
+                try:
+                    producer.produce(topic, value, key=b"k%d" % index, partition=0, timestamp=RECENT_MS + number)
+                    break
+                except BufferError:  # its queue is full
+                    producer.poll(0.1)
+        producer.flush(60)
         if committed:
-            producer.commit_transaction(20)
+            producer.commit_transaction(60)
         else:
             producer.abort_transaction(20)
 
@@ -84,6 +91,21 @@ def test_a_topic_of_aborted_transactions_alone(pair: tuple[str, str], topic_name
     transactions(pair[0], topic_name, [True])
     copied(pair, topic_name)
     assert assert_same_records(*pair, topic_name, 1) == 5
+
+
+def test_a_million_records_in_one_transaction(pair: tuple[str, str], topic_name: str) -> None:
+    """And as many in one that was aborted, before it."""
+    make_topic(pair[0], topic_name)
+    bulk = {"batch.size": 1_000_000, "batch.num.messages": 100_000, "linger.ms": 100, "compression.type": "lz4"}
+    transactions(pair[0], topic_name, [False], size=20_000, name="one", **bulk)
+    transactions(pair[0], topic_name, [True], size=1_000_000, name="two", **bulk)
+    found = copied(pair, topic_name)
+    assert (found.records, found.next_offset) == (1_000_000, 1_020_002)
+    committed = [one for one in stored_batches(pair[0], topic_name) if one.header.base_offset > 20_000]
+    ours = [one for one in stored_batches(pair[1], topic_name) if not one.header.attributes & CONTROL]
+    assert [(one.header.base_offset, records_crc(one)) for one in ours] == [
+        (one.header.base_offset, records_crc(one)) for one in committed if not one.header.attributes & CONTROL
+    ]
 
 
 def test_interleaved_producers(pair: tuple[str, str], topic_name: str) -> None:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from helpers import RECENT_MS, make_topic, mirror_once, produce
+from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
 from samerecords import assert_same_records, read
 
 from mirror import pipeline
-from mirror.batch.header import CODECS, RawBatch, split
+from mirror.batch.header import CODECS, RawBatch
 from mirror.batch.rewrite import rewrite
 from mirror.classifier import TOO_LARGE, Verdict
 from mirror.embedded import Cluster as Brokers
 from mirror.observe.figures import Figures
 from mirror.sink import Sink
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
+from mirror.wire.cluster import TopicPartition
 from mirror.writer import Writer
 
 pytestmark = pytest.mark.brokers
@@ -41,23 +39,6 @@ def copied(pair: tuple[str, str], topic: str, **more: Any) -> Figures:
     found = mirror_once(*pair, [topic], **more)[TopicPartition(topic, 0)]
     assert found.state is State.CAUGHT_UP, found
     return found
-
-
-def stored(bootstrap: str, topic: str) -> list[RawBatch]:
-    """Every batch of partition 0."""
-
-    async def fetched() -> list[RawBatch]:
-        host, port = bootstrap.split(":")
-        at, found = TopicPartition(topic, 0), list[RawBatch]()
-        async with Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
-            await cluster.refresh([topic])
-            while part := list(
-                split((await fetch_at(cluster, at, found[-1].header.next_offset if found else 0)).records)
-            ):
-                found += part
-        return found
-
-    return asyncio.run(fetched())
 
 
 def test_append_times_become_the_records_own(pair: tuple[str, str], topic_name: str) -> None:
@@ -82,10 +63,10 @@ def test_batches_that_are_too_large_are_split(pair: tuple[str, str], topic_name:
     found = copied(pair, topic_name)
     assert set(found.verdicts) == {"REWRITE/too_large"}
     assert_same_records(*pair, topic_name, 1)
-    ours = stored(pair[1], topic_name)
+    ours = stored_batches(pair[1], topic_name)
     assert {CODECS[one.header.codec] for one in ours} == {codec}
     assert max(one.header.size for one in ours) <= 9000
-    assert len(ours) <= 3 * (-(-max(one.header.size for one in stored(pair[0], topic_name)) // 9000) + 1)
+    assert len(ours) <= 3 * (-(-max(one.header.size for one in stored_batches(pair[0], topic_name)) // 9000) + 1)
 
 
 def test_a_record_that_is_too_large_stops_its_partition_by_name(pair: tuple[str, str], topic_name: str) -> None:
@@ -112,7 +93,7 @@ def test_a_target_with_a_codec_of_its_own(
     produce(pair[0], topic_name, values(100), codec="zstd")
     copied(pair, topic_name, recompress=recompress)
     assert_same_records(*pair, topic_name, 1)
-    assert {one.header.codec for one in stored(pair[1], topic_name)} == {4}
+    assert {one.header.codec for one in stored_batches(pair[1], topic_name)} == {4}
 
 
 def test_tiny_batches_become_one_where_that_is_wanted(pair: tuple[str, str], topic_name: str) -> None:
@@ -123,8 +104,8 @@ def test_tiny_batches_become_one_where_that_is_wanted(pair: tuple[str, str], top
     found = copied(pair, topic_name, coalesce_bytes=16_000)
     assert found.verdicts["RESTAMP/own_producer"] == 1, "the large one"
     assert_same_records(*pair, topic_name, 1)
-    sizes = [one.header.size for one in stored(pair[1], topic_name)]
-    assert len(stored(pair[0], topic_name)) == 221
+    sizes = [one.header.size for one in stored_batches(pair[1], topic_name)]
+    assert len(stored_batches(pair[0], topic_name)) == 221
     assert len(sizes) < 30
     produce(pair[0], topic_name, values(60), batch=3)
     copied(pair, topic_name, coalesce_bytes=16_000)

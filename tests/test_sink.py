@@ -1,0 +1,98 @@
+"""What waits for a target: batches where they belong, gaps in between, stamps that follow from what is before."""
+
+from __future__ import annotations
+
+import pytest
+from rawbatches import batch, raw
+
+from mirror.batch.header import RawBatch, parse_header
+from mirror.batch.restamp import Stamp
+from mirror.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
+from mirror.errors import PartitionStop
+from mirror.position import Position
+from mirror.sink import LONGEST_GAP, Gap, Outgoing, Sink
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+AT = TopicPartition("orders", 3)
+
+
+def sink(next_offset: int = 100, stamp: Stamp = Stamp(7 << 20, 4, 50)) -> Sink:  # noqa: B008 -- a frozen value
+    return Sink(AT, AT, Position(next_offset, stamp, True, -1))
+
+
+def data(offset: int, count: int = 10) -> RawBatch:
+    return raw(batch(offset, count=count))
+
+
+def stamps(one: Sink) -> list[tuple[int, int, int]]:
+    """Offset, epoch and sequence of every batch; offset, epoch and -1 of every marker."""
+    found = []
+    for waiting in one.queue:
+        if isinstance(waiting, Outgoing):
+            header = parse_header(waiting.header + bytes(waiting.raw.records))
+            found.append((waiting.raw.header.base_offset, header.producer_epoch, header.base_sequence))
+        else:
+            count = waiting.next_offset - waiting.first
+            found += [(waiting.first + n, waiting.stamp.then(n).epoch, -1) for n in range(count)]
+    return found
+
+
+def test_batches_in_a_row_count_sequences_up() -> None:
+    one = sink()
+    one.append(data(100), OWN_PRODUCER)
+    one.append(data(110), OWN_PRODUCER)
+    assert stamps(one) == [(100, 4, 50), (110, 4, 60)]
+    assert (one.next_offset, one.held) == (120, 2 * len(data(0).data))
+
+
+def test_a_missing_offset_becomes_a_gap_and_the_batch_behind_it_begins_an_epoch() -> None:
+    one = sink()
+    one.append(data(100), OWN_PRODUCER)
+    one.append(data(112), OWN_PRODUCER)
+    one.append(data(122), OWN_PRODUCER)
+    assert stamps(one) == [(100, 4, 50), (110, 5, -1), (111, 6, -1), (112, 7, 0), (122, 7, 10)]
+
+
+def test_gaps_in_a_row_are_one() -> None:
+    one = sink()
+    one.fill(103, ABORTED)
+    one.fill(104, CONTROL_MARKER)
+    (gap,) = one.queue
+    assert isinstance(gap, Gap)
+    assert (gap.first, gap.next_offset) == (100, 104)
+    assert gap.verdicts == {"DROP/aborted": 1, "DROP/control": 1}
+    one.append(data(104), OWN_PRODUCER)
+    assert stamps(one)[3:] == [(103, 8, -1), (104, 9, 0)]
+
+
+def test_a_gap_under_way_is_not_made_longer() -> None:
+    one = sink()
+    one.fill(103)
+    one.filling = True
+    one.fill(105)
+    assert [(gap.first, gap.next_offset) for gap in one.queue if isinstance(gap, Gap)] == [(100, 103), (103, 105)]
+    epochs = [epoch for _, epoch, _ in stamps(one)]
+    assert epochs == sorted(set(epochs)), "every marker has an epoch of its own"
+
+
+def test_what_is_filled_already_is_not_filled_again() -> None:
+    one = sink()
+    one.fill(100, ABORTED)
+    one.fill(90)
+    assert not one.queue
+
+
+def test_a_gap_that_is_too_long_stops_the_partition() -> None:
+    one = sink()
+    with pytest.raises(PartitionStop, match=f"{LONGEST_GAP + 1} offsets in a row hold no record") as stop:
+        one.append(data(101 + LONGEST_GAP), OWN_PRODUCER)
+    assert (stop.value.state, stop.value.offset) == (State.REFUSED, 100)
+
+
+def test_what_is_forgotten_holds_no_memory() -> None:
+    one = sink()
+    one.append(data(100), OWN_PRODUCER)
+    one.append(data(115), OWN_PRODUCER)
+    one.forget()
+    assert (one.held, len(one.queue)) == (0, 0)
