@@ -45,7 +45,12 @@ def copied(tree: Path, *arguments: str) -> dict[str, float]:
     """One copy by the code of `tree`."""
     environment = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'tests'}"}
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", CHILD, *arguments],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"the copy by {tree} failed:\n{done.stderr[-2000:]}")
