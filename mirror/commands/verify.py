@@ -175,7 +175,9 @@ def _share(topic: TopicReport) -> Text:
     same = topic.identical + topic.own_timestamps
     if same == topic.batches:
         return Text("but times", "yellow")
-    percent = 100 * same / topic.batches
+    if same + topic.rewritten == topic.batches:
+        return Text(f"all but\n{number(topic.rewritten)}", "green" if topic.identical == same else "yellow")
+    percent = 100 * (same + topic.rewritten) / topic.batches
     return Text(f"{min(percent, 99.9):.1f} %", "red")  # never rounded up to what it is not
 
 
@@ -211,7 +213,12 @@ def _verdict(report: VerifyReport) -> Text:
             verdict.append(", but for timestamps that the target set itself", "yellow")
     else:
         verdict.append(f"{sides} differ: {count(report.different, 'difference')}", "bold red")
-    verdict.append(f" ({count(batches, 'batch', 'batches')}, {amount} compared in {report.seconds:.1f} s)")
+    rewritten = sum(one.rewritten for one in report.partitions)
+    hidden = sum(one.hidden for one in report.partitions)
+    compared = [count(batches, "batch", "batches")]
+    compared += [f"{number(rewritten)} of them rewritten"] if rewritten else []
+    compared += [f"{number(hidden)} without records for a reader left out"] if hidden else []
+    verdict.append(f" ({', '.join(compared)}, {amount} compared in {report.seconds:.1f} s)")
     if lag:
         verdict.append(f"; {count(lag, 'record')} not mirrored yet", "yellow")
     return verdict

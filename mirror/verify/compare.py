@@ -1,14 +1,13 @@
 """The walk over one partition: both sides in lockstep, stretch by stretch.
 
-A stretch is the shortest run of offsets after which batches of both sides end together. Where the logs are equal, it is
-one batch of each.
+A stretch is the shortest run of offsets after which batches of both sides end together. Where the logs are equal byte
+by byte, it is one batch of each. Only batches with records for a consumer take part (V5).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
@@ -16,33 +15,16 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from mirror.batch.checksum import crc_holds, records_crc
-from mirror.batch.header import (
-    APPEND_TIME,
-    CODEC_MASK,
-    CONTROL,
-    DELETE_HORIZON,
-    LENGTH_PREFIX,
-    TRANSACTIONAL,
-    RawBatch,
-)
-from mirror.verify.reader import Reader, codec_name, last_offset
+from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, LENGTH_PREFIX, RawBatch
+from mirror.verify.reader import Reader, Stored
 from mirror.verify.report import Difference, Kind, Pair, PartitionReport
 
 #: Differences kept of each partition; all are counted.
 KEPT: Final = 100
 _BEYOND: Final = 1 << 63
-#: What the digest covers: the max timestamp is left out, since append time changes it, and so are the bits that may
-#: be cleared.
-_DIGESTED: Final = Struct(">qiiqBI")
-_KEPT_BITS: Final = CODEC_MASK | APPEND_TIME | CONTROL
-_BITS: Final = {
-    APPEND_TIME: "append time",
-    TRANSACTIONAL: "transactional",
-    CONTROL: "control",
-    DELETE_HORIZON: "delete horizon",
-}
-#: The target's coordinator does not know the transaction, and its cleaner sets horizons of its own.
-_MAY_BE_CLEARED: Final = TRANSACTIONAL | DELETE_HORIZON
+_NOTHING: Final = "nothing"
+_SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})
+_FINGERPRINT: Final = Struct(">biqiiqqBI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,59 +66,44 @@ async def compare(pair: Pair, bounds: Bounds, source: Reader, target: Reader) ->
 
 @dataclass(slots=True)
 class _Side:
-    """What was read of one side so far, and what belongs to the stretch being compared."""
+    """What was read of one side so far; `taken` batches of it belong to the stretch at hand, `until` is the last
+    offset taken.
+    """
 
     reader: Reader
     batches: int = 0
     records: int = 0
     bytes: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
-    first: RawBatch | None = None
+    hidden: int = 0
     taken: int = 0
-    taken_records: int = 0
-    taken_until: int = -1
+    until: int = -1
+    digest: Any = field(default_factory=hashlib.sha256)
 
     @property
-    def base(self) -> int:
-        """Offset of the batch at hand, beyond all others where there is none."""
-        return self.reader.head.header.base_offset if self.reader.head else _BEYOND
+    def head(self) -> Stored | None:
+        """The batch at hand."""
+        return self.reader.head
+
+    @property
+    def first(self) -> int:
+        """Least offset of the batch at hand, beyond all others where there is none."""
+        return self.reader.head.first if self.reader.head else _BEYOND
 
     @property
     def is_stuck(self) -> bool:
         """The log goes on, and cannot be read."""
         return self.reader.head is None and bool(self.reader.damage)
 
-    def begin(self) -> None:
-        """Begin a stretch."""
-        self.first, self.taken, self.taken_records = None, 0, 0
-
-    async def take(self) -> RawBatch:
-        """Count the batch at hand into the stretch, and go to the next."""
-        raw = self.reader.head
-        assert raw is not None
-        header = raw.header
-        records = max(0, header.count)
-        self.first = self.first or raw
+    def take(self) -> RawBatch:
+        """Count the batch at hand."""
+        assert self.reader.head is not None
+        raw = self.reader.head.raw
         self.taken += 1
-        self.taken_records += records
-        self.taken_until = last_offset(raw)
+        self.until = raw.header.last_offset
         self.batches += 1
-        self.records += records
-        self.bytes += header.size
-        digested = (header.base_offset, header.last_offset_delta, header.count, header.base_timestamp)
-        self.digest.update(_DIGESTED.pack(*digested, header.attributes & _KEPT_BITS, _crc(raw)))
-        await self.reader.advance()
+        self.records += _records_in(raw) or 0
+        self.bytes += raw.header.size
         return raw
-
-    def __str__(self) -> str:
-        """What the stretch holds."""
-        if self.first is None:
-            return "nothing"
-        if self.taken == 1 and self.first.header.attributes & CONTROL:
-            return "a control marker"
-        batches = "1 batch" if self.taken == 1 else f"{self.taken} batches"
-        records = "1 record" if self.taken_records == 1 else f"{self.taken_records} records"
-        return f"{batches} with {records} up to offset {self.taken_until}"
 
 
 class _Comparison:
@@ -146,30 +113,21 @@ class _Comparison:
         self._pair, self._bounds = pair, bounds
         self._source, self._target = _Side(source), _Side(target)
         self._codecs: set[str] = set()
-        self._identical = self._own_timestamps = self._different = self._deleted = 0
-        self._two_clocks = False
-        self._offsets_equal = True
+        self._identical = self._own_timestamps = self._rewritten = self._different = 0
+        self._offsets_equal, self._own_clock = True, False
+        self._extra_until = -1
         self._differences: list[Difference] = []
         self._notes: list[str] = []
 
     async def run(self) -> None:
         """Compare everything."""
-        self._judge_bounds()
+        self._judge_starts()
         source, target = self._source, self._target
-        await asyncio.gather(source.reader.advance(), target.reader.advance())
-        while min(source.base, target.base) < _BEYOND and not (source.is_stuck or target.is_stuck):
-            await self._take_stretch()
-            self._judge_stretch()
-        for side, other in ((source, False), (target, True)):
-            if side.is_stuck:
-                damage = side.reader.damage
-                at = max(self._bounds.begin, side.taken_until + 1)
-                self._differ(at, Kind.UNREADABLE, "" if other else damage, damage if other else "")
-                self._offsets_equal = False
-        if self._two_clocks:
-            self._notes.append("append time: the target's own timestamps, not compared")
-        if self._deleted:
-            self._notes.append(f"the source deleted {self._deleted} batches while they were compared")
+        await asyncio.gather(self._advance(source), self._advance(target))
+        while min(source.first, target.first) < _BEYOND and not (source.is_stuck or target.is_stuck):
+            if not await self._take_twins():
+                await self._compare_stretch()
+        self._judge_ends()
 
     def report(self) -> PartitionReport:
         """What was found."""
@@ -179,11 +137,13 @@ class _Comparison:
             begin=self._bounds.begin,
             end=self._bounds.end,
             batches=source.batches,
+            hidden=source.hidden,
             records=source.records,
             bytes=source.bytes,
             codecs=tuple(sorted(self._codecs)),
             identical=self._identical,
             own_timestamps=self._own_timestamps,
+            rewritten=self._rewritten,
             offsets_equal=self._offsets_equal,
             lag=self._bounds.lag,
             source_digest=source.digest.hexdigest(),
@@ -193,113 +153,161 @@ class _Comparison:
             notes=tuple(self._notes),
         )
 
-    def _judge_bounds(self) -> None:
+    def _judge_starts(self) -> None:
         b = self._bounds
         if b.source_start > b.target_start and b.target_end > b.target_start:
             self._notes.append("the source deleted records that the target still has; compared from there on")
         if b.target_start > b.source_start < b.source_end:
             kept = f"offsets {b.source_start} to {min(b.target_start, b.source_end) - 1}"
-            self._lose(b.source_start, Kind.DELETED, kept, "deleted")
+            self._differ(b.source_start, Kind.DELETED, kept, "deleted")
         if 0 < b.target_end < b.source_start:
             lost = f"offsets {b.target_end} to {b.source_start - 1} deleted"
-            self._lose(b.target_end, Kind.DELETED, lost, "never written")
-        if b.target_start > b.source_end:  # what is beyond the source's end was deleted: only the log's end still tells
-            ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
-            self._lose(b.source_end, Kind.EXTRA, *ends)
+            self._differ(b.target_end, Kind.DELETED, lost, "never written")
         if b.target_written > b.target_end:
             uncommitted = f"{b.target_written - b.target_end} offsets not committed yet"
-            self._lose(b.target_end, Kind.OPEN_TRANSACTION, "", uncommitted)
+            self._differ(b.target_end, Kind.OPEN_TRANSACTION, "", uncommitted)
 
-    async def _take_stretch(self) -> None:
-        """Take batches of both sides up to where neither has one that reaches further."""
-        source, target = self._source, self._target
-        source.begin()
-        target.begin()
-        end = min(source.base, target.base)
+    def _judge_ends(self) -> None:
+        source, target, b = self._source, self._target, self._bounds
+        for side in (source, target):
+            if side.is_stuck:
+                at = max(b.begin, side.until + 1)
+                self._differ(at, Kind.UNREADABLE, *self._told_of(side, side.reader.damage))
+        if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends still tell
+            ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
+            self._differ(b.source_end, Kind.EXTRA, *ends)
+        if self._own_clock:
+            self._notes.append("append time: the target's own timestamps, not compared")
+        if source.reader.start > b.begin:
+            gone = f"offsets {b.begin} to {source.reader.start - 1}"
+            self._notes.append(f"the source deleted {gone} while they were compared")
+
+    async def _advance(self, side: _Side) -> None:
+        """Put the next batch with records at hand; those without are counted, and must be whole, too."""
         while True:
-            side = source if source.base <= target.base else target
-            if side.base > end:
+            await side.reader.advance()
+            head = side.head
+            if head is not None and not crc_holds(head.raw):
+                self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._told_of(side, "does not hold"))
+            if head is None or head.is_visible:
                 return
-            raw = await side.take()
-            end = max(end, last_offset(raw))
-            self._check_crc(raw, is_source=side is source)
-            if side is source:
-                self._codecs.add(codec_name(raw))
+            side.hidden += 1
+            side.until = head.raw.header.last_offset
 
-    def _judge_stretch(self) -> None:
+    async def _take_twins(self) -> bool:
+        """Take the batches at hand where they are the same."""
         source, target = self._source, self._target
-        s, t = source.first, target.first
-        if s is None or t is None:
-            if s is None and target.taken_until < source.reader.start:
-                self._deleted += target.taken
-                return
-            kind, there = (Kind.EXTRA, t) if s is None else (Kind.MISSING, s)
-            assert there is not None
-            self._lose(there.header.base_offset, kind, str(source), str(target))
-            return
-        start = min(s.header.base_offset, t.header.base_offset)
-        span = (s.header.base_offset, source.taken_until) == (t.header.base_offset, target.taken_until)
-        self._offsets_equal &= span and source.taken_records == target.taken_records
-        if not span or source.taken > 1 or target.taken > 1:
-            self._differ(start, Kind.BATCHING, str(source), str(target))
-            return
-        before = self._different
-        for kind, one, other in _unlike(s, t):
-            self._differ(s.header.base_offset, kind, one, other)
-        same = self._different == before
-        if s.header.attributes & t.header.attributes & APPEND_TIME:
-            self._two_clocks = True
-            self._own_timestamps += same
-        else:
-            self._identical += same
+        if source.head is None or target.head is None:
+            return False
+        one, other = source.head.raw, target.head.raw
+        if (one.header.base_offset, one.header.size) != (other.header.base_offset, other.header.size):
+            return False
+        timed = not other.header.attributes & APPEND_TIME
+        prints = _fingerprint(one, timed=timed), _fingerprint(other, timed=timed)
+        if prints[0] != prints[1]:
+            return False
+        for side, fingerprint in zip((source, target), prints, strict=True):
+            side.digest.update(fingerprint)
+            side.take()
+        self._codecs.add(_codec_name(one))
+        self._identical += timed
+        self._own_timestamps += not timed
+        self._own_clock |= not timed
+        await asyncio.gather(self._advance(source), self._advance(target))
+        return True
 
-    def _check_crc(self, raw: RawBatch, *, is_source: bool) -> None:
-        if raw.header.magic == 2 and not crc_holds(raw):
-            sides = ("does not hold", "") if is_source else ("", "does not hold")
-            self._differ(raw.header.base_offset, Kind.STORED_CRC, *sides)
+    async def _compare_stretch(self) -> None:
+        """Take batches of both sides up to where neither has one that reaches further, and compare their records."""
+        source, target = self._source, self._target
+        source.taken = target.taken = 0
+        side, other = (source, target) if source.first <= target.first else (target, source)
+        assert side.head is not None
+        head = side.head.raw.header
+        if head.magic == 2 and head.is_dense and other.first > head.last_offset:
+            await self._take_single(side)
+            return
 
-    def _lose(self, offset: int, kind: Kind, source: str, target: str) -> None:
-        self._offsets_equal = False
-        self._differ(offset, kind, source, target)
+        from mirror.verify.matching import Matching, Run  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        ours, theirs = Run(source.digest, self._bounds.end), Run(target.digest, self._bounds.end)
+        matching = Matching(ours, theirs, self._differ)
+        timed, end = True, side.first
+        while min(source.first, target.first) <= end:
+            side = source if source.first <= target.first else target
+            raw = side.take()
+            end = max(end, raw.header.last_offset)
+            found = matching.add(raw, source.reader.start, is_source=side is source)
+            if side is source:
+                self._codecs.add(_codec_name(raw))
+            else:
+                timed &= not raw.header.attributes & APPEND_TIME
+            side.records += found if _records_in(raw) is None else 0
+            await self._advance(side)
+        matching.finish(source.reader.start, source_goes_on=source.is_stuck, target_goes_on=target.is_stuck)
+        self._own_clock |= not timed
+        if matching.is_equal:
+            self._rewritten += source.taken if timed else 0
+            self._own_timestamps += 0 if timed else source.taken
+
+    async def _take_single(self, side: _Side) -> None:
+        """Take a batch without holes where the other side has nothing."""
+        raw = side.take()
+        header = raw.header
+        if side is self._source:
+            self._codecs.add(_codec_name(raw))
+        if side is self._source or header.last_offset >= self._source.reader.start:
+            records = "1 record" if header.count == 1 else f"{header.count} records"
+            ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
+            kind = Kind.MISSING if side is self._source else Kind.EXTRA
+            self._differ(max(header.base_offset, self._source.reader.start), kind, ours or _NOTHING, theirs or _NOTHING)
+        await self._advance(side)
+
+    def _told_of(self, side: _Side, text: str) -> tuple[str, str]:
+        """What to say of the source and of the target where only one of them matters."""
+        return (text, "") if side is self._source else ("", text)
 
     def _differ(self, offset: int, kind: Kind, source: str, target: str) -> None:
         self._different += 1
+        self._offsets_equal &= kind in _SAME_OFFSETS
+        if kind is Kind.EXTRA:
+            self._extra_until = self._target.until
+        # so that the digests are the same exactly where no difference is
+        self._source.digest.update(f"{kind} on the source: {source}".encode())
+        self._target.digest.update(f"{kind} on the target: {target}".encode())
         if len(self._differences) < KEPT:
             topic, partition = self._pair.source
             self._differences.append(Difference(topic, partition, offset, kind, source, target))
 
 
-def _unlike(source: RawBatch, target: RawBatch) -> Iterator[tuple[Kind, str, str]]:
-    """In what two batches at the same offsets differ, with what each side has."""
-    ours, theirs = source.header, target.header
-    if ours.magic != theirs.magic:  # other layouts: nothing else can be held against each other
-        yield Kind.MAGIC, str(ours.magic), str(theirs.magic)
-        return
-    values: list[tuple[Kind, object, object]] = [
-        (Kind.COUNT, ours.count, theirs.count),
-        (Kind.BASE_TIMESTAMP, ours.base_timestamp, theirs.base_timestamp),
-        (Kind.CODEC, codec_name(source), codec_name(target)),
-    ]
-    cleared = ours.attributes & ~theirs.attributes & _MAY_BE_CLEARED
-    values.append((Kind.ATTRIBUTES, _bits(ours.attributes & ~cleared), _bits(theirs.attributes)))
-    if not theirs.attributes & APPEND_TIME:  # such a target puts its own clock there
-        values.append((Kind.MAX_TIMESTAMP, ours.max_timestamp, theirs.max_timestamp))
-    values.append((Kind.RECORDS, _stored(source), _stored(target)))
-    yield from ((kind, str(one), str(other)) for kind, one, other in values if one != other)
+def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
+    """What two batches have in common that are the same: equal exactly where they are. The transactional bit and the
+    delete horizon's may be gone on the target. A target that is not `timed` has a clock of its own.
+    """
+    header = raw.header
+    # before magic 2, all that follows the length must be the same
+    body = records_crc(raw) if header.magic == 2 else crc32c(raw.data[LENGTH_PREFIX:])
+    return _FINGERPRINT.pack(
+        header.magic,
+        header.batch_length,
+        header.base_offset,
+        header.last_offset_delta,
+        header.count,
+        header.base_timestamp,
+        header.max_timestamp if timed else 0,
+        header.attributes & (CODEC_MASK | APPEND_TIME if timed else CODEC_MASK),
+        body,
+    )
 
 
-def _bits(attributes: int) -> str:
-    return " and ".join(name for bit, name in _BITS.items() if attributes & bit) or "no flag"
+def _records_in(raw: RawBatch) -> int | None:
+    """How many records the header tells of; None for a compressed set before magic 2, which does not say."""
+    header = raw.header
+    if header.magic == 2:
+        return max(0, header.count)
+    return None if header.codec else 1
 
 
-def _body(raw: RawBatch) -> memoryview:
-    """The bytes that must be the same: before magic 2, all that follows the length."""
-    return raw.records if raw.header.magic == 2 else raw.data[LENGTH_PREFIX:]
-
-
-def _crc(raw: RawBatch) -> int:
-    return records_crc(raw) if raw.header.magic == 2 else crc32c(_body(raw))
-
-
-def _stored(raw: RawBatch) -> str:
-    return f"{len(_body(raw))} bytes with CRC {_crc(raw):08x}"
+def _codec_name(raw: RawBatch) -> str:
+    """The codec as Kafka's settings spell it."""
+    codec = raw.header.codec
+    return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"

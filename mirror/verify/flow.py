@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from mirror.verify.compare import Bounds, compare
-from mirror.verify.reader import Fetch, Reader
+from mirror.verify.reader import Answer, Fetch, Reader
 from mirror.verify.report import Pair, PartitionReport
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
@@ -78,8 +78,9 @@ async def bounds_of(source: Cluster, target: Cluster, pairs: Sequence[Pair]) -> 
 
 
 def _fetch_from(cluster: Cluster, partition: TopicPartition) -> Fetch:
-    async def fetch(offset: int) -> memoryview:
-        return (await fetch_at(cluster, partition, offset, max_bytes=FETCH_BYTES)).records
+    async def fetch(offset: int) -> Answer:
+        found = await fetch_at(cluster, partition, offset, max_bytes=FETCH_BYTES, isolation=READ_COMMITTED)
+        return Answer(found.records, found.aborted)
 
     return fetch
 

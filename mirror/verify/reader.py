@@ -5,21 +5,41 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
-from mirror.batch.header import CODEC_MASK, CODECS, RawBatch, split
-from mirror.errors import BrokerError, MalformedBatch
+from mirror.batch.header import CONTROL, RawBatch, split
+from mirror.errors import BadRecords, BrokerError, MalformedBatch
+from mirror.policy.aborted import Aborted
+from mirror.wire.cluster import OFFSET_OUT_OF_RANGE
 
-_OFFSET_OUT_OF_RANGE: Final = 1
-#: Where magic 0 and 1 keep their attributes.
-_OLD_ATTRIBUTES_AT: Final = 17
 #: How often a broker may give nothing at an offset before the log's end, and the seconds in between: a leader just
 #: elected gives nothing until it knows how far the log is committed.
 EMPTY_ANSWERS: Final = 4
 EMPTY_PAUSE: Final = 0.1
 
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a committed read gave: a record set, and (producer id, first offset) of the aborted transactions in it."""
+
+    records: memoryview
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
 #: Reads a record set from an offset on. Raises BrokerError 1 where the offset is out of range.
-Fetch = Callable[[int], Coroutine[Any, Any, memoryview]]
+Fetch = Callable[[int], Coroutine[Any, Any, Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch as a log holds it. None of its records lies below `first`; `is_visible` says that a consumer of
+    committed records gets some out of it (V5).
+    """
+
+    raw: RawBatch
+    first: int
+    is_visible: bool
 
 
 class Reader:
@@ -37,14 +57,14 @@ class Reader:
         log_start: Callable[[], Awaitable[int]],
         on_read: Callable[[int], None] | None = None,
     ) -> None:
-        self.head: RawBatch | None = None
+        self.head: Stored | None = None
         self.start = begin
         self.damage = ""
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
         self._at, self._end = begin, end
-        self._ready: deque[RawBatch] = deque()
+        self._ready: deque[Stored] = deque()
         self._empty = 0
-        self._fetching: asyncio.Task[memoryview] | None = None
+        self._fetching: asyncio.Task[Answer] | None = None
         self._ask()
 
     async def advance(self) -> None:
@@ -63,28 +83,42 @@ class Reader:
         more = self._at < self._end and not self.damage
         self._fetching = asyncio.create_task(self._fetch(self._at)) if more else None
 
-    async def _receive(self, fetching: asyncio.Task[memoryview]) -> None:
+    async def _receive(self, fetching: asyncio.Task[Answer]) -> None:
         before = self._at
         try:
-            records = await fetching
+            answer = await fetching
         except BrokerError as problem:
-            if problem.code != _OFFSET_OUT_OF_RANGE:
+            if problem.code != OFFSET_OUT_OF_RANGE:
                 raise
-            self.start = self._at = max(self._at, await self._log_start())
-            if self._at == before:  # not deleted but cut back: the rest is gone, which the comparison will tell
+            log_start = await self._log_start()
+            if log_start > before:
+                self.start = self._at = log_start
+            else:  # not deleted but cut back: the rest is gone, which the comparison will tell
                 self._at = self._end
         else:
             try:
-                for raw in split(records):
-                    if raw.header.base_offset < self._end and last_offset(raw) >= before:
-                        self._ready.append(raw)
-                    self._at = max(self._at, last_offset(raw) + 1)
-            except MalformedBatch as problem:
+                self._sort(answer)
+            except (MalformedBatch, BadRecords) as problem:
                 self.damage = str(problem)
             await self._judge_progress(before)
         if self._on_read:
             self._on_read(min(self._at, self._end) - before)
         self._ask()
+
+    def _sort(self, answer: Answer) -> None:
+        """Make the answer's batches ready. Raises MalformedBatch, and BadRecords for what cannot be read."""
+        asked, aborted = self._at, Aborted(answer.aborted)
+        for raw in split(answer.records):
+            header = raw.header
+            if not 0 <= header.magic <= 2:
+                raise BadRecords(f"a batch of magic {header.magic}", header.base_offset)
+            is_aborted = aborted.covers(raw)  # asked about each, since it follows the transactions
+            hidden = is_aborted or (header.magic == 2 and (header.attributes & CONTROL or not header.count))
+            # before magic 2, a compressed set tells its last offset alone
+            first = min(self._at, header.base_offset) if header.magic < 2 and header.codec else header.base_offset
+            if first < self._end and header.last_offset >= asked:
+                self._ready.append(Stored(raw, first, not hidden))
+            self._at = max(self._at, header.next_offset)
 
     async def _judge_progress(self, before: int) -> None:
         if self._at > before or self.damage:
@@ -95,14 +129,3 @@ class Reader:
             await asyncio.sleep(EMPTY_PAUSE)
         else:
             self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
-
-
-def last_offset(raw: RawBatch) -> int:
-    """The batch's last offset, of any magic: before 2, the wrapper has its last record's."""
-    return max(raw.header.base_offset, raw.header.last_offset)
-
-
-def codec_name(raw: RawBatch) -> str:
-    """The codec as Kafka's settings spell it."""
-    codec = raw.header.codec if raw.header.magic == 2 else raw.data[_OLD_ATTRIBUTES_AT] & CODEC_MASK
-    return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"

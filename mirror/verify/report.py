@@ -10,22 +10,23 @@ from mirror.wire.cluster import TopicPartition
 
 
 class Kind(StrEnum):
-    """In what two partitions differ."""
+    """In what two partitions differ.
+
+    MISSING and EXTRA are records that one side lacks, or a log's end. UNREADABLE is a log that goes on and cannot be
+    read, UNDECODABLE a batch whose payload is not what its header says.
+    """
 
     TOPIC = "topic"
     MISSING = "missing"
     EXTRA = "extra"
     DELETED = "deleted"
-    BATCHING = "batching"
-    MAGIC = "magic"
-    COUNT = "count"
-    BASE_TIMESTAMP = "base timestamp"
-    MAX_TIMESTAMP = "max timestamp"
-    CODEC = "codec"
-    ATTRIBUTES = "attributes"
-    RECORDS = "records"
+    KEY = "key"
+    VALUE = "value"
+    HEADERS = "headers"
+    TIMESTAMP = "timestamp"
     STORED_CRC = "stored CRC"
     UNREADABLE = "unreadable"
+    UNDECODABLE = "undecodable"
     OPEN_TRANSACTION = "open transaction"
 
 
@@ -62,20 +63,25 @@ class Pair:
 class PartitionReport:
     """What was compared of one partition: the offsets from `begin` to before `end`.
 
-    `batches`, `records`, `bytes` and `codecs` are the source's. `identical` counts the batches that are the same in all
-    that is compared; `own_timestamps` those that are so but for the max timestamp, which both brokers set by their own
-    clocks. `different` counts all differences, `differences` holds the first of them. `lag` is in records.
+    `batches`, `records`, `bytes` and `codecs` are the source's, of what a consumer of committed records gets; `hidden`
+    are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a twin on
+    the target, `rewritten` those whose records are there in other batches, `own_timestamps` those of which one or the
+    other is true but for the timestamps, which the target's broker set by its own clock. Together they are all batches
+    where nothing differs. `different` counts all differences, `differences` holds the first of them. `lag` is in
+    offsets. The digests cover what was compared, and are the same exactly where nothing differs.
     """
 
     pair: Pair
     begin: int
     end: int
     batches: int
+    hidden: int
     records: int
     bytes: int
     codecs: tuple[str, ...]
     identical: int
     own_timestamps: int
+    rewritten: int
     offsets_equal: bool
     lag: int
     source_digest: str
@@ -95,9 +101,11 @@ class TopicReport:
     codecs: tuple[str, ...]
     records: int
     batches: int
+    hidden: int
     bytes: int
     identical: int
     own_timestamps: int
+    rewritten: int
     offsets_equal: bool
     lag: int
     different: int
@@ -153,9 +161,11 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
         codecs=tuple(dict.fromkeys(codec for report in reports for codec in report.codecs)),
         records=sum(report.records for report in reports),
         batches=sum(report.batches for report in reports),
+        hidden=sum(report.hidden for report in reports),
         bytes=sum(report.bytes for report in reports),
         identical=sum(report.identical for report in reports),
         own_timestamps=sum(report.own_timestamps for report in reports),
+        rewritten=sum(report.rewritten for report in reports),
         offsets_equal=bool(reports) and misfit is None and all(report.offsets_equal for report in reports),
         lag=sum(report.lag for report in reports),
         different=sum(report.different for report in reports) + (misfit is not None),

@@ -1,0 +1,175 @@
+"""The records of two runs of batches, held against each other where the batches themselves are not the same.
+
+Importing this loads the compiler of `mirror.batch.kernels`, so whoever compares imports it where it is needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from crc32c import crc32c
+
+from mirror.batch.header import APPEND_TIME, RawBatch
+from mirror.batch.records import Records, encode, headers, key, value
+from mirror.batch.rewrite import read
+from mirror.errors import BadRecords
+from mirror.verify.report import Kind
+
+_NOTHING: Final = "nothing"
+_ONE: Final = "a record"
+
+#: Told a difference: its offset, its kind, and what the source and the target have there.
+Tell = Callable[[int, Kind, str, str], None]
+
+
+@dataclass(slots=True)
+class Run:
+    """One side: the records of its batch at hand that were not matched yet. Records from `end` on do not count.
+
+    `until` is the last offset of the batches so far. `digest` gets what was compared.
+    """
+
+    digest: Any
+    end: int
+    rows: Records | None = None
+    until: int = -1
+
+    @property
+    def first(self) -> int | None:
+        """Offset of the first record left."""
+        return int(self.rows.offsets[0]) if self.rows is not None and len(self.rows) else None
+
+    def cut(self, floor: int) -> None:
+        """Leave out what lies below `floor`."""
+        if self.rows is not None:
+            self.rows = self.rows.rows(int(np.searchsorted(self.rows.offsets, floor)), len(self.rows))
+
+
+class Matching:
+    """A stretch under comparison: batches are added in offset order, and their records matched as far as both sides go.
+
+    Told are the first record on one side only, after which nothing more is matched, and the first with another content,
+    after which only offsets are.
+    """
+
+    def __init__(self, source: Run, target: Run, tell: Tell) -> None:
+        """`source` and `target` are fresh runs."""
+        self._source, self._target, self._tell = source, target, tell
+        self._timed = True
+        self._is_over = self._has_content_told = False
+
+    @property
+    def is_equal(self) -> bool:
+        """Nothing was told."""
+        return not (self._is_over or self._has_content_told)
+
+    def add(self, raw: RawBatch, floor: int, *, is_source: bool) -> int:
+        """The next batch of one side; how many records it has, 0 where that was not looked at.
+
+        Records below `floor` are left out, of both sides.
+        """
+        run = self._source if is_source else self._target
+        if self._is_over:
+            return 0
+        self._cut(floor)
+        self._tell_single(run)  # the other side has gone beyond what was left of the last batch
+        run.until = raw.header.last_offset
+        try:
+            every = read(raw)
+        except BadRecords as problem:
+            sides = (problem.detail, "") if is_source else ("", problem.detail)
+            self._end(raw.header.base_offset, Kind.UNDECODABLE, *sides)
+            return 0
+        run.rows = every.rows(0, int(np.searchsorted(every.offsets, run.end)))
+        if not is_source:
+            self._timed = not raw.header.attributes & APPEND_TIME  # such a broker shows a clock of its own
+        run.cut(floor)
+        self._match()
+        return len(every)
+
+    def finish(self, floor: int, *, source_goes_on: bool, target_goes_on: bool) -> None:
+        """No more batches: what is left is on one side only, unless the other goes on and could not be read."""
+        self._cut(floor)
+        for run, other, goes_on in (
+            (self._source, self._target, target_goes_on),
+            (self._target, self._source, source_goes_on),
+        ):
+            if run.first is not None and not (goes_on and run.first > other.until):
+                self._tell_single(run)
+
+    def _cut(self, floor: int) -> None:
+        self._source.cut(floor)
+        self._target.cut(floor)
+
+    def _match(self) -> None:
+        source, target = self._source.rows, self._target.rows
+        if self._is_over or source is None or target is None:
+            return
+        most = min(len(source), len(target))
+        unlike = np.flatnonzero(source.offsets[:most] != target.offsets[:most])
+        count = int(unlike[0]) if len(unlike) else most
+        if count:
+            ours, theirs = source.rows(0, count), target.rows(0, count)
+            self._compare(ours, theirs)
+            self._source.rows = source.rows(count, len(source))
+            self._target.rows = target.rows(count, len(target))
+        if len(unlike):
+            both = int(source.offsets[count]), int(target.offsets[count])
+            self._tell_single(self._source if both[0] < both[1] else self._target)
+
+    def _compare(self, ours: Records, theirs: Records) -> None:
+        """Records at the same offsets."""
+        one, other = _content(ours, self._timed), _content(theirs, self._timed)
+        for run, content in ((self._source, one), (self._target, other)):
+            run.digest.update(content)
+        if one != other and not self._has_content_told:
+            self._has_content_told = True
+            self._tell(*_first_unlike(ours, theirs, self._timed))
+
+    def _tell_single(self, run: Run) -> None:
+        if run.first is not None and not self._is_over:
+            if run is self._source:
+                self._end(run.first, Kind.MISSING, _ONE, _NOTHING)
+            else:
+                self._end(run.first, Kind.EXTRA, _NOTHING, _ONE)
+
+    def _end(self, offset: int, kind: Kind, source: str, target: str) -> None:
+        self._is_over = True
+        self._source.rows = self._target.rows = None
+        self._tell(offset, kind, source, target)
+
+
+def _content(rows: Records, timed: bool) -> bytes:
+    """All that a consumer gets of some records, in one form whatever the batches were."""
+    section = encode(rows if timed else rows.with_timestamp(0), 0)
+    return b"".join((rows.offsets.tobytes(), section))
+
+
+def _first_unlike(ours: Records, theirs: Records, timed: bool) -> tuple[int, Kind, str, str]:
+    """Where and in what two runs of records differ whose offsets are the same, but not the contents."""
+
+    def differ(count: int) -> bool:
+        return _content(ours.rows(0, count), timed) != _content(theirs.rows(0, count), timed)
+
+    at = bisect_left(range(1, len(ours) + 1), True, key=differ)
+    offset = int(ours.offsets[at])
+    for kind, field in ((Kind.KEY, key), (Kind.VALUE, value)):
+        if field(ours, at) != field(theirs, at):
+            return offset, kind, _told(field(ours, at)), _told(field(theirs, at))
+    if timed and ours.timestamps[at] != theirs.timestamps[at]:
+        return offset, Kind.TIMESTAMP, str(ours.timestamps[at]), str(theirs.timestamps[at])
+    return offset, Kind.HEADERS, _told_headers(ours, at), _told_headers(theirs, at)
+
+
+def _told(field: bytes | None) -> str:
+    """A field without its content, which may be nobody's business."""
+    return "null" if field is None else f"{len(field)} bytes with CRC {crc32c(field):08x}"
+
+
+def _told_headers(rows: Records, at: int) -> str:
+    section = rows.data[rows.headers_at[at] : rows.headers_end[at]]
+    return f"{len(headers(rows, at))} in {_told(section.tobytes())}"
