@@ -32,7 +32,7 @@ $(READY):
 jars: setup ## fetch the brokers' jars (44 MB, kept in the user's cache folder)
 	@$(BIN)/python -m mirror.embedded
 
-demo: setup ## two real clusters, seven topics, and the proof that the copy is equal
+demo: setup ## two real clusters, eight topics, and the proof that the copy is equal
 	@$(BIN)/mirror demo
 
 test: lint ## everything but the soak tests

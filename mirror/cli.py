@@ -141,7 +141,7 @@ def inspect(
 
 @app.command()
 def demo(as_json: Json = False) -> None:
-    """Two real clusters, seven topics, a live mirror, and the proof that the copy is equal; about a minute.
+    """Two real clusters, eight topics, a live mirror, and the proof that the copy is equal; about a minute.
 
     Example: mirror demo
     """

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from mirror.commands.demo import Narrator, show
 from mirror.demo.bound import Bound
-from mirror.demo.producers import Ends, Filler, JavaFiller, Live
+from mirror.demo.producers import Ends, Filler, JavaFiller, Live, TransactionalFiller
 from mirror.demo.records import pool
 from mirror.demo.result import Cost, Line, Result, verdicts_of
 from mirror.demo.usage import Tally, Tree, Usage
@@ -128,16 +128,19 @@ def test_a_stubborn_process_is_killed_after_the_grace(tmp_path: Path) -> None:
 def test_every_producer_writes_what_it_says(source_cluster: Cluster, topic_name: str, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    names = [f"{topic_name}-{kind}" for kind in ("java", "c", "live")]
+    names = [f"{topic_name}-{kind}" for kind in ("java", "c", "live", "paid")]
     admin = AdminClient({"bootstrap.servers": source_cluster.bootstrap})
     for created in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
         created.result()
-    java, c, live_topic = names
+    java, c, live_topic, paid = names
     address, records, stopping = source_cluster.bootstrap, pool(count=300), threading.Event()
     by_java = JavaFiller(address, java, "zstd", records, 700, stopping, tmp_path)
     by_c = Filler(address, c, "gzip", records, 700, stopping)
     values = sum(len(record.value) for record in (*records, *records, *records[:100]))
     keys = sum(len(record.key) for record in (*records, *records, *records[:100]))
+    in_transactions = TransactionalFiller(address, paid, "lz4", records, 700, stopping, size=50)
+    assert in_transactions.run() == 13 * sum(len(record.key) + len(record.value) for record in records[:50])
+    assert (in_transactions.written, in_transactions.committed) == (700, 650)
     assert by_java.run() == values
     assert by_c.run() == values + keys
     live = Live(address, live_topic, "lz4", records, rate=2000)
@@ -147,11 +150,12 @@ def test_every_producer_writes_what_it_says(source_cluster: Cluster, topic_name:
         time.sleep(0.01)
     live.stop()
     ends = Ends(address).of(dict.fromkeys(names, 2))
-    assert len(ends) == 6
+    assert len(ends) == 8
     found = Counter[str]()
     for (topic, _), end in ends.items():
         found[topic] += end
     assert live.written >= 200
+    assert found.pop(paid) >= 700 + 14, "a marker, at least, for each transaction"
     assert found == {java: 700, c: 700, live_topic: live.written}
     assert Ends(address).of({java: 2, "not-there": 1}, growing=True).keys() == {(java, 0), (java, 1)}
 
@@ -171,6 +175,7 @@ LINE = Line(
     passed=240,
     identical=240,
     offsets_equal=True,
+    hidden=0,
     lag=0,
     different=0,
 )

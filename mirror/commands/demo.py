@@ -150,7 +150,10 @@ def verdict(result: Result) -> Text:
         return Text("\n".join(["", "This run proves nothing:", *(f"  {one}" for one in result.objections)]), "red")
     batches, partitions = (sum(getattr(line, name) for line in result.lines) for name in ("batches", "partitions"))
     proof = f"all {batches:,} batches of {partitions} partitions are on the target, with the same bytes, at the same"
-    return Text.assemble("\n", ("Proof: ", "bold green"), f"{proof} offsets; none was decompressed on the way.")
+    hidden = sum(line.hidden for line in result.lines)
+    markers = f" The {hidden:,} without records for a reader (ends of transactions, aborted data) left no gap."
+    whole = f"{proof} offsets; none was decompressed on the way.{markers if hidden else ''}"
+    return Text.assemble("\n", ("Proof: ", "bold green"), whole)
 
 
 def _cells(line: Line) -> tuple[str | Text, ...]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from mirror.admin.client import Admin, Creation
 from mirror.commands.verify import verify_flow
 from mirror.demo.bound import Bound
 from mirror.demo.copying import Copying, Tell
-from mirror.demo.producers import Ends, Filler, JavaFiller, Live
+from mirror.demo.producers import Ends, Filler, JavaFiller, Live, TransactionalFiller
 from mirror.demo.records import Record, pool
 from mirror.demo.result import STOP_SECONDS, Cost, Line, Result, verdicts_of
 from mirror.embedded import Cluster, Spec, jars, start_many
@@ -30,6 +30,8 @@ from mirror.wire.cluster import Endpoint
 FLOW: Final = "demo"
 #: Of each topic that lies ready, about 400 bytes each.
 RECORDS: Final = 240_000
+#: Of the topic with transactions, a tenth of them aborted.
+IN_TRANSACTIONS: Final = 60_000
 LIVE_RATE: Final = 1_000
 #: Short, so that the plan is made anew while the live topic is written.
 EPOCH_S: Final = 12
@@ -47,7 +49,16 @@ class Topic:
     codec: str
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The backlog: records for a reader, by topic, and the bytes of all their keys and values."""
+
+    records: Mapping[str, int]
+    bytes: int
+
+
 JAVA: Final = Topic("java", 2, "zstd")
+TRANSACTIONS: Final = Topic("transactions", 2, "lz4")
 BY_LIBRDKAFKA: Final = (
     Topic("gzip", 2, "gzip"),  # the slowest: first
     Topic("lz4", 3, "lz4"),
@@ -56,7 +67,7 @@ BY_LIBRDKAFKA: Final = (
     Topic("zstd", 3, "zstd"),
 )
 LIVE: Final = Topic("live", 2, "lz4")
-BACKLOG: Final = (JAVA, *BY_LIBRDKAFKA)
+BACKLOG: Final = (JAVA, TRANSACTIONS, *BY_LIBRDKAFKA)
 
 
 class Clock:
@@ -91,7 +102,7 @@ def play(tell: Tell) -> Result:
         ends = Ends(source.bootstrap), Ends(target.bootstrap)
         records = pool()
         with clock.phase("filling"):
-            size = _fill(source, records, folder, ends[0], tell)
+            filled = _fill(source, records, folder, ends[0], tell)
         file = folder / "demo.yaml"
         file.write_text(_configuration(source, target), encoding="utf-8")
         settings = config.load(file)
@@ -114,14 +125,15 @@ def play(tell: Tell) -> Result:
         tell.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
         course = copying.course
         verdicts = verdicts_of(course.figures.values())
-        plans = {topic.name: (topic.codec, RECORDS) for topic in BACKLOG} | {LIVE.name: (LIVE.codec, live.written)}
+        written = {**filled.records, LIVE.name: live.written}
+        plans = {topic.name: (topic.codec, written[topic.name]) for topic in (*BACKLOG, LIVE)}
         cost = Cost(
             start_s=course.first.at - course.began.at,
             start_cpu_s=course.first.cpu_s,
             backlog_s=course.last.at - course.first.at,
             backlog_cpu_s=course.last.cpu_s - course.first.cpu_s,
             backlog_bytes=sum(topic.bytes for topic in report.topics if topic.topic in backlog),
-            record_bytes=size,
+            record_bytes=filled.bytes,
             peak_rss=copying.tree.tally.peak_rss,
             peak_pss=copying.tree.tally.peak_pss,
             stop_s=stopped,
@@ -153,16 +165,21 @@ def _fetch_jars(tell: Tell) -> float:
     return seconds
 
 
-def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, tell: Tell) -> int:
-    """Create the topics and write the backlog; bytes of keys and values. Raises EmbeddedError."""
+def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, tell: Tell) -> Filled:
+    """Create the topics and write the backlog. Raises EmbeddedError."""
     address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
     wanted = [Creation(topic=t.name, partitions=t.partitions, replication_factor=1) for t in (*BACKLOG, LIVE)]
     Admin(address).create_topics(wanted)
     stopping = threading.Event()
-    fillers: list[JavaFiller | Filler] = [
+    in_transactions = TransactionalFiller(
+        source.bootstrap, TRANSACTIONS.name, TRANSACTIONS.codec, records, IN_TRANSACTIONS, stopping
+    )
+    fillers: list[JavaFiller | TransactionalFiller | Filler] = [
         JavaFiller(source.bootstrap, JAVA.name, JAVA.codec, records, RECORDS, stopping, folder),
+        in_transactions,
         *(Filler(source.bootstrap, t.name, t.codec, records, RECORDS, stopping) for t in BY_LIBRDKAFKA),
     ]
+    every = sum(filler.count for filler in fillers)
     with ThreadPoolExecutor(WRITERS) as writers:
         try:
             filling: list[Future[int]] = [writers.submit(filler.run) for filler in fillers]
@@ -171,21 +188,24 @@ def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, 
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
-                tell.progress("filling", sum(filler.written for filler in fillers), RECORDS * len(fillers))
+                tell.progress("filling", sum(filler.written for filler in fillers), every)
         except BaseException:
             stopping.set()
             writers.shutdown(cancel_futures=True)
             raise
         size = sum(future.result() for future in filling)
     _count(ends)
-    total = RECORDS * len(BACKLOG)
-    tell.step(f"{len(BACKLOG)} topics hold {total:,} records, {size / 1e6:.0f} MB uncompressed")
-    return size
+    counts = {filler.topic: filler.written for filler in fillers} | {TRANSACTIONS.name: in_transactions.committed}
+    total, aborted = sum(counts.values()), in_transactions.written - in_transactions.committed
+    tell.step(f"{len(BACKLOG)} topics hold {total:,} records, {size / 1e6:.0f} MB uncompressed; {aborted:,} aborted")
+    return Filled(counts, size)
 
 
 def _count(ends: Ends) -> None:
-    found = ends.of({topic.name: topic.partitions for topic in BACKLOG})
-    for topic in BACKLOG:
+    """Where there is no transaction, a log's end is its number of records."""
+    plain = (JAVA, *BY_LIBRDKAFKA)
+    found = ends.of({topic.name: topic.partitions for topic in plain})
+    for topic in plain:
         there = sum(end for (name, _), end in found.items() if name == topic.name)
         if there != RECORDS:
             raise EmbeddedError(f"{topic.name}: {RECORDS:,} records were written, the source holds {there:,}")

@@ -125,6 +125,49 @@ class JavaFiller:
         return full * _size(self.pool) + _size(self.pool[:rest])
 
 
+@dataclass(slots=True)
+class TransactionalFiller:
+    """Writes `count` records in transactions of `size` with librdkafka, and aborts every tenth; `written` says how far
+    it is, `committed` how many records of them count.
+    """
+
+    bootstrap: str
+    topic: str
+    codec: str
+    pool: Sequence[Record]
+    count: int
+    stopping: threading.Event
+    size: int = 500
+    written: int = 0
+    committed: int = 0
+
+    def run(self) -> int:
+        """Bytes of keys and values committed. Raises Stopped, EmbeddedError."""
+        settings = {"transactional.id": self.topic, "compression.type": self.codec, "batch.size": BATCH_BYTES}
+        producer = Producer({**_client(self.bootstrap), **settings})
+        try:
+            producer.init_transactions(_DEADLINE_S)
+            return sum(self._transaction(producer, number) for number in range(-(-self.count // self.size)))
+        except KafkaException as problem:
+            raise EmbeddedError(f"{self.topic}: {problem.args[0]}") from problem
+
+    def _transaction(self, producer: Producer, number: int) -> int:
+        if self.stopping.is_set():
+            raise Stopped
+        producer.begin_transaction()
+        records = [self.pool[index % len(self.pool)] for index in range(min(self.size, self.count - self.written))]
+        for record in records:
+            producer.produce(self.topic, record.value, record.key)
+        self.written += len(records)
+        if number % 10 == 9:
+            _flush(producer, self.topic)  # what is aborted lies in the log all the same
+            producer.abort_transaction(_DEADLINE_S)
+            return 0
+        producer.commit_transaction(_DEADLINE_S)
+        self.committed += len(records)
+        return sum(len(record.key) + len(record.value) for record in records)
+
+
 class Live:
     """Writes `rate` records a second to a topic until it is stopped, with idempotence on."""
 

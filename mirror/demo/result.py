@@ -12,6 +12,8 @@ from mirror.verify.report import TopicReport
 
 #: Verdicts that append a batch's bytes as they are stored.
 AS_STORED: Final = ("PASS/", "RESTAMP/")
+#: The verdict on what no reader gets.
+DROPPED: Final = "DROP/"
 #: What librdkafka makes of a batch that compression would not shrink, as small ones may be.
 UNCOMPRESSED: Final = "none"
 STOP_SECONDS: Final = 5.0
@@ -21,8 +23,9 @@ STOP_SECONDS: Final = 5.0
 class Line:
     """One topic. `wanted` and `written` are the producer's codec and number of records; the rest was found afterwards.
 
-    `bytes` are those of the batches as stored. `judged` batches had a verdict, `passed` of them one that does not
-    decompress; an epoch's last batches may lack one, where a lane could not wait for their acknowledgements.
+    `bytes` are those of the batches as stored. `judged` batches had a verdict that copies them, `passed` of them one
+    that does not decompress; an epoch's last batches may lack one, where a lane could not wait for their
+    acknowledgements. `hidden` batches hold no record for a reader: markers and what was aborted.
     """
 
     topic: str
@@ -37,6 +40,7 @@ class Line:
     passed: int
     identical: int
     offsets_equal: bool
+    hidden: int
     lag: int
     different: int
 
@@ -52,10 +56,11 @@ class Line:
             records=report.records,
             batches=report.batches,
             bytes=report.bytes,
-            judged=sum(verdicts.values()),
+            judged=sum(count for verdict, count in verdicts.items() if not verdict.startswith(DROPPED)),
             passed=sum(count for verdict, count in verdicts.items() if verdict.startswith(AS_STORED)),
             identical=report.identical,
             offsets_equal=report.offsets_equal,
+            hidden=report.hidden,
             lag=report.lag,
             different=report.different,
         )
