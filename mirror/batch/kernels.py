@@ -21,6 +21,8 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(folders.cache() / "kernels"))  # nu
 import numba
 import numpy as np
 from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 #: What `decode_records` found; the text is for the error.
 PROBLEMS: Final = (
@@ -97,15 +99,25 @@ def _put_varint(out: Any, at: int, number: int) -> int:
     return at + 1
 
 
+def _memcpy(_: Any, out: Any, at: Any, data: Any, start: Any, size: Any) -> Any:
+    """C's, for which numba has no name: what it makes of a slice goes byte by byte, and is ten times slower."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        arrays = [context.make_array(signature.args[which])(context, builder, values[which]) for which in (0, 2)]
+        to, source = (builder.gep(one.data, [values[which]]) for one, which in zip(arrays, (1, 3), strict=True))
+        cgutils.raw_memcpy(builder, to, source, values[4], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(out, at, data, start, size), generate
+
+
+_copy: Any = intrinsic(_memcpy)
+
+
 @_kernel(_INT(_SPACE, _INT, _BYTES, _INT, _INT))
 def _put_bytes(out: Any, at: int, data: Any, start: int, end: int) -> int:
-    size = end - start
-    if size < 16:  # a slice costs more than that
-        for i in range(size):
-            out[at + i] = data[start + i]
-    else:
-        out[at : at + size] = data[start:end]
-    return at + size
+    _copy(out, at, data, start, end - start)
+    return at + end - start
 
 
 @_kernel(_PAIR(_BYTES, _INT, _INT, _LARGE, _LARGE, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL))
