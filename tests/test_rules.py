@@ -96,6 +96,8 @@ def test_a_fitting_pair_has_no_findings() -> None:
         ({}, {"cleanup.policy": "compact"}, "set cleanup.policy=delete"),
         ({}, {"min.insync.replicas": "4"}, "needs 4 in-sync replicas and has 3 in all"),
         ({}, {"message.timestamp.before.max.ms": "1000"}, "refuses records older than message.timestamp.before.max.ms"),
+        ({}, {"message.format.version": "0.10.2-IV0"}, "stores the old format 0.10.2-IV0"),
+        ({"message.format.version": "2.8-IV1"}, {"message.format.version": "0.9.0"}, "remove message.format.version"),
         (
             {"retention.ms": "-1"},
             {"retention.ms": "-1", "message.timestamp.before.max.ms": "604800000"},
@@ -114,6 +116,7 @@ def test_refusals(source: dict[str, str], target: dict[str, str], expected: str)
     ("source", "target", "expected"),
     [
         ({"max.message.bytes": "2000000"}, {}, "set max.message.bytes to 2000000 or more"),
+        ({"message.format.version": "0.10.2"}, {"message.format.version": "0.11.0-IV2"}, "every batch is rewritten"),
         ({}, {"segment.bytes": "1000000"}, "set segment.bytes to 1048588 or more"),
         ({}, {"compression.type": "gzip"}, "compression.type=producer keeps them"),
         ({"message.timestamp.type": "LogAppendTime"}, {}, "every batch is rewritten"),

@@ -23,6 +23,8 @@ CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy
 _DEFAULT_MAX_MESSAGE = 1_048_588
 _DEFAULT_SEGMENT = 1 << 30
 _DEFAULT_RETENTION_MS = 604_800_000
+#: The first with batches of magic 2 (KIP-98).
+_FIRST_WITH_BATCHES = (0, 11)
 
 
 class Severity(StrEnum):
@@ -127,6 +129,8 @@ def _refusals(
             f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail;"
             " lower min.insync.replicas"
         )
+    if old := _old_format(target):
+        yield f"stores the old format {old}, into which its brokers convert every batch; remove message.format.version"
     if not rules.target_append_time and rules.timestamp_before_max_ms < _kept_ms(source):
         yield (
             "refuses records older than message.timestamp.before.max.ms"
@@ -148,6 +152,8 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[st
             f"takes batches of {rules.max_message_bytes} bytes, its source of {largest}: larger ones are split, at a"
             f" cost, and a record that is larger alone stops its partition; set {key} to {largest} or more"
         )
+    if old := _old_format(source):
+        yield f"its source stores the old format {old}: every batch is rewritten"
     if _append_time(source) and not rules.target_append_time:
         yield (
             "shows its source's arrival times as the records' own, for which every batch is rewritten;"
@@ -196,6 +202,15 @@ def _kept_ms(configs: Mapping[str, str]) -> int:
 def _kept_bytes(configs: Mapping[str, str]) -> int:
     kept = _number(configs, "retention.bytes", -1)
     return NO_LIMIT if kept < 0 or "delete" not in _policies(configs) else kept
+
+
+def _old_format(configs: Mapping[str, str]) -> str:
+    """The version whose format before magic 2 is stored, as in 0.10.2-IV0; empty where none is set (Kafka 4 has no
+    such key).
+    """
+    version = configs.get("message.format.version", "")
+    numbers = tuple(int(part) for part in version.partition("-")[0].split(".")[:2]) if version else ()
+    return version if () < numbers < _FIRST_WITH_BATCHES else ""
 
 
 def _largest_batch(configs: Mapping[str, str]) -> int:
