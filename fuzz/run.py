@@ -1,24 +1,24 @@
-"""Random damage to everything that comes from a broker.
+"""Hostile bytes for everything that reads what a broker sent.
 
-    python fuzz/run.py [--seconds N] [--seed S] [--only N] [target ...]
+    python fuzz/run.py [--seconds N] [--seed S] [TARGET ...]
+    python fuzz/run.py --repeat TARGET FILE ...
 
-Each round makes a sound input, damages it, and hands it to the code that reads such input. Only the error that is meant
-for damage may come out. The rounds run in a child process with little memory, so that an abort inside a library is a
-finding too. A finding is printed with what repeats it, and the exit code is 1.
+Each target gets its share of the time, in a process of its own: with atheris where it is installed, which is guided by
+coverage, and with plain damage where it is not. An input may be accepted, or refused by an error that is meant for
+damage. Another error, an abort, more than 50 ms of CPU, and memory far beyond the cap are findings: each is kept in
+fuzz/findings, printed with what repeats it, and makes the exit code 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import mmap
-import os
-import resource
-import signal
+import re
+import subprocess
 import sys
+import tempfile
 import time
-import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -26,202 +26,153 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from entities import RESPONSES, answer, lies, sample  # noqa: E402
-from rawbatches import batch, legacy  # noqa: E402
+from fuzz.child import LONGEST, Progress, atheris, name_of  # noqa: E402 -- found by the line above
+from fuzz.targets import TARGETS  # noqa: E402 -- the same
 
-from mirror.batch.checksum import crc_holds, records_crc  # noqa: E402
-from mirror.batch.header import HEADER_BYTES, split  # noqa: E402
-from mirror.batch.restamp import Stamp, passed, restamp  # noqa: E402
-from mirror.classifier import VERDICTS, classify  # noqa: E402
-from mirror.errors import AccessDenied, FrameTooLarge, MalformedBatch, MalformedFrame  # noqa: E402
-from mirror.offsets import journal  # noqa: E402
-from mirror.policy.rules import Rules  # noqa: E402
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition  # noqa: E402
-from mirror.wire.fetch import Ask, read_fetch  # noqa: E402
-from mirror.wire.frames import FrameReader  # noqa: E402
-from mirror.wire.produce import read_produce  # noqa: E402
-from mirror.wire.protocol import FETCH, METADATA, PRODUCE, decode, decode_versions  # noqa: E402
-
-MEMORY: Final = 2 << 30
-LIMIT: Final = 4096
-_TELLING: Final = (
-    b"\0",
-    b"\x7f",
-    b"\x80",
-    b"\xff",
-    b"\xff\xff\xff\xff",
-    b"\x7f\xff\xff\xff",
-    b"\xff\xff\xff\xff\x07",
-    b"\x80\0\0\0",
-)
+FINDINGS: Final = ROOT / "fuzz" / "findings"
+REGRESSIONS: Final = ROOT / "fuzz" / "regressions"
+#: Seconds that a process may take beyond its share: to start, to load seeds, and for one input that hangs.
+_GRACE: Final = 120
+_COVERED: Final = re.compile(r"\bcov: (\d+)")
+_TOLD_LINES: Final = 25
 
 
-def damaged(data: bytes, random: Random) -> bytes:
-    """`data` with a few bytes changed, cut out, repeated, or replaced by numbers that mean trouble."""
-    changed = bytearray(data)
-    for _ in range(random.choice((0, 1, 1, 2, 4, 16))):
-        at = random.randrange(len(changed) + 1)
-        match random.randrange(5):
-            case 0 if at < len(changed):
-                changed[at] ^= 1 << random.randrange(8)
-            case 1:
-                telling = random.choice(_TELLING)
-                changed[at : at + len(telling)] = telling
-            case 2:
-                del changed[at : at + random.randrange(1, 20)]
-            case 3:
-                changed[at:at] = changed[at : at + random.randrange(1, 60)]
-            case _:
-                changed[at:at] = random.randbytes(random.randrange(1, 9))
-    return bytes(changed[: random.randrange(len(changed) + 1)] if random.randrange(8) == 0 else changed)
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An input that must not be as it is: the file that keeps it, and how it ended."""
+
+    path: Path
+    told: str
 
 
-def batches(random: Random) -> None:
-    """A record set, through all that the relay does with it."""
-    offset, whole = random.randrange(1000), b""
-    for _ in range(random.randrange(1, 5)):
-        count = random.randrange(1, 9)
-        if random.randrange(6):
-            attributes, payload = random.randrange(128), random.randbytes(random.randrange(80))
-            whole += batch(
-                offset, count=count, attributes=attributes, payload=payload, producer_id=random.randrange(-1, 3)
-            )
-        else:
-            whole += legacy(offset, random.randrange(2))
-        offset += count
-    data = damaged(whole, random)
-    seen, next_offset = 0, random.randrange(1000)
-    try:
-        for raw in split(memoryview(data)):
-            assert bytes(raw.data) == data[seen : seen + raw.header.size]
-            seen += len(raw.data)
-            sound = raw.header.magic == 2 and crc_holds(raw)
-            verdict = classify(raw.header, Rules(), next_offset=next_offset, crc_holds=sound)
-            assert verdict in VERDICTS
-            if raw.header.magic == 2:
-                stamped = restamp(raw, Stamp(7)) + bytes(raw.records)
-                (again,) = split(memoryview(stamped))
-                assert crc_holds(again)
-                assert records_crc(again) == records_crc(raw)
-                assert len(passed(raw)) == HEADER_BYTES
-                next_offset = max(next_offset, raw.header.next_offset)
-                assert next_offset < 1 << 63
-    except MalformedBatch:
-        return
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One target's share: `seconds` of wall time, `coverage` in libFuzzer's edges or -1."""
+
+    target: str
+    runs: int
+    seconds: float
+    coverage: int
+    findings: Sequence[Finding]
+
+    def __str__(self) -> str:
+        coverage = f"{self.coverage:8,}" if self.coverage >= 0 else f"{'-':>8}"
+        rate = self.runs / max(self.seconds, 1e-3)
+        return f"{self.target:14}{self.seconds:8.0f}{self.runs:14,}{rate:10,.0f}{coverage}{len(self.findings):10}"
 
 
-def frames(random: Random) -> None:
-    """A stream in random pieces, into a buffer that must not outgrow it."""
-    bodies = [random.randbytes(random.choice((0, 3, 100, 2000))) for _ in range(random.randrange(1, 6))]
-    data = damaged(b"".join(len(body).to_bytes(4, "big") + body for body in bodies), random)
-    reader = FrameReader(LIMIT, first_size=random.choice((8, 16, 256)))
-    first, given = reader.capacity, 0
-    try:
-        while data:
-            room = reader.buffer()
-            count = min(len(room), len(data), random.randrange(1, 700))
-            room[:count], data = data[:count], data[count:]
-            given += count
-            assert all(len(frame) <= LIMIT for frame in reader.received(count))
-            assert reader.capacity <= max(first, 2 * given)
-    except FrameTooLarge:
-        pass
+HEADINGS: Final = f"{'target':14}{'seconds':>8}{'runs':>14}{'runs/s':>10}{'edges':>8}{'findings':>10}"
 
 
-def answers(random: Random) -> None:
-    """An answer of any API and version, its lengths lying, or damaged otherwise."""
-    response = random.choice(RESPONSES)
-    value = sample(response, random)
-    lying = list(lies(value)) if random.randrange(4) == 0 else []
-    frame = memoryview(damaged(answer(random.choice(lying) if lying else value), random))
-    try:
-        found = decode(response, frame)
-    except MalformedFrame:
-        return
-    if found.__api_key__ == FETCH.key:
-        asks = [
-            Ask(TopicPartition("a", n), getattr(t, "topic_id", None), 0, 0, 0, 1)
-            for n in (0, 1)
-            for t in found.responses[:1]
-        ]
-        for fetched in read_fetch(found, asks):
-            memoryview(fetched.records)
-    elif found.__api_key__ == METADATA.key:
-        with suppress(AccessDenied):
-            Cluster(Endpoint("a", ()))._learn(found, frozenset())
-    elif found.__api_key__ == PRODUCE.key:
-        list(read_produce(found, {"a": None}))
+def fuzz(target: str, seconds: float, seed: int, *, plain: bool = False) -> Outcome:
+    """One target for some time, up to its first finding."""
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{target}-") as name:
+        folder = Path(name)
+        _write_seeds(target, seed, folder / "seeds")
+        options = ["--seconds", str(seconds), "--seed", str(seed), *(["--plain"] if plain else [])]
+        begin = time.monotonic()
+        code, told = _child("fuzz", target, folder, options, seconds + _GRACE)
+        taken = time.monotonic() - begin
+        progress = Progress(folder / "progress")
+        runs = progress.runs
+        findings = [_kept(target, progress.last, f"{_ended(code)}\n{_tail(told)}")] if code else []
+        findings += _confirmed(target, folder, sorted((folder / "slow").glob("*")))
+    covered = _COVERED.findall(told)
+    return Outcome(target, runs, taken, int(covered[-1]) if covered else -1, findings)
 
 
-def versions(random: Random) -> None:
-    """The first answer on a connection."""
-    response = random.choice([entity for entity in RESPONSES if entity.__name__ == "ApiVersionsResponse"])
-    with suppress(MalformedFrame):
-        decode_versions(memoryview(damaged(answer(sample(response, random)), random)))
+def repeat(target: str, files: Iterable[Path]) -> int:
+    """Run inputs again, each without instrumentation; 1 where one is a finding."""
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{target}-") as name:
+        code, told = _child("repeat", target, Path(name), [str(path.resolve()) for path in files], None)
+    if code:
+        print(f"{_ended(code)}\n{_tail(told)}")
+    return int(code != 0)
 
 
-def entries(random: Random) -> None:
-    """The journal; a right CRC over damaged records half the time."""
-    if random.randrange(2):
-        data = damaged(journal.encode([(b"key", random.randbytes(20))] * random.randrange(1, 4)), random)
-    else:
-        records = damaged(journal.encode([(b"key", b"value")] * 2)[HEADER_BYTES:], random)
-        data = batch(0, count=2, payload=records, max_timestamp=2**62, base_timestamp=random.getrandbits(63) - 2**62)
-    with suppress(MalformedBatch):
-        journal.decode(memoryview(data))
+def _confirmed(target: str, folder: Path, slow: Iterable[Path]) -> list[Finding]:
+    """Of inputs that were slow under instrumentation, those that are slow without it."""
+    found = []
+    for path in slow:
+        code, told = _child("repeat", target, folder, [str(path)], _GRACE)
+        if code:
+            found.append(_kept(target, path.read_bytes(), f"{_ended(code)}\n{_tail(told)}"))
+    return found
 
 
-TARGETS: Final[dict[str, Callable[[Random], None]]] = {
-    target.__name__: target for target in (batches, frames, answers, versions, entries)
-}
-
-
-def rounds(names: list[str], seed: int, seconds: float, only: int | None, progress: mmap.mmap) -> int:
-    """In the child: round after round, each from its own number alone."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    deadline = time.monotonic() + seconds
-    number = only or 0
-    while only is not None or time.monotonic() < deadline:
-        progress[:8] = number.to_bytes(8, "big")
+def _child(doing: str, target: str, folder: Path, more: Sequence[str], limit: float | None) -> tuple[int | None, str]:
+    """Exit code and output of one process; the code is None where it had to be killed."""
+    command = [sys.executable, "-m", "fuzz.child", doing, target, str(folder), *more]
+    with (folder / "output").open("w+", errors="replace") as output:
         try:
-            TARGETS[names[number % len(names)]](Random(f"{seed}/{number}"))
-        except Exception:
-            traceback.print_exc()
-            return 1
-        if only is not None:
-            break
-        number += 1
-    return 0
+            code = subprocess.run(
+                command, cwd=ROOT, stdout=output, stderr=output, timeout=limit, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        output.seek(0)
+        return code, output.read()
+
+
+def _write_seeds(target: str, seed: int, folder: Path) -> None:
+    folder.mkdir()
+    kept = (path.read_bytes() for path in sorted((REGRESSIONS / target).glob("*")))
+    for data in (*kept, *TARGETS[target].seeds(Random(seed))):
+        if len(data) <= LONGEST:
+            (folder / name_of(data)).write_bytes(data)
+
+
+def _kept(target: str, data: bytes, told: str) -> Finding:
+    path = FINDINGS / target / name_of(data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return Finding(path, told)
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "it did not end"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _tail(told: str) -> str:
+    """The end of what a process said, libFuzzer's own lines left out where Python says it."""
+    lines = told.rstrip().splitlines()
+    marks = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
+    if marks:
+        lines = [
+            line for line in lines[marks[-1] :] if not line.startswith(("==", "stat::", "SUMMARY", "Base64", "MS:"))
+        ]
+        return "\n".join(lines[-_TOLD_LINES:])
+    return "\n".join(lines[-_TOLD_LINES:])
 
 
 def main() -> int:
-    """Run the rounds in a child, and tell how it ended."""
+    """Fuzz the targets one after the other, and tell what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together; default 60")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, metavar="N", help="repeat round N alone")
-    parser.add_argument("target", nargs="*", choices=[[], *TARGETS], help=", ".join(TARGETS))
+    parser.add_argument("--plain", action="store_true", help="without atheris")
+    parser.add_argument("--repeat", action="store_true", help="run the given files of one target again")
+    parser.add_argument("target", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     given = parser.parse_args()
-    names = given.target or list(TARGETS)
-    progress = mmap.mmap(-1, 8)
-    child = os.fork()
-    if not child:
-        code = 2
-        try:
-            code = rounds(names, given.seed, given.seconds, given.only, progress)
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    number = int.from_bytes(progress[:8], "big")
-    if code:
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        print(f"round {number} ended with {how}; to repeat it:")
-        print(f"    python fuzz/run.py --seed {given.seed} --only {number} {' '.join(names)}")
-        return 1
-    print(f"{number:,} rounds over {', '.join(names)}: nothing found")
-    return 0
+    names: list[str] = given.target[:1] if given.repeat else given.target or list(TARGETS)
+    if unknown := [name for name in names if name not in TARGETS]:
+        parser.error(f"no target is called {', '.join(unknown)}; there are {', '.join(TARGETS)}")
+    if given.repeat:
+        return repeat(names[0], map(Path, given.target[1:])) if names else parser.error("--repeat TARGET FILE ...")
+    print(
+        f"seed {given.seed}, {'plain damage' if given.plain or atheris is None else 'atheris'}\n{HEADINGS}", flush=True
+    )
+    outcomes = []
+    for name in names:
+        outcomes.append(fuzz(name, given.seconds / len(names), given.seed, plain=given.plain))
+        print(outcomes[-1], flush=True)
+    for outcome in outcomes:
+        for finding in outcome.findings:
+            print(f"\n{outcome.target}: {finding.told}\nto repeat it:")
+            print(f"    python fuzz/run.py --repeat {outcome.target} {finding.path.relative_to(ROOT)}")
+    return int(any(outcome.findings for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,241 @@
+"""Targets: record sets on their way to the target, through the code that carries them.
+
+`classified` and `rewritten` are damaged from the outside; `inside` and `inside_legacy` take the input for what lies
+below length and CRC, and put both right, as somebody would who means harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from struct import Struct
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+from crc32c import crc32c
+
+from fuzz.limits import CAP
+from fuzz.payloads import same, within
+from mirror.batch.checksum import crc_holds, records_crc
+from mirror.batch.codecs import compress
+from mirror.batch.header import (
+    APPEND_TIME,
+    CODECS,
+    CRC_AT,
+    CRC_FROM,
+    HEADER_BYTES,
+    LAYOUT,
+    LENGTH_PREFIX,
+    MAGIC_AT,
+    SMALLEST_LENGTH,
+    RawBatch,
+    split,
+)
+from mirror.batch.recipe import Recipe
+from mirror.batch.records import Records, joined
+from mirror.batch.restamp import Stamp
+from mirror.batch.rewrite import read
+from mirror.classifier import VERDICTS, Action, classify
+from mirror.errors import BadRecords, MalformedBatch, PartitionStop
+from mirror.policy.aborted import Aborted
+from mirror.policy.rules import Rules
+from mirror.position import Position
+from mirror.sink import Gap, Outgoing, Sink
+from mirror.wire.cluster import TopicPartition
+from mirror.writer import Writer
+
+_PARTITION: Final = TopicPartition("fuzzed", 0)
+_SHORT: Final = 200
+
+#: Targets of every kind; inputs choose by number.
+RULES: Final = (
+    Rules(),
+    Rules(producer_id=False),
+    Rules(producer_id=False, target_append_time=True),
+    Rules(max_message_bytes=_SHORT),
+    Rules(max_message_bytes=_SHORT, coalesce_bytes=800, codec=0),
+    Rules(coalesce_bytes=1 << 14),
+    *(Rules(codec=codec) for codec in range(len(CODECS))),
+)
+
+#: In front of a record set: which rules, records that are mirrored already, first offset of an aborted transaction of
+#: producer 0 from the first batch's on (255: none).
+CHOICE: Final = Struct(">BBB")
+#: In front of a payload: 1 if it is to be compressed (else it is taken as it is), attributes, last offset delta,
+#: count, base timestamp, max timestamp, producer id.
+PAYLOAD: Final = Struct(">BBiiqqb")
+#: In front of a message set: 1 if it is to be compressed, magic, attributes, wrapper's offset, timestamp.
+MESSAGES: Final = Struct(">BBBqq")
+
+_WRAPPER: Final = (Struct(">qiIbBii"), Struct(">qiIbBqii"))
+_LENGTH: Final = Struct(">i")
+
+
+class _Sink(Sink):
+    """A sink that rewrites under the small cap of all targets."""
+
+    __slots__ = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        return replace(super().recipe, cap=CAP)
+
+
+def classified(data: bytes) -> None:
+    """A record set (see `CHOICE`) as the relay takes it: verdicts, batches and gaps in a queue."""
+    choice, view = _chosen(data)
+    if choice is not None:
+        _relayed(view, *choice)
+
+
+def rewritten(data: bytes) -> None:
+    """The same, and every rewritten batch is read again: its records are those of its source."""
+    choice, view = _chosen(data)
+    if choice is not None:
+        _assert_same_records(view, _relayed(view, *choice))
+
+
+def inside(data: bytes) -> None:
+    """A payload of magic 2 (see `CHOICE` and `PAYLOAD`) below a right length and a right CRC."""
+    if len(data) < CHOICE.size + PAYLOAD.size:
+        return
+    compressed, attributes, delta, count, base_timestamp, max_timestamp, producer = PAYLOAD.unpack_from(
+        data, CHOICE.size
+    )
+    payload = data[CHOICE.size + PAYLOAD.size :]
+    codec = attributes & 7
+    if compressed & 1 and codec < len(CODECS):
+        payload = compress(codec, payload)
+    whole = bytearray(
+        LAYOUT.pack(
+            *(1000, HEADER_BYTES - LENGTH_PREFIX + len(payload), 0, 2, 0, attributes, delta),
+            *(base_timestamp, max_timestamp, producer, 0, 0, count),
+        )
+    )
+    whole += payload
+    whole[CRC_AT:CRC_FROM] = crc32c(whole[CRC_FROM:]).to_bytes(4, "big")
+    rewritten(data[: CHOICE.size] + whole)
+
+
+def inside_legacy(data: bytes) -> None:
+    """A message set of magic 0 or 1 (see `CHOICE` and `MESSAGES`), all CRCs right, inside a wrapper."""
+    if len(data) < CHOICE.size + MESSAGES.size:
+        return
+    compressed, magic, attributes, offset, timestamp = MESSAGES.unpack_from(data, CHOICE.size)
+    magic &= 1
+    codec = attributes & 7
+    value: bytes = data[CHOICE.size + MESSAGES.size :]
+    if compressed & 1 and codec < len(CODECS):
+        value = compress(codec, _with_right_crcs(value))
+    clock = (timestamp,) if magic else ()
+    head = _WRAPPER[magic]
+    length = head.size - LENGTH_PREFIX + len(value)
+    whole = bytearray(head.pack(abs(offset) >> 1, length, 0, magic, attributes, *clock, -1, len(value)) + value)
+    whole[LENGTH_PREFIX:MAGIC_AT] = crc32(whole[MAGIC_AT:]).to_bytes(4, "big")
+    rewritten(data[: CHOICE.size] + whole)
+
+
+def _with_right_crcs(messages: bytes) -> bytes:
+    """The set with the CRC of each message put right, as far as lengths lead."""
+    mended = bytearray(messages)
+    at = 0
+    while at + LENGTH_PREFIX + SMALLEST_LENGTH <= len(mended):
+        (length,) = _LENGTH.unpack_from(mended, at + 8)
+        following = at + LENGTH_PREFIX + length
+        if length < SMALLEST_LENGTH or following > len(mended):
+            break
+        mended[at + LENGTH_PREFIX : at + MAGIC_AT] = crc32(mended[at + MAGIC_AT : following]).to_bytes(4, "big")
+        at = following
+    return bytes(mended)
+
+
+def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]:
+    """Rules, first offset and aborted index that the input asks for, None where it is too short; and the record set."""
+    if len(data) < CHOICE.size + HEADER_BYTES:
+        return None, memoryview(b"")
+    rules, behind, aborted = CHOICE.unpack_from(data)
+    view = memoryview(data)[CHOICE.size :]
+    first = max(int.from_bytes(view[:8], "big", signed=True), 0)
+    index = Aborted([(0, first + aborted)] if aborted < 255 else ())
+    return (RULES[rules % len(RULES)], first + behind, index), view
+
+
+def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> Sink:
+    """What fetcher, pipeline and writer make of a record set: a sink whose queue would be sent."""
+    sink = _Sink(_PARTITION, _PARTITION, Position(first_offset, Stamp(7), True, -1), rules)
+    writer = _writer()
+    with suppress(BadRecords, PartitionStop):
+        for raw in _sound(view):
+            verdict = classify(raw.header, rules, next_offset=sink.next_offset, aborted=aborted.covers(raw))
+            assert verdict in VERDICTS
+            for together in sink.coalescer.offer(verdict, raw):
+                writer.carry_out(*together, sink)
+        for together in sink.coalescer.rest():
+            writer.carry_out(*together, sink)
+    _assert_in_order(sink, first_offset)
+    return sink
+
+
+def _writer() -> Writer:
+    """A writer that never sends: it queues, which needs no cluster."""
+    unused: Any = None
+    return Writer(unused, unused, unused, CAP)
+
+
+def _sound(view: memoryview) -> Iterator[RawBatch]:
+    """The batches that the fetcher lets pass."""
+    try:
+        for raw in split(view):
+            if 0 <= raw.header.magic <= 2 and not crc_holds(raw):
+                return
+            yield raw
+    except MalformedBatch:
+        return
+
+
+def _assert_in_order(sink: Sink, first_offset: int) -> None:
+    """The queue goes on from offset to offset, and a broker would take each batch in it."""
+    at = first_offset
+    for queued in sink.queue:
+        if isinstance(queued, Gap):
+            assert queued.first == at < queued.next_offset
+        else:
+            stamped = queued.header + bytes(queued.raw.records)
+            (again,) = split(memoryview(stamped))
+            assert queued.raw.header.base_offset == at
+            assert again.header.base_offset == 0
+            assert again.header.is_dense
+            assert again.header.size <= sink.rules.max_message_bytes or queued.verdict.action is not Action.REWRITE
+            assert crc_holds(again)
+            assert records_crc(again) == records_crc(queued.raw)
+        at = queued.next_offset
+    assert sink.next_offset == at
+    assert sink.held == sum(len(one.raw.data) for one in sink.queue if isinstance(one, Outgoing))
+
+
+def _assert_same_records(view: memoryview, sink: Sink) -> None:
+    """Each record of a rewritten batch is the source's record of its offset."""
+    made = [one.raw for one in sink.queue if isinstance(one, Outgoing) and one.verdict.action is Action.REWRITE]
+    if not made:
+        return
+    ours = joined([read(raw, 2 * CAP) for raw in made])
+    within(ours, len(ours.data))
+    lowest, highest = ours.offsets[0], ours.offsets[-1]
+    theirs: list[Records] = []
+    for raw in _sound(view):
+        try:
+            theirs.append(read(raw, CAP))
+        except BadRecords:  # it was passed on unread, or ended the relay: either way it is none of those rewritten
+            continue
+        assert raw.header.magic < 2 or not raw.header.attributes & APPEND_TIME or len(set(theirs[-1].timestamps)) <= 1
+        if raw.header.next_offset > highest:
+            break
+    source = joined(theirs)
+    wanted = np.isin(source.offsets, ours.offsets) & (source.offsets >= lowest)
+    same(ours, _picked(source, wanted))
+
+
+def _picked(found: Records, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> Records:
+    return Records(found.data, *(column[wanted] for column in found._columns()))

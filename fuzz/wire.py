@@ -1,0 +1,115 @@
+"""Targets: what comes over the wire around record sets, and the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+from entities import RESPONSES, answer, lies, sample
+from rawbatches import batch
+
+from mirror.batch.header import HEADER_BYTES
+from mirror.errors import AccessDenied, FrameTooLarge, MalformedBatch, MalformedFrame
+from mirror.offsets import journal
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import Ask, read_fetch
+from mirror.wire.frames import FrameReader
+from mirror.wire.produce import read_produce
+from mirror.wire.protocol import FETCH, METADATA, PRODUCE, decode, decode_versions
+
+_LIMIT: Final = 4096
+_FIRST_SIZES: Final = (8, 16, 256)
+_VERSIONS: Final = tuple(entity for entity in RESPONSES if entity.__name__ == "ApiVersionsResponse")
+
+
+def frames(data: bytes) -> None:
+    """A stream in pieces, into a buffer that must not outgrow it: a byte that tells the pieces' sizes, the stream."""
+    random = Random(data[:1])
+    stream = data[1:]
+    reader = FrameReader(_LIMIT, first_size=random.choice(_FIRST_SIZES))
+    first, given = reader.capacity, 0
+    try:
+        while stream:
+            room = reader.buffer()
+            count = min(len(room), len(stream), random.randrange(1, 700))
+            room[:count], stream = stream[:count], stream[count:]
+            given += count
+            assert all(len(frame) <= _LIMIT for frame in reader.received(count))
+            assert reader.capacity <= max(first, 2 * given)
+    except FrameTooLarge:
+        pass
+
+
+def streams(random: Random) -> Iterator[bytes]:
+    """Seeds for `frames`."""
+    for _ in range(20):
+        bodies = [random.randbytes(random.choice((0, 3, 100, 2000))) for _ in range(random.randrange(1, 6))]
+        yield random.randbytes(1) + b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def answers(data: bytes) -> None:
+    """An answer of any API and version: a byte that tells which, the frame."""
+    if not data:
+        return
+    try:
+        found = decode(RESPONSES[data[0] % len(RESPONSES)], memoryview(data)[1:])
+    except MalformedFrame:
+        return
+    if found.__api_key__ == FETCH.key:
+        asks = [
+            Ask(TopicPartition("a", n), getattr(t, "topic_id", None), 0, 0, 0, 1)
+            for n in (0, 1)
+            for t in found.responses[:1]
+        ]
+        for fetched in read_fetch(found, asks):
+            memoryview(fetched.records)
+    elif found.__api_key__ == METADATA.key:
+        with suppress(AccessDenied):
+            Cluster(Endpoint("a", ()))._learn(found, frozenset())
+    elif found.__api_key__ == PRODUCE.key:
+        list(read_produce(found, {"a": None}))
+
+
+def sound_and_lying(random: Random) -> Iterator[bytes]:
+    """Seeds for `answers`: three of each, and as many whose lengths lie."""
+    assert len(RESPONSES) <= 256
+    for number, response in enumerate(RESPONSES):
+        for _ in range(3):
+            value = sample(response, random)
+            lying = list(lies(value))
+            for one in (value, *random.sample(lying, min(3, len(lying)))):
+                yield bytes([number]) + answer(one)
+
+
+def versions(data: bytes) -> None:
+    """The first answer on a connection."""
+    with suppress(MalformedFrame):
+        decode_versions(memoryview(data))
+
+
+def first_answers(random: Random) -> Iterator[bytes]:
+    """Seeds for `versions`."""
+    for response in _VERSIONS:
+        for _ in range(5):
+            yield answer(sample(response, random))
+
+
+def entries(data: bytes) -> None:
+    """The journal: a byte that is odd if the records section of one batch follows, else a record set."""
+    if not data:
+        return
+    records = data[1:]
+    if data[0] & 1:
+        records = batch(0, count=2, payload=records[:500], max_timestamp=2**62, base_timestamp=-(2**62) * (data[0] & 2))
+    with suppress(MalformedBatch):
+        journal.decode(memoryview(records))
+
+
+def journals(random: Random) -> Iterator[bytes]:
+    """Seeds for `entries`."""
+    for count in (1, 2, 3):
+        yield b"\0" + journal.encode([(b"key", random.randbytes(20))] * count)
+    for first in (b"\1", b"\3"):
+        yield first + journal.encode([(b"key", b"value")] * 2)[HEADER_BYTES:]
