@@ -1,6 +1,8 @@
 # `make` alone lists the targets. Each sets up what it needs first and skips that when it is done.
 
 PYTHON ?= python3
+# How long `make fuzz` takes, all targets together.
+SECONDS ?= 60
 BIN := .venv/bin
 # The name carries the lock's checksum: a changed lock or project file is set up again, a touched one is not.
 READY := .venv/.ready-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d ' ' -f 1)
@@ -38,8 +40,8 @@ demo: setup ## two real clusters, eight topics, and the proof that the copy is e
 test: lint ## everything but the soak tests
 	$(BIN)/pytest
 
-fuzz: setup ## random damage to what comes from brokers, for a minute
-	$(BIN)/python fuzz/run.py --seconds 60
+fuzz: setup ## hostile bytes for all that reads what brokers send, for a minute or SECONDS=600
+	$(BIN)/python fuzz/run.py --seconds $(SECONDS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check

@@ -1,7 +1,8 @@
 """Hostile bytes for everything that reads what a broker sent.
 
 run       the command: each target for its share of the time, and what was found
-child     one target in a process of its own, with atheris or with plain damage
+engines   what makes inputs: atheris, or plain damage
+forked    a process of its own for each target
 limits    what one input may cost
 targets   the table of targets, and their seeds
 
@@ -12,4 +13,7 @@ layout    the batch format: headers, record sets, segments, transactions
 payloads  codecs and records
 relay     a record set through classifier and writer, and payloads below right lengths and CRCs
 wire      frames, answers, the journal
+
+What is found goes to findings/, which git ignores. An input worth keeping goes to regressions/TARGET/, under a name
+that says what is wrong with it; every run begins with those, and the tests replay them.
 """

@@ -37,13 +37,13 @@ class Memory:
         if self._sizes < 0:
             check(data)
             return
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         pages = int(os.pread(self._sizes, 64, 0).split(b" ", 1)[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + NEW_BYTES, hard))
         try:
             check(data)
         finally:
-            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def seconds_for(run: Check, data: bytes) -> float:

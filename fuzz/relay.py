@@ -153,7 +153,7 @@ def _with_right_crcs(messages: bytes) -> bytes:
 
 def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]:
     """Rules, first offset and aborted index that the input asks for, None where it is too short; and the record set."""
-    if len(data) < CHOICE.size + HEADER_BYTES:
+    if len(data) < CHOICE.size + LENGTH_PREFIX:
         return None, memoryview(b"")
     rules, behind, aborted = CHOICE.unpack_from(data)
     view = memoryview(data)[CHOICE.size :]

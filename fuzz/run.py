@@ -1,7 +1,7 @@
 """Hostile bytes for everything that reads what a broker sent.
 
     python fuzz/run.py [--seconds N] [--seed S] [TARGET ...]
-    python fuzz/run.py --repeat TARGET FILE ...
+    python fuzz/run.py --repeat FILE ...
 
 Each target gets its share of the time, in a process of its own: with atheris where it is installed, which is guided by
 coverage, and with plain damage where it is not. An input may be accepted, or refused by an error that is meant for
@@ -17,24 +17,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha1
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from fuzz.child import LONGEST, Progress, atheris, name_of  # noqa: E402 -- found by the line above
-from fuzz.targets import TARGETS  # noqa: E402 -- the same
+from fuzz import engines  # noqa: E402 -- found by the line above
+from fuzz.forked import End, forked  # noqa: E402 -- the same
+from fuzz.limits import CPU_SECONDS, Check, Memory, TooSlow, seconds_for  # noqa: E402 -- the same
+
+if TYPE_CHECKING:
+    from fuzz.targets import Target
 
 FINDINGS: Final = ROOT / "fuzz" / "findings"
 REGRESSIONS: Final = ROOT / "fuzz" / "regressions"
-#: Seconds that a process may take beyond its share: to start, to load seeds, and for one input that hangs.
+#: Seconds that a process may take beyond its share: for seeds, and for one input that hangs.
 _GRACE: Final = 120
-_COVERED: Final = re.compile(r"\bcov: (\d+)")
-_TOLD_LINES: Final = 25
+#: Seeds of one target, so that a short run gets beyond them; another `--seed` chooses others.
+_MOST_SEEDS: Final = 500
+#: Slow inputs of one target that are looked at again; by the first ones the rest is known.
+_MOST_SLOW: Final = 20
+_COVERED: Final = re.compile(r"(INITED|\S+) +cov: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,109 +52,127 @@ class Finding:
     """An input that must not be as it is: the file that keeps it, and how it ended."""
 
     path: Path
-    told: str
+    end: End
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One target's share: `seconds` of wall time, `coverage` in libFuzzer's edges or -1."""
+    """One target's share: `seconds` of wall time; edges of the code that seeds took, and all inputs (-1: not known)."""
 
     target: str
     runs: int
     seconds: float
-    coverage: int
+    seed_edges: int
+    edges: int
     findings: Sequence[Finding]
 
     def __str__(self) -> str:
-        coverage = f"{self.coverage:8,}" if self.coverage >= 0 else f"{'-':>8}"
+        found, new = (f"{self.edges:,}", f"{self.edges - self.seed_edges:+,}") if self.edges >= 0 else ("-", "-")
         rate = self.runs / max(self.seconds, 1e-3)
-        return f"{self.target:14}{self.seconds:8.0f}{self.runs:14,}{rate:10,.0f}{coverage}{len(self.findings):10}"
+        return (
+            f"{self.target:14}{self.seconds:8.0f}{self.runs:14,}{rate:10,.0f}{found:>8}{new:>6}{len(self.findings):10}"
+        )
 
 
-HEADINGS: Final = f"{'target':14}{'seconds':>8}{'runs':>14}{'runs/s':>10}{'edges':>8}{'findings':>10}"
+_HEADINGS: Final = f"{'target':14}{'seconds':>8}{'runs':>14}{'runs/s':>10}{'edges':>8}{'new':>6}{'findings':>10}"
 
 
-def fuzz(target: str, seconds: float, seed: int, *, plain: bool = False) -> Outcome:
-    """One target for some time, up to its first finding."""
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{target}-") as name:
-        folder = Path(name)
-        _write_seeds(target, seed, folder / "seeds")
-        options = ["--seconds", str(seconds), "--seed", str(seed), *(["--plain"] if plain else [])]
-        begin = time.monotonic()
-        code, told = _child("fuzz", target, folder, options, seconds + _GRACE)
-        taken = time.monotonic() - begin
-        progress = Progress(folder / "progress")
-        runs = progress.runs
-        findings = [_kept(target, progress.last, f"{_ended(code)}\n{_tail(told)}")] if code else []
-        findings += _confirmed(target, folder, sorted((folder / "slow").glob("*")))
-    covered = _COVERED.findall(told)
-    return Outcome(target, runs, taken, int(covered[-1]) if covered else -1, findings)
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What all targets of one call have in common: `seconds` for each, the seed, and whether atheris guides."""
+
+    seconds: float
+    seed: int
+    guided: bool
+
+    def fuzz(self, name: str, target: Target) -> Outcome:
+        """One target for its share of the time, up to its first error."""
+        with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as path:
+            folder = Path(path)
+            slow = folder / "slow"
+            slow.mkdir()
+            _write_seeds(name, target, self.seed, folder / "seeds")
+            progress = engines.Progress()
+            begin = time.monotonic()
+            task = partial(self._explore, target.check, progress, folder / "seeds", slow)
+            end = forked(task, folder / "output", self.seconds + _GRACE)
+            taken = time.monotonic() - begin
+            findings = [_kept(name, progress.last, end)] if end.code else []
+            findings += _confirmed(name, sorted(slow.iterdir()))
+        seed_edges, edges = _coverage(end.output)
+        return Outcome(name, progress.runs, taken, seed_edges, edges, findings)
+
+    def _explore(self, check: Check, progress: engines.Progress, seeds: Path, slow: Path) -> None:
+        bounded = partial(Memory().bounded, check)
+        files = iter([slow / str(number) for number in range(_MOST_SLOW)])
+
+        def run(data: bytes) -> None:
+            progress.note(data)
+            # Instrumented code is slow: whether the input is, another process tells.
+            if seconds_for(bounded, data) > CPU_SECONDS and (file := next(files, None)):
+                file.write_bytes(data)
+
+        engine = engines.with_atheris if self.guided else engines.with_damage
+        engine(run, seeds, self.seconds, self.seed)
 
 
-def repeat(target: str, files: Iterable[Path]) -> int:
-    """Run inputs again, each without instrumentation; 1 where one is a finding."""
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{target}-") as name:
-        code, told = _child("repeat", target, Path(name), [str(path.resolve()) for path in files], None)
-    if code:
-        print(f"{_ended(code)}\n{_tail(told)}")
-    return int(code != 0)
+def repeat(targets: Mapping[str, Target], files: Sequence[Path]) -> Iterator[Finding]:
+    """Run inputs again, each for the target that its folder is named after."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-repeat-") as path:
+        for file in files:
+            task = partial(_once, targets[file.resolve().parent.name].check, file)
+            end = forked(task, Path(path) / "output", _GRACE)
+            if end.code != 0:
+                yield Finding(file, end)
 
 
-def _confirmed(target: str, folder: Path, slow: Iterable[Path]) -> list[Finding]:
-    """Of inputs that were slow under instrumentation, those that are slow without it."""
-    found = []
+def _once(check: Check, file: Path) -> None:
+    if (seconds := seconds_for(partial(Memory().bounded, check), file.read_bytes())) > CPU_SECONDS:
+        raise TooSlow(f"{1000 * seconds:.0f} ms of CPU, more than {1000 * CPU_SECONDS:.0f}")
+
+
+def _confirmed(name: str, slow: Sequence[Path]) -> Iterator[Finding]:
+    """Of inputs that were slow, those that are slow without instrumentation, too."""
     for path in slow:
-        code, told = _child("repeat", target, folder, [str(path)], _GRACE)
-        if code:
-            found.append(_kept(target, path.read_bytes(), f"{_ended(code)}\n{_tail(told)}"))
-    return found
+        kept = _kept(name, path.read_bytes(), End(0, ""))
+        command = [sys.executable, __file__, "--repeat", str(kept.path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            yield Finding(kept.path, End(done.returncode, done.stdout + done.stderr))
+        else:
+            kept.path.unlink()
 
 
-def _child(doing: str, target: str, folder: Path, more: Sequence[str], limit: float | None) -> tuple[int | None, str]:
-    """Exit code and output of one process; the code is None where it had to be killed."""
-    command = [sys.executable, "-m", "fuzz.child", doing, target, str(folder), *more]
-    with (folder / "output").open("w+", errors="replace") as output:
-        try:
-            code = subprocess.run(
-                command, cwd=ROOT, stdout=output, stderr=output, timeout=limit, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = None
-        output.seek(0)
-        return code, output.read()
+def _coverage(output: str) -> tuple[int, int]:
+    """Edges that the seeds took, and that all inputs took, by libFuzzer's report; -1 without one."""
+    told = _COVERED.findall(output)
+    return next((int(edges) for when, edges in told if when == "INITED"), -1), int(told[-1][1]) if told else -1
 
 
-def _write_seeds(target: str, seed: int, folder: Path) -> None:
+def _write_seeds(name: str, target: Target, seed: int, folder: Path) -> None:
     folder.mkdir()
-    kept = (path.read_bytes() for path in sorted((REGRESSIONS / target).glob("*")))
-    for data in (*kept, *TARGETS[target].seeds(Random(seed))):
-        if len(data) <= LONGEST:
-            (folder / name_of(data)).write_bytes(data)
+    random = Random(seed)
+    sound = [data for data in target.seeds(random) if len(data) <= engines.LONGEST]
+    regressions = (path.read_bytes() for path in (REGRESSIONS / name).glob("*"))
+    for data in (*regressions, *random.sample(sound, min(_MOST_SEEDS, len(sound)))):
+        (folder / _name_of(data)).write_bytes(data)
 
 
-def _kept(target: str, data: bytes, told: str) -> Finding:
-    path = FINDINGS / target / name_of(data)
+def _kept(name: str, data: bytes, end: End) -> Finding:
+    path = FINDINGS / name / _name_of(data)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    return Finding(path, told)
+    return Finding(path, end)
 
 
-def _ended(code: int | None) -> str:
-    if code is None:
-        return "it did not end"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _name_of(data: bytes) -> str:
+    return sha1(data, usedforsecurity=False).hexdigest()[:16]
 
 
-def _tail(told: str) -> str:
-    """The end of what a process said, libFuzzer's own lines left out where Python says it."""
-    lines = told.rstrip().splitlines()
-    marks = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
-    if marks:
-        lines = [
-            line for line in lines[marks[-1] :] if not line.startswith(("==", "stat::", "SUMMARY", "Base64", "MS:"))
-        ]
-        return "\n".join(lines[-_TOLD_LINES:])
-    return "\n".join(lines[-_TOLD_LINES:])
+def _told(finding: Finding) -> str:
+    path = finding.path.resolve()
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    return f"\n{path.parent.name}: {finding.end}\nto repeat it:\n    python fuzz/run.py --repeat {shown}"
 
 
 def main() -> int:
@@ -153,26 +181,31 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together; default 60")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="without atheris")
-    parser.add_argument("--repeat", action="store_true", help="run the given files of one target again")
-    parser.add_argument("target", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument(
+        "--repeat", action="store_true", help="run files of findings or regressions again, nothing else"
+    )
+    parser.add_argument("names", nargs="*", metavar="TARGET", help="all of them where none is named")
     given = parser.parse_args()
-    names: list[str] = given.target[:1] if given.repeat else given.target or list(TARGETS)
-    if unknown := [name for name in names if name not in TARGETS]:
+    guided = engines.HAS_ATHERIS and not given.plain and not given.repeat
+    with engines.instrumented() if guided else nullcontext():
+        from fuzz.targets import TARGETS  # noqa: PLC0415 -- what is imported here is instrumented
+    files = [Path(name) for name in given.names] if given.repeat else []
+    names = [file.resolve().parent.name for file in files] or given.names or list(TARGETS)
+    if unknown := sorted(set(names) - set(TARGETS)):
         parser.error(f"no target is called {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     if given.repeat:
-        return repeat(names[0], map(Path, given.target[1:])) if names else parser.error("--repeat TARGET FILE ...")
-    print(
-        f"seed {given.seed}, {'plain damage' if given.plain or atheris is None else 'atheris'}\n{HEADINGS}", flush=True
-    )
-    outcomes = []
-    for name in names:
-        outcomes.append(fuzz(name, given.seconds / len(names), given.seed, plain=given.plain))
-        print(outcomes[-1], flush=True)
-    for outcome in outcomes:
-        for finding in outcome.findings:
-            print(f"\n{outcome.target}: {finding.told}\nto repeat it:")
-            print(f"    python fuzz/run.py --repeat {outcome.target} {finding.path.relative_to(ROOT)}")
-    return int(any(outcome.findings for outcome in outcomes))
+        findings = list(repeat(TARGETS, files))
+    else:
+        session = Session(given.seconds / len(names), given.seed, guided)
+        print(f"seed {given.seed}, {'atheris' if guided else 'plain damage'}\n{_HEADINGS}", flush=True)
+        findings = []
+        for name in names:
+            outcome = session.fuzz(name, TARGETS[name])
+            print(outcome, flush=True)
+            findings += outcome.findings
+    for finding in findings:
+        print(_told(finding))
+    return int(bool(findings))
 
 
 if __name__ == "__main__":
