@@ -60,9 +60,9 @@ RULES: Final = (
     *(Rules(codec=codec) for codec in range(len(CODECS))),
 )
 
-#: In front of a record set: which rules, records that are mirrored already, first offset of an aborted transaction of
-#: producer 0 from the first batch's on (255: none).
-CHOICE: Final = Struct(">BBB")
+#: In front of a record set: which rules; where the mirror goes on, in offsets from the first batch's own on, which in
+#: old formats is its last; first offset of an aborted transaction of producer 0, from there on (255: none).
+CHOICE: Final = Struct(">BbB")
 #: In front of a payload: 1 if it is to be compressed (else it is taken as it is), attributes, last offset delta,
 #: count, base timestamp, max timestamp, producer id.
 PAYLOAD: Final = Struct(">BBiiqqb")
@@ -155,11 +155,11 @@ def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]
     """Rules, first offset and aborted index that the input asks for, None where it is too short; and the record set."""
     if len(data) < CHOICE.size + LENGTH_PREFIX:
         return None, memoryview(b"")
-    rules, behind, aborted = CHOICE.unpack_from(data)
+    rules, ahead, aborted = CHOICE.unpack_from(data)
     view = memoryview(data)[CHOICE.size :]
-    first = max(int.from_bytes(view[:8], "big", signed=True), 0)
+    first = max(int.from_bytes(view[:8], "big", signed=True) + ahead, 0)
     index = Aborted([(0, first + aborted)] if aborted < 255 else ())
-    return (RULES[rules % len(RULES)], first + behind, index), view
+    return (RULES[rules % len(RULES)], first, index), view
 
 
 def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> Sink:

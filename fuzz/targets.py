@@ -92,7 +92,9 @@ def _old_sets(_: Random) -> Iterator[bytes]:
 
 
 def _chosen(random: Random) -> bytes:
-    return relay.CHOICE.pack(random.randrange(len(relay.RULES)), random.choice((0, 0, 1, 3)), random.choice((255, 0)))
+    return relay.CHOICE.pack(
+        random.randrange(len(relay.RULES)), random.choice((-100, -100, 0, 1)), random.choice((255, 0))
+    )
 
 
 def _choices(random: Random) -> Iterator[bytes]:
