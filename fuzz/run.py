@@ -97,7 +97,7 @@ class Session:
             task = partial(self._explore, target.check, progress, folder / "seeds", slow)
             end = forked(task, folder / "output", self.seconds + _GRACE)
             taken = time.monotonic() - begin
-            findings = [_kept(name, progress.last, end)] if end.code else []
+            findings = [_kept(name, progress.last, end)] if end.code != 0 else []
             findings += _confirmed(name, sorted(slow.iterdir()))
         seed_edges, edges = _coverage(end.output)
         return Outcome(name, progress.runs, taken, seed_edges, edges, findings)

@@ -19,9 +19,20 @@ SMOKE_SECONDS = 54
 
 #: Targets with one fault each, of every kind that is a finding, a few damaged bytes away from the seed.
 FAULTY = """
+import __main__
 from os import abort
+from threading import Event
+from time import thread_time
 
-from fuzz.limits import NEW_BYTES
+from fuzz.limits import CPU_SECONDS, NEW_BYTES
+
+__main__._GRACE = 3  # seconds for which the hang is waited for
+
+
+def burn():
+    end = thread_time() + 2 * CPU_SECONDS
+    while thread_time() < end:
+        pass
 
 
 class Target:
@@ -39,7 +50,8 @@ class Target:
 TARGETS = {
     "error": Target(lambda: {}["planted"]),
     "abort": Target(abort),
-    "slow": Target(lambda: sum(range(1 << 24))),
+    "hang": Target(lambda: Event().wait()),
+    "slow": Target(burn),
     "memory": Target(lambda: bytearray(NEW_BYTES)),
     "sound": Target(lambda: None),
 }
@@ -87,15 +99,16 @@ def test_error_is_found_and_can_be_repeated(tmp_path: Path, fault: str, told: st
     assert told in again.stdout
 
 
-def test_abort_and_slowness_are_found_and_what_is_sound_is_not(tmp_path: Path) -> None:
+def test_what_says_nothing_is_found_and_what_is_sound_is_not(tmp_path: Path) -> None:
     project = copied(tmp_path)
     (project / "fuzz" / "targets.py").write_text(FAULTY)
-    done = fuzz(project, "--plain", "--seconds", "1", "abort", "slow", "sound")
+    done = fuzz(project, "--plain", "--seconds", "1", "abort", "hang", "slow", "sound")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "abort: signal 6" in done.stdout
+    assert "hang: it did not end" in done.stdout
     assert "TooSlow" in done.stdout
     found = {path.name for path in (project / "fuzz" / "findings").iterdir()}
-    assert found == {"abort", "slow"}
+    assert found == {"abort", "hang", "slow"}
 
 
 def test_fault_below_a_right_crc_is_found(tmp_path: Path) -> None:
