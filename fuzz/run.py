@@ -44,7 +44,8 @@ _GRACE: Final = 120
 _MOST_SEEDS: Final = 500
 #: Slow inputs of one target that are looked at again; by the first ones the rest is known.
 _MOST_SLOW: Final = 20
-_COVERED: Final = re.compile(r"(INITED|\S+) +cov: (\d+)")
+#: An event of libFuzzer's, and the edges up to then.
+_COVERED: Final = re.compile(r"(\w+)\s+cov: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,10 @@ class Outcome:
     findings: Sequence[Finding]
 
     def __str__(self) -> str:
-        found, new = (f"{self.edges:,}", f"{self.edges - self.seed_edges:+,}") if self.edges >= 0 else ("-", "-")
-        rate = self.runs / max(self.seconds, 1e-3)
-        return (
-            f"{self.target:14}{self.seconds:8.0f}{self.runs:14,}{rate:10,.0f}{found:>8}{new:>6}{len(self.findings):10}"
-        )
+        edges = f"{self.edges:,}" if self.edges >= 0 else "-"
+        new = f"+{self.edges - self.seed_edges:,}" if self.seed_edges >= 0 else "-"
+        speed = f"{self.seconds:8.0f}{self.runs:14,}{self.runs / max(self.seconds, 1e-3):10,.0f}"
+        return f"{self.target:14}{speed}{edges:>8}{new:>6}{len(self.findings):10}"
 
 
 _HEADINGS: Final = f"{'target':14}{'seconds':>8}{'runs':>14}{'runs/s':>10}{'edges':>8}{'new':>6}{'findings':>10}"
@@ -97,7 +97,7 @@ class Session:
             task = partial(self._explore, target.check, progress, folder / "seeds", slow)
             end = forked(task, folder / "output", self.seconds + _GRACE)
             taken = time.monotonic() - begin
-            findings = [_kept(name, progress.last, end)] if end.code != 0 else []
+            findings = [Finding(_kept(name, progress.last), end)] if end.code != 0 else []
             findings += _confirmed(name, sorted(slow.iterdir()))
         seed_edges, edges = _coverage(end.output)
         return Outcome(name, progress.runs, taken, seed_edges, edges, findings)
@@ -134,13 +134,13 @@ def _once(check: Check, file: Path) -> None:
 def _confirmed(name: str, slow: Sequence[Path]) -> Iterator[Finding]:
     """Of inputs that were slow, those that are slow without instrumentation, too."""
     for path in slow:
-        kept = _kept(name, path.read_bytes(), End(0, ""))
-        command = [sys.executable, __file__, "--repeat", str(kept.path)]
+        kept = _kept(name, path.read_bytes())
+        command = [sys.executable, __file__, "--repeat", str(kept)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            yield Finding(kept.path, End(done.returncode, done.stdout + done.stderr))
+            yield Finding(kept, End(done.returncode, done.stdout + done.stderr))
         else:
-            kept.path.unlink()
+            kept.unlink()
 
 
 def _coverage(output: str) -> tuple[int, int]:
@@ -158,11 +158,11 @@ def _write_seeds(name: str, target: Target, seed: int, folder: Path) -> None:
         (folder / _name_of(data)).write_bytes(data)
 
 
-def _kept(name: str, data: bytes, end: End) -> Finding:
+def _kept(name: str, data: bytes) -> Path:
     path = FINDINGS / name / _name_of(data)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    return Finding(path, end)
+    return path
 
 
 def _name_of(data: bytes) -> str:
@@ -181,24 +181,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together; default 60")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="without atheris")
-    parser.add_argument(
-        "--repeat", action="store_true", help="run files of findings or regressions again, nothing else"
-    )
-    parser.add_argument("names", nargs="*", metavar="TARGET", help="all of them where none is named")
+    parser.add_argument("--repeat", type=Path, nargs="+", default=[], metavar="FILE", help="findings, or regressions")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all of them where none is named")
     given = parser.parse_args()
     guided = engines.HAS_ATHERIS and not given.plain and not given.repeat
     with engines.instrumented() if guided else nullcontext():
         from fuzz.targets import TARGETS  # noqa: PLC0415 -- what is imported here is instrumented
-    files = [Path(name) for name in given.names] if given.repeat else []
-    names = [file.resolve().parent.name for file in files] or given.names or list(TARGETS)
+    names = [file.resolve().parent.name for file in given.repeat] or given.targets or list(TARGETS)
     if unknown := sorted(set(names) - set(TARGETS)):
         parser.error(f"no target is called {', '.join(unknown)}; there are {', '.join(TARGETS)}")
+    findings: list[Finding] = []
     if given.repeat:
-        findings = list(repeat(TARGETS, files))
+        findings += repeat(TARGETS, given.repeat)
     else:
         session = Session(given.seconds / len(names), given.seed, guided)
         print(f"seed {given.seed}, {'atheris' if guided else 'plain damage'}\n{_HEADINGS}", flush=True)
-        findings = []
         for name in names:
             outcome = session.fuzz(name, TARGETS[name])
             print(outcome, flush=True)
