@@ -88,7 +88,7 @@ def with_damage(run: Run, seeds: Path, seconds: float, seed: int) -> None:
 def with_atheris(run: Run, seeds: Path, seconds: float, seed: int) -> None:
     """What libFuzzer makes of the seeds. Ends the process, with a code other than 0 at the first error."""
     flags = {
-        "max_total_time": max(round(seconds), 1),
+        "max_total_time": max(round(seconds) - 1, 1),  # in whole seconds, and it stops one late
         "seed": seed or 1,  # 0 means any
         "max_len": LONGEST,
         "timeout": _HANGS,
