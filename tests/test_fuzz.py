@@ -91,7 +91,7 @@ def test_regressions_stay_mended() -> None:
 def test_error_is_found_and_can_be_repeated(tmp_path: Path, fault: str, told: str) -> None:
     project = copied(tmp_path)
     (project / "fuzz" / "targets.py").write_text(FAULTY)
-    done = fuzz(project, "--plain", "--seconds", "1", fault)
+    done = fuzz(project, "--seconds", "1", fault)
     assert done.returncode == 1, done.stdout + done.stderr
     assert told in done.stdout
     again = fuzz(project, *repeating(done.stdout))
@@ -115,7 +115,7 @@ def test_fault_below_a_right_crc_is_found(tmp_path: Path) -> None:
     project = copied(tmp_path)
     with (project / "fuzz" / "targets.py").open("a") as targets:
         targets.write(FAULT_BELOW_CRC)
-    done = fuzz(project, "--seconds", "5", "inside_legacy")
+    done = fuzz(project, "--plain", "--seconds", "5", "inside_legacy")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "unpack_from requires" in done.stdout
 
