@@ -132,6 +132,7 @@ def test_what_cannot_be_cut_into_batches_is_malformed() -> None:
         (batch(attributes=CONTROL, payload=encode([(b"k", b"v")])[61:]), "a transaction's marker"),
         (batch(attributes=4, payload=encode([(b"k", b"v")])[61:]), "compressed with zstd"),
         (batch(payload=b"no record"), ""),
+        (batch(base_timestamp=-1, max_timestamp=-1, payload=encode([(b"k", b"v")])[61:]), "1969"),
         (batch(crc=1, payload=encode([(b"k", b"v")])[61:]), "Checksum mismatch"),
         (legacy(0, 0), "magic"),
         (legacy(0, 1), "magic"),

@@ -151,14 +151,14 @@ def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:
         base_offset = raw.header.base_offset
         try:
             entries += _entries(raw)
-        except (SerialError, ValueError) as problem:
+        except (SerialError, ValueError, TypeError) as problem:  # TypeError: kio's word for a time before 1970
             skipped.append(Skipped(base_offset, f"not a batch of the journal: {problem}"))
         following = max(raw.header.next_offset, base_offset + 1)  # magic 0 and 1 have no last offset
     return entries, following, skipped
 
 
 def _entries(raw: RawBatch) -> list[Entry]:
-    """Raises SerialError or ValueError for a batch that `encode` did not make."""
+    """Raises SerialError, ValueError or TypeError for a batch that `encode` did not make."""
     header = raw.header
     if header.attributes & CONTROL:
         raise ValueError("a transaction's marker")
