@@ -68,7 +68,31 @@ def test_a_record_that_compaction_took_from_the_source_is_no_difference() -> Non
     assert batch_difference(stored(RECORDS[:2]), stored([RECORDS[0], RECORDS[9]]), may_be_rewritten=True) == ""
     assert batch_difference(stored(RECORDS), stored(RECORDS[:5]), may_be_rewritten=True) == ""
     shifted = stored(RECORDS[:3], 99)
-    assert batch_difference(shifted, SOURCE, may_be_rewritten=True) == "the source has no record at offset 99"
+    assert batch_difference(shifted, SOURCE, may_be_rewritten=True) == "the key of the record at offset 100"
+
+
+def compacted(*kept: int) -> RawBatch:
+    """SOURCE with only these of its records: compaction keeps base and last offset."""
+    return stored([RECORDS[n] for n in kept], delta=9) if kept else raw(batch(100, count=0, delta=9, payload=b""))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        compacted(*range(1, 10)),
+        compacted(*range(9)),
+        compacted(3, 4, 5),
+        compacted(7),
+        compacted(),
+        stored(RECORDS, 110),
+        raw(batch(110, attributes=CONTROL)),
+        raw(legacy(110, 1)),
+    ],
+    ids=["first", "last", "ends", "all but one", "all", "the batch", "the batch before a marker", "a message"],
+)
+def test_compaction_may_take_the_ends_of_a_batch_and_all_of_it(source: RawBatch) -> None:
+    assert batch_difference(SOURCE, source, may_be_rewritten=True) == ""
+    assert batch_difference(SOURCE, source, may_be_rewritten=False) != ""
 
 
 def test_a_rewritten_batch_and_nothing_or_a_marker() -> None:

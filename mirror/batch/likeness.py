@@ -2,7 +2,7 @@
 
 Batches that were passed on are compared by header and records-section checksum. Where that does not do, because one of
 them was rewritten, records are compared by offset; a record that only the target has is no difference where the source
-shows a hole, since compaction may have taken it away after it was mirrored.
+shows a hole, since compaction may have taken it away after it was mirrored: out of a batch, or with all of its batch.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ def marker_difference(offset: int, theirs: RawBatch | None) -> str:
 
 
 def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritten: bool) -> str:
-    """What differs between a batch of the target and the source's batch at its offset, or the empty string."""
+    """What differs between a batch of the target and the source's batch at its offset or the next one, or the empty
+    string.
+    """
     if theirs is None:
         return "the source has no batch there"
     mine, its = ours.header, theirs.header
+    if may_be_rewritten and its.magic == 2 and its.base_offset > mine.last_offset:
+        return ""  # the source has a hole there
     if mine.attributes & CONTROL or its.attributes & CONTROL:
         return "one of them is a control batch"
     names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
@@ -62,13 +66,10 @@ def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
     at = {int(offset): index for index, offset in enumerate(its.offsets)}
-    has_holes = len(its) and int(its.offsets[-1] - its.offsets[0]) + 1 != len(its)
     for index, offset in enumerate(map(int, mine.offsets)):
         twin = at.get(offset)
-        if twin is None:
-            if has_holes or offset > theirs.header.last_offset:
-                continue
-            return f"the source has no record at offset {offset}"
+        if twin is None:  # a hole, before the source's batch or in it, or a record of its next batch
+            continue
         for name, field in (("key", key), ("value", value), ("headers", headers)):
             if field(mine, index) != field(its, twin):
                 return f"the {name} of the record at offset {offset}"
