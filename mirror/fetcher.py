@@ -6,7 +6,7 @@ idle partition costs a request every half second and a new record arrives at onc
     R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
         needs
     R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
-        what is held stays bounded
+        what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than reading
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition
 """
 
@@ -53,7 +53,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 @dataclass(slots=True)
 class Cursor:
     """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the
-    last batch.
+    last batch; `held` the bytes that were fetched and wait to be relayed.
     """
 
     partition: TopicPartition
@@ -64,6 +64,7 @@ class Cursor:
     readable_until: int = -1
     damaged: int = 0
     missing: int = 0
+    held: int = 0
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -90,6 +91,11 @@ class Arrival:
     stop: PartitionStop | None = None
     trouble: str = ""
     astray: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batches."""
+        return sum(len(raw.data) for raw in self.batches)
 
 
 class Fetcher:
@@ -142,9 +148,14 @@ class Fetcher:
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            yield self._arrivals.popleft()
+            arrival = self._arrivals.popleft()
+            arrival.cursor.held -= arrival.size
+            if arrival.batches:
+                self.nudge()
+            yield arrival
 
     def _deliver(self, arrival: Arrival) -> None:
+        arrival.cursor.held += arrival.size
         self._arrivals.append(arrival)
         self._arrived.set()
 
@@ -225,7 +236,7 @@ class Fetcher:
             leader = self._source.leader(partition)
             if leader.node != node or cursor.is_done:
                 continue
-            room = min(self._partition_bytes, self._room(partition))
+            room = min(self._partition_bytes, self._room(partition) - cursor.held)
             if room < self._partition_bytes // 2 or cursor.not_before > now:
                 hurried = True
                 continue
