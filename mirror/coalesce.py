@@ -3,6 +3,10 @@
 A broker takes one batch of a partition at a time, so tiny batches bound the throughput of a partition, and each costs
 a header of 61 bytes. Messages that were stored without compression before Kafka 0.11 are batches of one record each.
 
+The batches of a group are of one leader epoch. Whoever resumes behind the group looks up its first batch in the source
+and tells the source's broker that batch's epoch as the last one it has; were the rest of the group of a later epoch,
+the broker would take it for records that it lost (KIP-595), and the partition would stop as TRUNCATED.
+
 Where a group ends is a function of the batches since the last one that joined no group, so two writers form the same
 groups (invariant P2 in `position.py`); only at the end of what the source has, a group goes out as it is, since a
 record must not wait for others.
@@ -73,5 +77,6 @@ class Coalescer:
         return (
             header.base_offset == last.next_offset
             and (header.codec, header.magic) == (last.codec, last.magic)
+            and header.partition_leader_epoch == last.partition_leader_epoch
             and self._size + header.size <= self._limit
         )

@@ -60,6 +60,12 @@ def test_another_codec_or_a_missing_offset_begins_another_group() -> None:
     assert found == [(COALESCED, [0, 5]), (COALESCED, [10, 15]), (OWN_PRODUCER, [21])], "one alone stays as it is"
 
 
+def test_a_group_is_of_one_leader_epoch() -> None:
+    """Its first batch's is what a source is told at a resume, to find out whether it lost what was mirrored."""
+    batches = [raw(batch(offset, leader_epoch=epoch)) for offset, epoch in enumerate((3, 3, 3, 4, 4))]
+    assert groups(JOIN, *own(*batches)) == [(COALESCED, [0, 1, 2]), (COALESCED, [3, 4])]
+
+
 def test_what_must_be_rewritten_or_dropped_ends_a_group() -> None:
     found = groups(JOIN, *own(tiny(0), tiny(5)), (HOLES, tiny(10)), *own(tiny(15)))
     assert [offsets for _, offsets in found] == [[0, 5], [10], [15]]
