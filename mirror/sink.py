@@ -31,13 +31,15 @@ LONGEST_GAP: Final = 1_000_000
 
 @dataclass(slots=True)
 class Tally:
-    """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker."""
+    """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
+    `latency_ms` is the last batch's, None where its records have no timestamps.
+    """
 
     records: int = 0
     batches: int = 0
     bytes: int = 0
     filled: int = 0
-    latency_ms: int = 0
+    latency_ms: int | None = 0
     verdicts: Counter[str] = field(default_factory=Counter)
 
 

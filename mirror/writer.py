@@ -316,7 +316,8 @@ class Writer:
         tally.batches += 1
         tally.bytes += len(out.raw.data)
         tally.verdicts[str(out.verdict)] += 1
-        tally.latency_ms = max(0, int(time.time() * 1000) - out.raw.header.max_timestamp)
+        newest = out.raw.header.max_timestamp
+        tally.latency_ms = max(0, int(time.time() * 1000) - newest) if newest >= 0 else None
 
     def _lost(self, sinks: tuple[Sink, ...] | list[Sink], problem: str, in_flight: bool = False) -> None:
         for sink in sinks:
