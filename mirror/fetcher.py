@@ -6,7 +6,8 @@ idle partition costs a request every half second and a new record arrives at onc
     R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
         needs
     R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
-        what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than reading
+        what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than
+        reading
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition
 """
 

@@ -320,6 +320,7 @@ class Pipeline:
             records=tally.records,
             batches=tally.batches,
             bytes=tally.bytes,
+            filled=tally.filled,
             verdicts=dict(tally.verdicts),
             at_ms=now,
         )

@@ -153,6 +153,15 @@ def test_every_figure_of_a_partition() -> None:
     assert max(map(len, narrow)) <= 80
 
 
+def test_offsets_that_markers_took_are_shown_where_there_are_some() -> None:
+    found = told(journal(figures(0), figures(1, filled=1234)))
+    text = text_of(found, 140)
+    assert "109 kB; 1,234 offsets without a record filled" in text
+    assert "filled" in next(line for line in text.splitlines() if "position" in line).split()
+    assert (as_dict(found)["totals"]["filled"], as_dict(found)["partitions"][1]["filled"]) == (1234, 1234)
+    assert "filled" not in text_of(told(journal(figures(0))), 140)
+
+
 def test_an_unknown_lag_is_not_none() -> None:
     row = text_of(told(journal(figures(log_end=-1, next_offset=-1, lag_ms=None)))).splitlines()[-1]
     assert row.split()[2:5] == ["-", "-", "-"]

@@ -242,6 +242,7 @@ def rendered(found: Status, width: int) -> Group:
     if not found.figures:
         return Group(*lines)
     wide = width >= WIDE
+    filled = any(one.filled for one in found.figures)
     shown = table(
         "partition",
         ("state", "no_wrap"),
@@ -249,6 +250,7 @@ def rendered(found: Status, width: int) -> Group:
         ("lag", "right"),
         ("latency", "right"),
         ("records", "right"),
+        *([("filled", "right")] if filled else []),
         ("size", "right"),
         *(["verdicts"] if wide else []),
         ("age", "right"),
@@ -262,6 +264,7 @@ def rendered(found: Status, width: int) -> Group:
             number(one.lag_records) if one.log_end >= 0 else "-",
             duration(one.lag_ms) if one.log_end >= 0 and one.lag_ms is not None else "-",
             number(one.records),
+            *([number(one.filled)] if filled else []),
             size(one.bytes),
             *([_verdicts(one.verdicts)] if wide else []),
             Text(duration(found.now_ms - one.at_ms), "yellow" if stale else "dim"),
@@ -302,6 +305,7 @@ def _totals(found: Status) -> Text:
         f", latency {duration(totals.lag_ms)}" if totals.lag_ms else "",
         f"; copied by {run}: {count(totals.records, 'record')} in",
         f" {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}",
+        f"; {count(totals.filled, 'offset')} without a record filled" if totals.filled else "",
         f"; {_verdicts(totals.verdicts)}" if totals.verdicts else "",
     )
 

@@ -22,8 +22,9 @@ class Figures:
 
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
     last seen. `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's timestamp
-    to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes` and `verdicts` (keyed `VERDICT/reason`)
-    count since this instance started. `at_ms`: wall clock of the report, Unix ms.
+    to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that control markers
+    took) and `verdicts` (keyed `VERDICT/reason`) count since this instance started. `at_ms`: wall clock of the report,
+    Unix ms.
     """
 
     flow: str
@@ -40,6 +41,7 @@ class Figures:
     records: int = 0
     batches: int = 0
     bytes: int = 0
+    filled: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     at_ms: int
 
@@ -83,6 +85,7 @@ class Totals:
     records: int
     batches: int
     bytes: int
+    filled: int
     verdicts: Mapping[str, int]
 
     @classmethod
@@ -101,12 +104,13 @@ class Totals:
             records=sum(one.records for one in every),
             batches=sum(one.batches for one in every),
             bytes=sum(one.bytes for one in every),
+            filled=sum(one.filled for one in every),
             verdicts=verdicts,
         )
 
 
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_COUNTS = ("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "at_ms")
+_COUNTS = ("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "filled", "at_ms")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_COUNTS, (int,)),
