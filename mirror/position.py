@@ -14,6 +14,9 @@ Decision: the stamp is read from the batch at the log's end, and is not asked of
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
 would go in twice. Where the log holds no batch, the leader is asked between two looks at the log's end that agree.
 
+Decision: a log that ends with a marker is looked at twice. A broker goes on with a dead mirror's request for a thousand
+markers for up to half a second, and whoever began in its midst would take the rest for somebody else's.
+
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
 it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
 count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
@@ -39,6 +42,8 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITT
 
 #: Pause between two looks at a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
+#: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
+_MARKERS_PAUSE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +136,16 @@ async def _next_stamp(
 ) -> tuple[Stamp, bool]:
     """What comes after `tail`, a batch of ours at the log's end, and whether the leader knows the producer (P3)."""
     found = [p for p in await producers(target, partition) if own.is_kin(p.producer_id)]
+    is_marker = tail is not None and bool(tail.header.attributes & CONTROL)
+    if is_marker:
+        await asyncio.sleep(_MARKERS_PAUSE)
+    if (tail is None or is_marker) and await settled_end(target, partition) != end:
+        raise ClusterUnreachable(f"{target}: {partition}: the log grew while its position was read")
     if tail is not None:
         last = tail.header
         stamp = Stamp(last.producer_id, last.producer_epoch, last.base_sequence)
-        stamp = stamp.then() if last.attributes & CONTROL else stamp.after(last.last_offset_delta)
+        stamp = stamp.then() if is_marker else stamp.after(last.last_offset_delta)
         return stamp, any(p.producer_id == stamp.producer_id for p in found)
-    if await settled_end(target, partition) != end:
-        raise ClusterUnreachable(f"{target}: {partition}: the log grew while its position was read")
     if not found:
         return own, False
     newest = max(found, key=lambda p: (p.producer_id, p.epoch))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer as Client
 from helpers import make_topic, mirror_once, produce
+from probe import probing
 from samerecords import assert_same_records, read
 
 from mirror import position
 from mirror.batch.header import split
 from mirror.batch.restamp import ERAS, Stamp, restamp
 from mirror.embedded import Cluster as Brokers
+from mirror.observe.figures import Figures
 from mirror.states import State
 from mirror.wire import queries
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -73,6 +76,31 @@ def test_a_zombie_that_appends_while_the_position_is_read(
     assert landed == [100]
     assert figures.state is State.CAUGHT_UP, figures
     assert assert_same_records(source, target, topic_name, 1) == 200
+
+
+def test_a_request_for_markers_that_outlives_its_sender(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str
+) -> None:
+    """A broker takes a while for a thousand markers; a successor that begins meanwhile adds none of them again."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    own = position.producer_id("test", TopicPartition(topic_name, 0))
+
+    async def begin_meanwhile() -> Figures:
+        async with probing(source, topic_name) as one, probing(target, topic_name) as other:
+            for first in (0, 1000, 2000):
+                await one.mark(*((own, epoch) for epoch in range(first, first + 1000)))
+            dying = asyncio.create_task(other.mark(*((own, epoch) for epoch in range(1, 1001))))
+            async with Cluster(endpoint(target)) as watching:
+                await watching.refresh([topic_name])
+                while not await queries.log_end(watching, TopicPartition(topic_name, 0)):
+                    pass
+            found = await asyncio.to_thread(mirror_once, source, target, [topic_name])
+            await dying
+            assert (await other.ends())[0] == 3000, found
+            return found[TopicPartition(topic_name, 0)]
+
+    figures = asyncio.run(begin_meanwhile())
+    assert (figures.state, figures.next_offset) == (State.CAUGHT_UP, 3000), figures
 
 
 def test_an_open_transaction_of_somebody_else_hides_nothing(
