@@ -25,7 +25,7 @@ from mirror.position import Position
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
-#: A broker writes some thousand markers a second; a longer gap is not worth its time and space.
+#: A broker writes some ten thousand markers a second; a longer gap is not worth its time and space.
 LONGEST_GAP: Final = 1_000_000
 
 

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from mirror.batch.header import RawBatch
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
 from mirror.errors import AccessDenied, BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion, WireError
+from mirror.fetcher import Spawn
 from mirror.sink import Gap, Outgoing, Sink, Tally
 from mirror.states import State
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
@@ -49,13 +50,9 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
 
-
 #: Seconds that a look at the log's end holds good for sending markers, and markers in one request.
 FRESH: Final = 2.0
 MARKERS: Final = 1000
-
-#: Starts a task whose failure ends the lane.
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Writer:

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
 
+from mirror import __version__
 from mirror.errors import AccessDenied, ConnectionLost, UnsupportedVersion
 from mirror.wire import connection as connection_module
 from mirror.wire.cluster import TopicPartition
@@ -64,7 +65,7 @@ async def test_opening_learns_what_the_broker_speaks() -> None:
         assert (connection.version(FETCH), connection.version(PRODUCE)) == (15, PRODUCE.newest)
         connection.close()
         (call,) = broker.calls
-        assert call.request.client_software_name == "mirror"
+        assert (call.request.client_software_name, call.request.client_software_version) == ("mirror", __version__)
 
 
 @in_loop
@@ -72,7 +73,6 @@ async def test_a_call_and_its_answer() -> None:
     async with connected(answered) as (_, connection):
         assert (await connection.call(ASK, request(), 5)).producer_id == 7
         assert connection.in_flight == 0
-        assert connection.bytes_in > 0 < connection.bytes_out
 
 
 @in_loop
@@ -235,13 +235,12 @@ async def test_a_fault_in_decoding_leaves_nobody_waiting(monkeypatch: pytest.Mon
 async def test_a_request_that_cannot_be_encoded_is_not_sent_in_part() -> None:
     """C3"""
     async with connected(answered) as (broker, connection):
-        sent = connection.bytes_out
         broken = ASK.request(5)(
             transactional_id=None, transaction_timeout=timedelta(0), producer_id="not a number", producer_epoch=-1
         )
         with pytest.raises(Exception, match=r"int|integer|argument"):
             connection.send(ASK, broken)
-        assert (connection.in_flight, connection.bytes_out) == (0, sent)
+        assert connection.in_flight == 0
         assert (await connection.call(ASK, request(), 5)).producer_id == 7
         assert len(broker.of(ASK)) == 1
 

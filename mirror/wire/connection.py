@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from mirror import __version__
 from mirror.errors import ConnectionLost, WireError
 from mirror.wire.frames import FrameReader
 from mirror.wire.protocol import (
@@ -54,8 +55,6 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
         self.versions = Versions({})
-        self.bytes_in = 0
-        self.bytes_out = 0
         self._frames = FrameReader(FRAME_LIMIT)
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
@@ -76,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout):
                 await asyncio.get_running_loop().create_connection(lambda: self, *address, ssl=security.tls())
                 request = API_VERSIONS.request(API_VERSIONS.newest)(
-                    client_software_name=CLIENT_ID, client_software_version="0.1.0"
+                    client_software_name=CLIENT_ID, client_software_version=__version__
                 )
                 self.versions = await self._send(request, decode_versions)
                 await security.authenticate(self)
@@ -143,7 +142,6 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         small: list[Buffer] = []
         for part in parts:
-            self.bytes_out += len(part)
             if len(part) < JOIN_BELOW:
                 small.append(part)
                 continue
@@ -171,7 +169,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         """asyncio: bytes came."""
-        self.bytes_in += count
         try:
             for frame in self._frames.received(count):
                 self._answer(frame)
