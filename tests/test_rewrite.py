@@ -126,6 +126,23 @@ def test_batches_in_a_row_become_one() -> None:
     assert facts(made) == facts(*sources)
 
 
+def test_what_tiny_batches_decompress_to_together_is_bounded() -> None:
+    """A thousand times smaller for their compression, they would fill the memory of a lane, and of whoever reads it."""
+    sources = [stored([Record(0, 0, None, bytes(10_000), ())], base=1000 + n, codec=4) for n in range(7)]
+    assert max(one.header.size for one in sources) < 120
+    made = rewrite(sources, Recipe(cap=30_100))
+    assert [one.header.count for one in made] == [3, 3, 1]
+    assert facts(*made) == facts(*sources)
+
+
+def test_no_group_has_too_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror.batch.rewrite.MOST_RECORDS", 10)
+    sources = [stored(some([0, 1, 2, 3]), base=1000 + 4 * n) for n in range(5)]
+    made = rewrite(sources, Recipe())
+    assert [one.header.count for one in made] == [8, 8, 4]
+    assert facts(*made) == facts(*sources)
+
+
 def test_records_without_a_timestamp() -> None:
     made = rewrite([raw(legacy(7, 0, b"one")), raw(legacy(8, 0, b"two"))], Recipe())
     assert [(o, stamp, v) for o, stamp, _, v, _ in facts(*made)] == [(7, -1, b"one"), (8, -1, b"two")]

@@ -21,7 +21,7 @@ from mirror.batch import legacy, records
 from mirror.batch.codecs import compress
 from mirror.batch.header import CRC_AT, CRC_FROM, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, parse_header
 from mirror.batch.recipe import CAP, Recipe
-from mirror.batch.records import Records, joined
+from mirror.batch.records import MOST_RECORDS, Records, joined
 from mirror.errors import RecordTooLarge
 
 _NONE: Final = -1
@@ -33,15 +33,35 @@ def read(raw: RawBatch, cap: int = CAP) -> Records:
 
 
 def rewrite(raws: Sequence[RawBatch], recipe: Recipe) -> tuple[RawBatch, ...]:
-    """The records of `raws`, batches of one codec in offset order, as the fewest dense batches that fit.
+    """The records of `raws`, batches of one codec in offset order, as the fewest dense batches that fit and
+    stay under the cap.
 
     Base offsets and CRCs are set and producer fields are empty; `restamp` does the rest. Raises BadRecords for a
     payload that is not what its header says, RecordTooLarge for a record that fits into no batch.
     """
     codec = raws[0].header.codec if recipe.codec is None else recipe.codec
-    every = joined([read(raw, recipe.cap) for raw in raws])
-    every = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
-    return tuple(batch for run in _dense(every) for batch in _fitting(run, codec, recipe.max_bytes))
+    return tuple(
+        batch
+        for every in _together(raws, recipe.cap)
+        for run in _dense(every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every)))
+        for batch in _fitting(run, codec, recipe.max_bytes)
+    )
+
+
+def _together(raws: Sequence[RawBatch], cap: int) -> Iterator[Records]:
+    """Batches joined as long as they stay below `cap` and `MOST_RECORDS`, which each of them does alone: small as
+    they are, tiny batches may decompress to any size together.
+    """
+    parts: list[Records] = []
+    size = count = 0
+    for raw in raws:
+        part = read(raw, cap)
+        if parts and (size + len(part.data) > cap or count + len(part) > MOST_RECORDS):
+            yield joined(parts)
+            parts, size, count = [], 0, 0
+        parts.append(part)
+        size, count = size + len(part.data), count + len(part)
+    yield joined(parts)
 
 
 def _dense(every: Records) -> Iterator[Records]:
