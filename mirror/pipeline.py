@@ -32,7 +32,7 @@ from mirror.observe.figures import Figures
 from mirror.policy.aborted import Aborted
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
-from mirror.position import resume
+from mirror.position import Position, resume
 from mirror.sink import Sink, Tally
 from mirror.states import State
 from mirror.wire.backoff import Backoff
@@ -84,6 +84,7 @@ class _Keeper:
     unsettled: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
+    aligned_to: int = -1
     finished: bool = False
 
     @property
@@ -233,6 +234,9 @@ class Pipeline:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
         position = await resume(self._flow, self._source, mine.source, self._target, mine.target)
+        while position.begin >= 0:
+            await self._align(keeper, position)
+            position = await resume(self._flow, self._source, mine.source, self._target, mine.target)
         sink = Sink(mine.source, mine.target, position, mine.rules)
         if former is not None:
             if position.next_offset > former.sent:
@@ -249,6 +253,18 @@ class Pipeline:
         self._writer.begin(sink)
         self._fetcher.start(keeper.cursor)
         self._changed(sink)
+
+    async def _align(self, keeper: _Keeper, position: Position) -> None:
+        """Let the target begin where the source does."""
+        from mirror.aligning import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        def moved(at: int) -> None:
+            keeper.detail, keeper.aligned_to = f"padding up to offset {position.begin}, where the source begins", at
+
+        keeper.state = State.ALIGNING
+        moved(position.next_offset)
+        mine = keeper.assignment
+        await align(self._target, Alignment(mine.source, mine.target, mine.rules, position.begin), position, moved)
 
     def _changed(self, sink: Sink) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
@@ -303,7 +319,7 @@ class Pipeline:
     def _figures_of(self, keeper: _Keeper, instance: str, now: int) -> Figures:
         mine, sink, cursor = keeper.assignment, keeper.sink, keeper.cursor
         tally = self._writer.tallies.get(mine.source, Tally())
-        acked = sink.acked if sink else keeper.stopped_at
+        acked = sink.acked if sink else max(keeper.stopped_at, keeper.aligned_to)
         end = cursor.readable_until if cursor else -1
         return Figures(
             flow=self._flow,

@@ -51,13 +51,14 @@ class Position:
     """Where to go on: the next offset on both sides (they are equal in `preserve`), and the next batch's stamp.
 
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
-    batch, or -1.
+    batch, or -1. `begin` is where the target must be made to begin first, as its source does, and -1 where it does.
     """
 
     next_offset: int
     stamp: Stamp
     known: bool
     last_epoch: int
+    begin: int = -1
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
@@ -100,13 +101,10 @@ async def resume(
             if ours
             else "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
         )
+    if end <= start and (end == 0 < start or (tail is not None and ours and _is_padding(tail))):
+        stamp, known = await _next_stamp(target, target_partition, own, end, tail)
+        return Position(end, stamp, known, last_epoch=-1, begin=start)
     if end < start:
-        if end == 0:
-            raise stop(
-                State.REFUSED,
-                f"the source begins at offset {start}, and an empty target topic begins at 0",
-                "Aligning a target with a source that was trimmed is not supported yet",
-            )
         raise stop(
             State.RETENTION_GAP,
             f"the source deleted offsets {end} to {start - 1} before they were mirrored",
@@ -151,6 +149,12 @@ async def _next_stamp(
     newest = max(found, key=lambda p: (p.producer_id, p.epoch))
     stamp = Stamp(newest.producer_id, newest.epoch, newest.last_sequence)
     return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
+
+
+def _is_padding(tail: RawBatch) -> bool:
+    from mirror.batch.padding import is_padding  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    return is_padding(tail)
 
 
 async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:

@@ -176,16 +176,6 @@ def test_retention_that_won_the_race(pair: tuple[str, str], topic_name: str) -> 
     assert state(figures, topic_name, 1) is State.CAUGHT_UP
 
 
-def test_a_trimmed_source_and_a_new_target(pair: tuple[str, str], topic_name: str) -> None:
-    source, target = pair
-    filled(source, topic_name, 100)
-    trimmed(source, topic_name, 0, 50)
-    figures = mirror_once(source, target, [topic_name])
-    assert state(figures, topic_name) is State.REFUSED
-    assert "begins at offset 50" in figures[TopicPartition(topic_name, 0)].detail
-    assert state(figures, topic_name, 1) is State.CAUGHT_UP
-
-
 def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:
     """The broker reports it while the mirror runs: fetches carry the topic's id."""
     source, target = pair

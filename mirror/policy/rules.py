@@ -51,9 +51,10 @@ class Rules:
     """What the classifier knows besides a batch's header; one value per partition pair.
 
     `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
-    takes. `codec`: the id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in a
-    row are joined up to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead
-    of and behind the broker's clock a record may be, in ms.
+    takes. `deletes`: records of the target may be deleted before their time. `codec`: the id that the mirror compresses
+    to, None where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
+    `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
+    be, in ms.
     """
 
     offsets: Offsets = "preserve"
@@ -61,6 +62,7 @@ class Rules:
     target_append_time: bool = False
     max_message_bytes: int = _DEFAULT_MAX_MESSAGE
     compacted: bool = False
+    deletes: bool = True
     codec: int | None = None
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
@@ -88,6 +90,7 @@ class Rules:
             target_append_time=_append_time(target),
             max_message_bytes=_largest_batch(target),
             compacted="compact" in _policies(target),
+            deletes="delete" in _policies(target),
             codec=_codec(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),

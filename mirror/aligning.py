@@ -1,0 +1,86 @@
+"""Bringing an empty target topic to where its source begins: padding up to that offset, then deleting the padding.
+
+A log's offsets begin at 0, and no request moves them; but a log may begin later, once its first records were deleted.
+So a source that begins at offset S is given an equal target by S records of nothing, in large compressed batches, and
+DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at the position in the log, so
+whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
+
+    A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted
+    A2  one batch is under way at a time, and each must land where it belongs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mirror.batch.padding import padding
+from mirror.batch.restamp import restamp
+from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.policy.rules import Rules
+from mirror.position import Position
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.produce import ACK_TIMEOUT, produce_request, read_produce
+from mirror.wire.protocol import PRODUCE
+from mirror.wire.queries import delete_records
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """One partition to align: the target must begin at `begin`."""
+
+    source: TopicPartition
+    target: TopicPartition
+    rules: Rules
+    begin: int
+
+
+async def align(cluster: Cluster, what: Alignment, position: Position, on_move: Callable[[int], None]) -> None:
+    """Pad from `position` up to `what.begin`, and delete the padding; `on_move` is told how far the log reaches.
+
+    Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, CONTENDED where somebody
+    else writes), and ClusterUnreachable, AccessDenied as queries do. Whoever then reads the position again goes on.
+    """
+    if not what.rules.deletes:
+        detail = f"the source begins at offset {what.begin}, and a compacted target topic begins at 0 for ever"
+        raise _stop(what, State.REFUSED, detail, "Set cleanup.policy=compact,delete on the target while it is aligned")
+    at, stamp = position.next_offset, position.stamp
+    while at < what.begin:
+        raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
+        try:
+            landed = await _append(cluster, what.target, (restamp(raw, stamp), raw.records))
+        except BrokerError as problem:
+            raise _stop(what, State.REFUSED, str(problem), "Compare the two topics' configurations") from problem
+        if landed != at:
+            detail = f"padding for offset {at} landed at offset {landed}"
+            raise _stop(
+                what, State.CONTENDED, detail, "Somebody else writes to the target topic: end it, and recreate it"
+            )
+        at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
+        on_move(at)
+    begins = await delete_records(cluster, what.target, what.begin)
+    if begins < what.begin:
+        raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was told {what.begin}")
+
+
+async def _append(cluster: Cluster, partition: TopicPartition, parts: tuple[Any, ...]) -> int:
+    """Where a batch landed."""
+
+    def topic_ids() -> dict[str, Any]:
+        return {partition.topic: cluster.topic_id(partition.topic)}  # asked anew each time, as the leader is
+
+    acked = await cluster.call_leader(
+        partition,
+        PRODUCE,
+        build=lambda version, _epoch: produce_request(version, {partition: parts}, topic_ids()),
+        read=lambda answer: next(read_produce(answer, topic_ids())),
+        doing="Produce",
+        timeout=ACK_TIMEOUT,
+    )
+    return int(acked.base_offset)
+
+
+def _stop(what: Alignment, state: State, detail: str, advice: str) -> PartitionStop:
+    return PartitionStop(state, what.source.topic, what.source.partition, what.begin, detail, advice)

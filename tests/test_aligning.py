@@ -1,0 +1,231 @@
+"""A source that begins above offset 0, and a target that must begin there too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Watermark
+from confluent_kafka.admin import AdminClient
+from helpers import make_topic, mirror_once, produce, settings_between
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.aligning import Alignment, align
+from mirror.batch.padding import MOST, is_padding, padding
+from mirror.batch.rewrite import read
+from mirror.commands.verify import verify_flow
+from mirror.embedded import Cluster
+from mirror.observe.figures import Figures
+from mirror.policy.rules import Rules
+from mirror.position import resume
+from mirror.states import State
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+DEFAULT_SIZE = 1_048_588
+
+
+@given(
+    first=st.integers(0, 2**40),
+    count=st.integers(1, 3000),
+    codec=st.sampled_from([None, 0, 1, 2, 3, 4]),
+    max_bytes=st.integers(200, 5000),
+)
+def test_padding_takes_every_offset_once_and_fits(first: int, count: int, codec: int | None, max_bytes: int) -> None:
+    at = first
+    while at < first + count:
+        raw = padding(at, first + count, codec=codec, max_bytes=max_bytes)
+        assert (raw.header.base_offset, raw.header.max_timestamp) == (at, -1)
+        assert raw.header.size <= max_bytes
+        assert list(read(raw).offsets) == list(range(at, raw.header.next_offset))
+        assert is_padding(raw)
+        at = raw.header.next_offset
+    assert at == first + count
+
+
+def test_a_million_offsets_fit_into_a_batch_of_the_default_size() -> None:
+    raw = padding(5, 5 + 10 * MOST, codec=None, max_bytes=DEFAULT_SIZE)
+    assert raw.header.count == MOST
+
+
+def trimmed(cluster: Cluster, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # kept until the answer is there
+    (deleted,) = admin.delete_records([Watermark(topic, 0, before)]).values()
+    assert deleted.result(20).low_watermark == before
+
+
+def read_all(cluster: Cluster, topic: str) -> list[tuple[int, bytes | None]]:
+    """What a consumer that begins at the earliest offset gets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "any",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        start, end = consumer.get_watermark_offsets(Watermark(topic, 0), timeout=20)
+        consumer.assign([Watermark(topic, 0, start)])
+        found: list[tuple[int, bytes | None]] = []
+        while start < end and (not found or found[-1][0] < end - 1):
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.error() is None
+            found.append((message.offset() or 0, message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def copied(source: Cluster, target: Cluster, topic: str, **more: Any) -> Figures:
+    return mirror_once(source.bootstrap, target.bootstrap, [topic], **more)[TopicPartition(topic, 0)]
+
+
+def equal(source: Cluster, target: Cluster, topic: str) -> bool:
+    report = verify_flow(settings_between(source.bootstrap, target.bootstrap, [topic]))
+    return report.equal and report.topics[0].offsets_equal
+
+
+def filled(cluster: Cluster, topic: str, count: int, first: int = 0) -> None:
+    produce(cluster.bootstrap, topic, [b"value %d" % number for number in range(first, first + count)])
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"compression.type": "gzip"},
+        {"compression.type": "uncompressed", "max.message.bytes": "2000"},
+        {"message.timestamp.type": "LogAppendTime"},
+        {"message.timestamp.before.max.ms": "1000000000", "message.timestamp.after.max.ms": "1000"},
+        {"cleanup.policy": "compact,delete"},
+    ],
+    ids=str,
+)
+def test_a_target_begins_where_its_source_does(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, configs: Mapping[str, str]
+) -> None:
+    compacted = {"cleanup.policy": configs["cleanup.policy"]} if "cleanup.policy" in configs else {}
+    make_topic(source_cluster.bootstrap, topic_name, configs=compacted)
+    make_topic(target_cluster.bootstrap, topic_name, configs=configs)
+    filled_with_keys(source_cluster, topic_name, 5000)
+    trimmed(source_cluster, topic_name, 4321)
+    figures = copied(source_cluster, target_cluster, topic_name)
+    assert (figures.state, figures.next_offset, figures.records) == (State.CAUGHT_UP, 5000, 679), figures.detail
+    assert equal(source_cluster, target_cluster, topic_name)
+    assert read_all(target_cluster, topic_name) == read_all(source_cluster, topic_name)
+
+
+def filled_with_keys(cluster: Cluster, topic: str, count: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
+    for number in range(count):
+        producer.produce(topic, b"value %d" % number, b"%d" % number, partition=0)
+    assert not producer.flush(30)
+
+
+@pytest.mark.brokers
+def test_a_source_that_holds_nothing_any_more(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    filled(source_cluster, topic_name, 100)
+    trimmed(source_cluster, topic_name, 100)
+    assert copied(source_cluster, target_cluster, topic_name).state is State.CAUGHT_UP
+    filled(source_cluster, topic_name, 20, first=100)
+    figures = copied(source_cluster, target_cluster, topic_name)
+    assert (figures.state, figures.next_offset) == (State.CAUGHT_UP, 120)
+    assert read_all(target_cluster, topic_name)[0] == (100, b"value 100")
+
+
+@pytest.mark.brokers
+def test_a_compacted_target_cannot_begin_later(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name, configs={"cleanup.policy": "compact,delete"})
+    make_topic(target_cluster.bootstrap, topic_name, configs={"cleanup.policy": "compact"})
+    filled_with_keys(source_cluster, topic_name, 100)
+    trimmed(source_cluster, topic_name, 10)
+    figures = copied(source_cluster, target_cluster, topic_name)
+    assert figures.state is State.REFUSED
+    assert "the source begins at offset 10" in figures.detail
+    assert "Set cleanup.policy=compact,delete" in figures.detail
+
+
+class Interrupted(Exception):
+    """Here the mirror is killed."""
+
+
+async def interrupted(source: Cluster, target: Cluster, topic: str, batches: int) -> None:
+    """Align, and break off after some batches of at most 300 bytes, or before the padding is deleted."""
+    at = TopicPartition(topic, 0)
+    one, other = (Endpoint.of(side) for side in _sides(source, target, topic))
+    async with Wire(one) as ours, Wire(other) as theirs:
+        await asyncio.gather(ours.refresh([topic]), theirs.refresh([topic]))
+        position = await resume("test", ours, at, theirs, at)
+        left = batches
+
+        def moved(_: int) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Interrupted
+
+        with pytest.raises(Interrupted):
+            await align(theirs, Alignment(at, at, Rules(max_message_bytes=300), position.begin), position, moved)
+
+
+def _sides(source: Cluster, target: Cluster, topic: str) -> tuple[Any, Any]:
+    settings = settings_between(source.bootstrap, target.bootstrap, [topic])
+    return settings.source, settings.target
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("moved_on", [0, 100])
+def test_an_alignment_goes_on_where_it_was_broken_off(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, moved_on: int
+) -> None:
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name)
+    filled(source_cluster, topic_name, 3000)
+    trimmed(source_cluster, topic_name, 2500)
+    for batches in (1, 2):
+        asyncio.run(interrupted(source_cluster, target_cluster, topic_name, batches))
+    trimmed(source_cluster, topic_name, 2500 + moved_on)
+    assert copied(source_cluster, target_cluster, topic_name).state is State.CAUGHT_UP
+    assert equal(source_cluster, target_cluster, topic_name)
+    assert read_all(target_cluster, topic_name)[0] == (2500 + moved_on, b"value %d" % (2500 + moved_on))
+
+
+@pytest.mark.brokers
+def test_padding_that_was_not_deleted_is_deleted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name)
+    filled(source_cluster, topic_name, 60)
+    trimmed(source_cluster, topic_name, 50)
+    asyncio.run(interrupted(source_cluster, target_cluster, topic_name, batches=1))
+    assert read_all(target_cluster, topic_name)[-1] == (49, None)
+    assert copied(source_cluster, target_cluster, topic_name).state is State.CAUGHT_UP
+    assert read_all(target_cluster, topic_name) == read_all(source_cluster, topic_name)
+
+
+@pytest.mark.brokers
+def test_records_of_somebody_else_are_not_padding(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name)
+    filled(source_cluster, topic_name, 60)
+    trimmed(source_cluster, topic_name, 50)
+    filled(target_cluster, topic_name, 10)
+    assert copied(source_cluster, target_cluster, topic_name).state is State.RETENTION_GAP
+    assert len(read_all(target_cluster, topic_name)) == 10, "nothing was deleted"
