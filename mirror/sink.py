@@ -72,7 +72,8 @@ class Sink:
     """Where a partition is written, from one position on.
 
     `next_offset` is where the next batch to be queued must land; everything below `sent` was sent, everything below
-    `acked` is mirrored. `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the
+    `acked` is mirrored. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that
+    is gone. `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the
     question was sent whose answer said that the log ends at `acked`, by the clock of the event loop.
     """
 
@@ -85,6 +86,7 @@ class Sink:
     sent: int = 0
     acked: int = 0
     known: bool = False
+    fenced: bool = False
     coalescer: Coalescer = field(init=False)
     queue: deque[Outgoing | Gap] = field(default_factory=deque)
     in_flight: deque[Outgoing] = field(default_factory=deque)

@@ -12,8 +12,9 @@ partition that has one. (W1 is in `sink.py`.)
         (`Sink.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
     W7  while batches are in flight to one leader, none goes to another: acks are told apart by their order alone
-    W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before the log's
-        end shows that all are there. A marker has no sequence by which a leader could know it again
+    W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
+        known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
+        of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent
     W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
         finds what its successor wrote
 """
@@ -219,8 +220,8 @@ class Writer:
         return True
 
     def _fill(self, sink: Sink, gap: Gap, channel: _Channel, connection: Connection) -> None:
-        """Markers for a gap, or the first of them, and the question for the log's end right behind (W8); the question
-        alone where the last look was too long ago (W9).
+        """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
+        to one marker is enough (W8); the question alone where the last look was too long ago (W9).
         """
         clock = asyncio.get_running_loop()
         now = clock.time()
@@ -235,39 +236,46 @@ class Writer:
         count = min(gap.next_offset - gap.first, MARKERS) if fresh else 0
         sink.filling, sink.node = True, channel.node
         sink.sent = gap.first + count
+        marked = asked = None
         if count:
             stamps = ((stamp.producer_id, stamp.epoch) for stamp in map(gap.stamp.then, range(count)))
-            request = markers_request(version, sink.target, stamps)
-            marked = connection.send(WRITE_TXN_MARKERS, request)
-        epoch = self._target.leader(sink.target).epoch
-        request = list_offsets_request(connection.version(LIST_OFFSETS), sink.target, epoch, LATEST)
-        asked = connection.send(LIST_OFFSETS, request)
+            marked = connection.send(WRITE_TXN_MARKERS, markers_request(version, sink.target, stamps))
+        if marked is None or count > 1 or not sink.fenced:
+            epoch = self._target.leader(sink.target).epoch
+            request = list_offsets_request(connection.version(LIST_OFFSETS), sink.target, epoch, LATEST)
+            asked = connection.send(LIST_OFFSETS, request)
         timer = clock.call_later(ANSWER_TIMEOUT, connection.close)
 
-        def answered(answer: asyncio.Future[Any]) -> None:
+        def answered(last: asyncio.Future[Any]) -> None:
             timer.cancel()
             sink.filling = False
-            problem = (marked.exception() if count else None) or answer.exception()
-            code = read_markers(marked.result()) if count and not problem else None
-            told = None if problem else answer.result().topics[0].partitions[0]
+            problem = (marked.exception() if marked else None) or last.exception()
+            code = read_markers(marked.result()) if marked and not problem else None
+            told = asked.result().topics[0].partitions[0] if asked and not problem else None
+            code = code or (told.error_code if told else None)
             if code in DENIED:
                 detail, advice = f"the target answered {code.name} to control markers", "Grant ALTER on the cluster"
                 sink.stop = sink.stop or sink.refuse(gap.first, detail, advice, State.DENIED)
-            if told is None:
+            elif code in _NEVER:
+                detail = f"the target answered {code.name} to control markers"
+                sink.stop = sink.stop or sink.refuse(gap.first, detail, "See the target broker's log")
+            sink.doubtful = code in _DOUBTFUL
+            if problem:
                 self._unsettle(sink, str(problem))
-            elif code or told.error_code or sink.unsettled:
-                self._unsettle(sink, f"the target answered {(code or told.error_code).name}")
-            elif told.offset != sink.sent:
+            elif code or sink.unsettled:
+                self._unsettle(sink, f"the target answered {code.name}" if code else sink.unsettled)
+            elif told and told.offset != sink.sent:
                 self._unsettle(sink, f"the target's log ends at {told.offset} behind markers up to {sink.sent}")
             else:
                 self._filled(sink, gap, count, now)
             self._on_change(sink)
             self.flush()
 
-        asked.add_done_callback(answered)
+        (asked or marked).add_done_callback(answered)  # type: ignore[union-attr] # one of them was sent
 
     def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
         sink.acked, sink.seen_at = sink.sent, asked_at
+        sink.fenced = sink.fenced or bool(count)
         sink.known = sink.known or bool(count)
         tally = self.tallies[sink.source]
         tally.filled += count

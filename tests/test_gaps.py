@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
+from kio.schema.errors import ErrorCode
 from samerecords import assert_same_records, read
 
 from mirror.batch.checksum import records_crc
@@ -18,6 +19,7 @@ from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
+from mirror.wire.markers import markers_request
 
 pytestmark = pytest.mark.brokers
 
@@ -155,3 +157,17 @@ def test_a_compacted_topic_with_holes(pair: tuple[str, str], topic_name: str) ->
     found = copied(pair, topic_name)
     assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found
     assert_same_records(*pair, topic_name, 1)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.unknown_server_error, ErrorCode.invalid_request], ids=str)
+def test_markers_that_the_target_never_takes_stop_the_partition(
+    pair: tuple[str, str], topic_name: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True])
+    none_sent = markers_request
+    monkeypatch.setattr("mirror.writer.markers_request", lambda version, at, _: none_sent(version, at, ()))
+    monkeypatch.setattr("mirror.writer.read_markers", lambda _: code)
+    found = mirror_once(*pair, [topic_name])[TopicPartition(topic_name, 0)]
+    assert (found.state, found.next_offset) == (State.REFUSED, 5)
+    assert code.name in found.detail

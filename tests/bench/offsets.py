@@ -1,0 +1,121 @@
+"""What equal offsets cost: a source that commits transactions beside one that does not, and a source that was trimmed.
+
+The same records go into a plain topic and into one with a transaction for each batch, so that a control marker follows
+each; both are copied turn and turn about, without Spark. At 10 MB/s a partition, a transaction of 1 MB is one every
+100 ms. Then an empty target is aligned with a source that begins at a high offset.
+
+    python -m tests.bench.offsets [--rounds 3] [--begin 100_000_000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+
+from confluent_kafka import Producer
+from helpers import mirror_once, settings_between
+
+from mirror.aligning import Alignment, align
+from mirror.batch.restamp import Stamp
+from mirror.embedded import Cluster, Spec, start_many
+from mirror.policy.rules import Rules
+from mirror.position import Position, producer_id
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.queries import EARLIEST, LATEST, list_offset
+
+from .workload import create, fill, records
+
+PARTITIONS = 2
+#: By name: bytes of a transaction, uncompressed, and MB in all.
+WORKLOADS = {"1 MB": (1_000_000, 400), "50 KB": (50_000, 100)}
+
+
+def fill_with_transactions(bootstrap: str, topic: str, *, size: int, megabytes: int) -> int:
+    """A transaction of one batch of `size` bytes after the other, in each partition in turn; how many."""
+    create(bootstrap, topic, PARTITIONS)
+    pool = records(1)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": topic,
+            "compression.type": "zstd",
+            "batch.size": size,
+            "batch.num.messages": 100_000,
+            "linger.ms": 1000,
+            "queue.buffering.max.kbytes": 400_000,
+        }
+    )
+    producer.init_transactions(30)
+    run = size // len(pool[0]) + 1
+    count = megabytes * 1_000_000 // size
+    for number in range(count):
+        producer.begin_transaction()
+        for index in range(run):
+            producer.produce(topic, pool[(number * run + index) % len(pool)], partition=number % PARTITIONS)
+        producer.commit_transaction(30)
+    return count
+
+
+def copied(source: Cluster, target: Cluster, topic: str, turn: int) -> tuple[float, float]:
+    """Wall and CPU seconds of one copy."""
+    wall, cpu = time.monotonic(), time.process_time()
+    naming = {"prefix": f"{turn}-"}
+    for found in mirror_once(source.bootstrap, target.bootstrap, [topic], naming=naming).values():
+        assert not found.lag_records, found
+    return time.monotonic() - wall, time.process_time() - cpu
+
+
+async def aligned(target: Cluster, begin: int) -> float:
+    """Seconds to let a new topic begin at `begin`."""
+    topic = TopicPartition("aligned", 0)
+    create(target.bootstrap, topic.topic, 1)
+    endpoint = Endpoint.of(settings_between(target.bootstrap, target.bootstrap, ["any"]).target)
+    async with Wire(endpoint) as cluster:
+        await cluster.refresh([topic.topic])
+        position = Position(0, Stamp(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
+        began = time.monotonic()
+        await align(cluster, Alignment(topic, topic, Rules(), begin), position, lambda _: None)
+        took = time.monotonic() - began
+        assert await list_offset(cluster, topic, EARLIEST) == await list_offset(cluster, topic, LATEST) == begin
+        return took
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--begin", type=int, default=100_000_000)
+    options = parser.parse_args()
+    result: dict[str, object] = {}
+    with ExitStack() as stack:
+        source, target = (stack.enter_context(one) for one in start_many([Spec(name="source"), Spec(name="target")]))
+        for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
+            plain, transactions = f"plain-{number}", f"transactions-{number}"
+            fill(source.bootstrap, plain, megabytes=megabytes, partitions=PARTITIONS, batch=size)
+            count = fill_with_transactions(source.bootstrap, transactions, size=size, megabytes=megabytes)
+            copied(source, target, plain, -1)
+            turns = [
+                (copied(source, target, plain, turn), copied(source, target, transactions, turn))
+                for turn in range(options.rounds)
+            ]
+            result[f"transactions of {name}"] = {
+                "count": count,
+                "plain_s": round(statistics.median(one[0] for one, _ in turns), 2),
+                "transactions_s": round(statistics.median(other[0] for _, other in turns), 2),
+                "speed": round(statistics.median(one[0] / other[0] for one, other in turns), 2),
+                "cpu": round(statistics.median(other[1] / one[1] for one, other in turns), 2),
+            }
+        took = asyncio.run(aligned(target, options.begin))
+        result["alignment"] = {"begin": options.begin, "seconds": round(took, 1)}
+    json.dump(result, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()
