@@ -43,6 +43,11 @@ class Coalescer:
         self._alone = COALESCED
         self._size = 0
 
+    @property
+    def next_offset(self) -> int:
+        """The offset behind what waits for more, 0 where nothing does."""
+        return self._waiting[-1].header.next_offset if self._waiting else 0
+
     def offer(self, verdict: Verdict, raw: RawBatch) -> tuple[Together, ...]:
         """What can be carried out now that this batch has come, in order."""
         joins = self._joins(verdict, raw)

@@ -188,7 +188,7 @@ class Pipeline:
         try:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
-                verdict = classify(raw.header, sink.rules, next_offset=sink.next_offset, aborted=aborted.covers(raw))
+                verdict = classify(raw.header, sink.rules, next_offset=sink.due, aborted=aborted.covers(raw))
                 for together in sink.coalescer.offer(verdict, raw):
                     self._writer.carry_out(*together, sink)
                 if verdict.action is Action.REWRITE:  # takes its time: let what is ready go out, and acks come in

@@ -105,6 +105,11 @@ class Sink:
         self.coalescer = Coalescer(self.rules)
 
     @property
+    def due(self) -> int:
+        """The first offset that is neither queued nor waits for others to join: a source may repeat what it gave."""
+        return max(self.next_offset, self.coalescer.next_offset)
+
+    @property
     def is_quiet(self) -> bool:
         """Nothing is under way to the target."""
         return not self.in_flight and not self.filling

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
-from rawbatches import batch, raw
+from rawbatches import batch, legacy, raw
+from recordoracle import Record, encoded
 
 from mirror.batch.header import RawBatch, parse_header
 from mirror.batch.restamp import Stamp
 from mirror.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.errors import PartitionStop
+from mirror.fetcher import Arrival, Cursor
+from mirror.pipeline import Assignment, Pipeline
+from mirror.policy.rules import Rules
 from mirror.position import Position
 from mirror.sink import LONGEST_GAP, Gap, Outgoing, Sink
 from mirror.states import State
@@ -23,6 +30,10 @@ def sink(next_offset: int = 100, stamp: Stamp = Stamp(7 << 20, 4, 50)) -> Sink: 
 
 def data(offset: int, count: int = 10) -> RawBatch:
     return raw(batch(offset, count=count))
+
+
+def encoded_records(count: int) -> bytes:
+    return encoded([Record(offset, offset, None, b"value") for offset in range(count)])
 
 
 def stamps(one: Sink) -> list[tuple[int, int, int]]:
@@ -96,3 +107,35 @@ def test_what_is_forgotten_holds_no_memory() -> None:
     one.append(data(115), OWN_PRODUCER)
     one.forget()
     assert (one.held, len(one.queue)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rules", "first", "again"),
+    [
+        (Rules(coalesce_bytes=10_000), data(100), data(100)),
+        (Rules(coalesce_bytes=10_000), data(100), raw(batch(100, count=20, payload=encoded_records(20)))),
+        (Rules(), raw(legacy(100, 1)), raw(batch(100, count=20, payload=encoded_records(20)))),
+    ],
+)
+def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBatch, again: RawBatch) -> None:
+    """What waits is not queued yet, and must count as taken all the same: each offset is written once."""
+    one = Sink(AT, AT, Position(100, Stamp(7 << 20, 4, 50), True, -1), rules)
+
+    async def relayed() -> None:
+        pipeline: Any = Pipeline("flow", None, None, [Assignment(AT, AT, None, rules)], 1 << 26)  # type: ignore[arg-type]
+        pipeline._writer.finish()  # it shall queue, and not send
+        keeper, cursor = pipeline._keepers[AT], Cursor(AT, None, 100)
+        keeper.sink, keeper.cursor = one, cursor
+        for raws in ((first,), (again,)):
+            await pipeline._relay(Arrival(cursor, raws))
+        cursor.readable_until = 0  # nothing more is to come
+        await pipeline._relay(Arrival(cursor))
+        assert not keeper.detail
+
+    asyncio.run(relayed())
+    queued = [
+        (out.raw.header.base_offset, out.raw.header.next_offset) for out in one.queue if isinstance(out, Outgoing)
+    ]
+    assert queued[0] == (100, first.header.next_offset)
+    assert [begin for begin, _ in queued[1:]] == [end for _, end in queued[:-1]]
+    assert queued[-1][1] == again.header.next_offset
