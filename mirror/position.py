@@ -33,7 +33,7 @@ from typing import Final
 from mirror.batch.header import CONTROL, RawBatch, split
 from mirror.batch.likeness import batch_difference, marker_difference
 from mirror.batch.restamp import ERAS, Stamp
-from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
+from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.policy.aborted import Aborted
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
@@ -74,8 +74,8 @@ async def resume(
 ) -> Position:
     """The position of one partition, with the check that both logs agree on its last batch (P5).
 
-    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), and ClusterUnreachable, AccessDenied,
-    BrokerError as queries do.
+    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), MalformedBatch for what cannot be read, and
+    ClusterUnreachable, AccessDenied, BrokerError as queries do.
     """
     end = await settled_end(target, target_partition)
     start, readable = await asyncio.gather(
@@ -193,4 +193,6 @@ async def _batch_at(
                 return raw, is_aborted
     except MalformedBatch as damage:
         raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
+    except BadRecords as damage:
+        raise MalformedBatch(f"{cluster}: {damage.detail}", 0, damage.offset) from damage
     return None, False

@@ -9,17 +9,19 @@ import pytest
 from confluent_kafka import Producer as Client
 from helpers import make_topic, mirror_once, produce
 from probe import probing
+from rawbatches import batch
 from samerecords import assert_same_records, read
 
 from mirror import position
-from mirror.batch.header import split
+from mirror.batch.header import CONTROL, TRANSACTIONAL, split
 from mirror.batch.restamp import ERAS, Stamp, restamp
 from mirror.embedded import Cluster as Brokers
 from mirror.observe.figures import Figures
+from mirror.errors import MalformedBatch
 from mirror.states import State
 from mirror.wire import queries
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
+from mirror.wire.fetch import Fetched, fetch_at
 from mirror.wire.produce import produce_request, read_produce
 from mirror.wire.protocol import PRODUCE
 from mirror.wire.queries import Producer
@@ -124,6 +126,20 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
         assert len(list(read(target, topic_name, 0))) == 100, "not one batch more"
     finally:
         foreign.abort_transaction(20)
+
+
+def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another error than these ends the lane, and with it every partition."""
+    damaged = batch(5, attributes=TRANSACTIONAL | CONTROL, producer_id=7, payload=b"")
+    answer = Fetched(TopicPartition("orders", 3), 0, 6, 6, 0, None, ((7, 0),), memoryview(damaged))
+
+    async def fetched(*_: Any, **__: Any) -> Fetched:
+        return answer
+
+    monkeypatch.setattr(position, "fetch_at", fetched)
+    source: Any = "source"
+    with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
+        asyncio.run(position._batch_at(source, answer.partition, 5, queries.READ_COMMITTED))
 
 
 def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
