@@ -51,6 +51,23 @@ def batch(
     return struct.pack(">qi", base_offset, len(body) if length is None else length) + body
 
 
+def forged(data: bytes, wanted: int) -> bytes:
+    """The data with its last four bytes chosen so that its CRC-32C is `wanted`: a linear equation, bit by bit."""
+    start = data[:-4]
+    zero = crc32c(start + bytes(4))
+    solved: dict[int, tuple[int, int]] = {}
+    for bit in range(32):
+        effect, choice = crc32c(start + (1 << bit).to_bytes(4)) ^ zero, 1 << bit
+        while (top := effect.bit_length()) in solved:
+            effect, choice = effect ^ solved[top][0], choice ^ solved[top][1]
+        solved[top] = effect, choice
+    left, chosen = wanted ^ zero, 0
+    while left:
+        effect, choice = solved[left.bit_length()]
+        left, chosen = left ^ effect, chosen ^ choice
+    return start + chosen.to_bytes(4)
+
+
 def legacy(offset: int, magic: int, value: bytes = b"value") -> bytes:
     """A message of magic 0 or 1 without a key."""
     clock = struct.pack(">q", 1_400_000_000_000) if magic else b""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rawbatches import batch, legacy, raw
+from rawbatches import batch, crc32c, forged, legacy, raw
 from recordoracle import Record, encoded
 
-from mirror.batch.header import CONTROL, RawBatch
+from mirror.batch.header import CONTROL, HEADER_BYTES, RawBatch
 from mirror.batch.likeness import batch_difference, marker_difference
 from mirror.batch.recipe import Recipe
 from mirror.batch.rewrite import rewrite
@@ -39,6 +39,22 @@ def test_a_foreign_batch_must_be_the_same(field: str, value: int) -> None:
     told = batch_difference(stored(RECORDS, **{field: value}), SOURCE, may_be_rewritten=False)
     assert told.startswith(field.replace("_", " "))
     assert batch_difference(stored([*RECORDS[:9], replace(RECORDS[9], value=b"9")]), SOURCE, may_be_rewritten=False)
+
+
+def test_a_foreign_batch_made_to_have_the_same_checksum_or_of_another_codec() -> None:
+    false = encoded([*RECORDS[:9], Record(9, 9, b"k9", b"other 9", ((b"h", b"abcd"),))])
+    true = encoded([*RECORDS[:9], Record(9, 9, b"k9", b"value 9", ((b"h", b"abcd"),))])
+    ours, theirs = (raw(batch(100, count=10, payload=one)) for one in (forged(false, crc32c(true)), true))
+    assert batch_difference(ours, theirs, may_be_rewritten=False) == "the records"
+    assert batch_difference(ours, theirs, may_be_rewritten=True) == "the value of the record at offset 109"
+    assert batch_difference(stored(RECORDS, attributes=3), SOURCE, may_be_rewritten=False) == "codec 3 against 0"
+
+
+def test_short_messages_of_an_old_magic_are_compared_whole() -> None:
+    ours, theirs = raw(legacy(100, 1, b"one")), raw(legacy(100, 1, b"two"))
+    assert len(ours.data) < HEADER_BYTES
+    assert batch_difference(ours, theirs, may_be_rewritten=False) == "the records"
+    assert batch_difference(theirs, theirs, may_be_rewritten=False) == ""
 
 
 @pytest.mark.parametrize("source", [SOURCE, HOLES, stored(RECORDS, attributes=8, max_timestamp=5)])

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import batch, crc32c, legacy, raw
+from rawbatches import batch, crc32c, forged, legacy, raw
 from recordoracle import Record, encoded
 from rich.console import Console
 
@@ -174,6 +174,13 @@ def test_a_batch_is_no_twin_where_anything_of_it_changed() -> None:
         report = compared([good, batch(11)], [batch(0, **{"count": 10, **changed}), batch(11)])
         assert kinds(report) == [(0, Kind.UNDECODABLE)], changed
         assert (report.identical, report.batches) == (1, 2)
+
+
+def test_a_batch_made_to_have_the_same_checksum() -> None:
+    true, false = (encoded([Record(0, 0, None, amount, ((b"h", b"abcd"),))]) for amount in (b"100", b"999"))
+    report = compared([batch(0, payload=true)], [batch(0, payload=forged(false, crc32c(true)))])
+    assert kinds(report) == [(0, Kind.VALUE)]
+    assert report.source_digest != report.target_digest
 
 
 def test_a_stored_crc_that_does_not_hold() -> None:

@@ -1,17 +1,17 @@
 """Whether a batch in the target is what the source holds at its offsets.
 
-Batches that were passed on are compared by header and records-section checksum. Where that does not do, because one of
+Batches that were passed on are compared by header and the bytes of their records. Where that does not do, because one of
 them was rewritten, records are compared by offset; a record that only the target has is no difference where the source
 shows a hole, since compaction may have taken it away after it was mirrored: out of a batch, or with all of its batch.
 """
 
 from __future__ import annotations
 
-from mirror.batch.checksum import records_crc
+from mirror.batch.checksum import same_records
 from mirror.batch.header import APPEND_TIME, CONTROL, RawBatch
 from mirror.errors import BadRecords
 
-_TOLD = ("base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
+_TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
 
 
 def marker_difference(offset: int, theirs: RawBatch | None) -> str:
@@ -48,7 +48,7 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
         return "one of them is a control batch"
     names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
     unlike = next((name for name in names if getattr(mine, name) != getattr(its, name)), "")
-    if not unlike and records_crc(ours) == records_crc(theirs):
+    if not unlike and same_records(ours, theirs):
         return ""
     if may_be_rewritten:
         return _records_difference(ours, theirs)

@@ -1,8 +1,8 @@
 """Proof of equality: both logs of every partition, batch by batch, and record by record where batches were rewritten.
 
-A batch is identical where offsets, count, timestamps, codec, timestamp type and the records section (length and
-CRC-32C) are the same on both sides; of magic 0 and 1, all after the length. That needs no decompression, so a gigabyte
-costs seconds. What is not identical is decompressed, and every record's offset, timestamp, key, value and headers
+A batch is identical where offsets, count, timestamps, codec, timestamp type and the bytes of the records section are
+the same on both sides; of magic 0 and 1, all after the length. That needs no decompression, so a gigabyte costs
+seconds. What is not identical is decompressed, and every record's offset, timestamp, key, value and headers
 compared. Every stored CRC must hold, too.
 
     V1  ends are fixed before the first batch is read, the target's before the source's: a running mirror does no harm

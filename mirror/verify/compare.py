@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from mirror.batch.checksum import crc_holds, records_crc
+from mirror.batch.checksum import crc_holds, records_crc, same_records
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, LENGTH_PREFIX, RawBatch
 from mirror.verify.reader import Reader, Stored
 from mirror.verify.report import Difference, Kind, Pair, PartitionReport
@@ -204,7 +204,7 @@ class _Comparison:
             return False
         timed = not other.header.attributes & APPEND_TIME
         prints = _fingerprint(one, timed=timed), _fingerprint(other, timed=timed)
-        if prints[0] != prints[1]:
+        if prints[0] != prints[1] or not same_records(one, other):
             return False
         for side, fingerprint in zip((source, target), prints, strict=True):
             side.digest.update(fingerprint)
@@ -280,7 +280,7 @@ class _Comparison:
 
 
 def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
-    """What two batches have in common that are the same: equal exactly where they are. The transactional bit and the
+    """What two batches have in common that are the same, their bytes by a checksum that somebody can forge. The transactional bit and the
     delete horizon's may be gone on the target. A target that is not `timed` has a clock of its own.
     """
     header = raw.header
