@@ -15,8 +15,8 @@ from mirror.batch.checksum import crc_holds
 from mirror.batch.codecs import compress
 from mirror.batch.header import RawBatch
 from mirror.batch.recipe import Recipe
-from mirror.batch.records import headers, key, read, value
-from mirror.batch.rewrite import rewrite
+from mirror.batch.records import Records, headers, key, read, value
+from mirror.batch.rewrite import build, rewrite
 from mirror.errors import BadRecords, RecordTooLarge, TooManyBytes
 
 CLOCK = 1_700_000_000_000
@@ -91,6 +91,37 @@ def test_compressed_batches_fill_their_limit() -> None:
     made = rewrite([source], Recipe(max_bytes=limit))
     assert facts(*made) == facts(source)
     assert len(made) in (3, 4), "each a third of the size"
+
+
+def builds(source: RawBatch, monkeypatch: pytest.MonkeyPatch, **recipe: int) -> tuple[tuple[RawBatch, ...], list[int]]:
+    """What is made of a batch, and how many records each attempt had."""
+    tried: list[int] = []
+
+    def counted(run: Records, codec: int) -> RawBatch:
+        tried.append(len(run))
+        return build(run, codec)
+
+    monkeypatch.setattr(rewriting, "build", counted)
+    return rewrite([source], Recipe(**recipe)), tried
+
+
+def test_records_that_lead_every_guess_astray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that nearly fills a batch, and many that take next to nothing: each guess is a little less than the last."""
+    limit = 20_000
+    records = [
+        Record(0, 0, None, Random(1).randbytes(limit - 300)),
+        *(Record(n, 0, None, b"x") for n in range(1, 9000)),
+    ]
+    made, tried = builds(stored(records, codec=4), monkeypatch, max_bytes=limit)
+    assert len(made) == 2
+    assert len(tried) < 25
+
+
+def test_the_work_for_a_part_does_not_grow_with_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = stored(some(list(range(3000)), 100))
+    made, tried = builds(source, monkeypatch, max_bytes=1000)
+    assert facts(*made) == facts(source)
+    assert max(tried) < 200
 
 
 def test_a_record_that_fits_into_no_batch() -> None:

@@ -1,8 +1,9 @@
 """Whether a batch in the target is what the source holds at its offsets.
 
-Batches that were passed on are compared by header and the bytes of their records. Where that does not do, because one of
-them was rewritten, records are compared by offset; a record that only the target has is no difference where the source
-shows a hole, since compaction may have taken it away after it was mirrored: out of a batch, or with all of its batch.
+Batches that were passed on are compared by header and the bytes of their records. Where that does not do, because one
+of them was rewritten, records are compared by offset; a record that only the target has is no difference where the
+source shows a hole, since compaction may have taken it away after it was mirrored: out of a batch, or with all of its
+batch.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ from mirror.batch.records import MOST_RECORDS, Records, joined
 from mirror.errors import RecordTooLarge
 
 _NONE: Final = -1
+#: Lengths tried by proportion before the range of what is left is halved.
+_GUESSES: Final = 5
+#: What records may shrink to so that the first length tried is not too short.
+_RATIO: Final = 16
 
 
 def read(raw: RawBatch, cap: int = CAP) -> Records:
@@ -81,10 +85,13 @@ def _fitting(run: Records, codec: int, max_bytes: int) -> Iterator[RawBatch]:
 
 def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
     """The longest prefix that fits, and how many records it has. The next length to try follows from the size of the
-    last one, kept between what fits and what does not.
+    last one, kept between what fits and what does not; after `_GUESSES` of them the range is halved each time, since
+    records may be chosen so that no guess comes near.
+
+    What is tried first bounds the work: a part takes no more than in proportion to itself, however long the run is.
     """
     fits, batch, fails = 0, None, len(run) + 1
-    tried = len(run)
+    tried, guesses = _plausible(run, max_bytes), 0
     while True:
         made = build(run.rows(0, tried), codec)
         size = made.header.size
@@ -97,7 +104,15 @@ def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
             fails = tried
         if batch is not None and fails - fits == 1:
             return fits, batch
-        tried = min(max(int(tried * max_bytes / size), fits + 1), fails - 1)
+        guesses += 1
+        guess = int(tried * max_bytes / size) if guesses < _GUESSES else (fits + fails) // 2
+        tried = min(max(guess, fits + 1), fails - 1)
+
+
+def _plausible(run: Records, max_bytes: int) -> int:
+    """How many records take `_RATIO` times a batch's size before compression; one at least, all at most."""
+    limit = min(int(run.key_at[0]) + _RATIO * max_bytes, int(run.headers_end[-1]))
+    return max(1, int(np.searchsorted(run.headers_end, np.int32(limit), "right")))
 
 
 def build(run: Records, codec: int) -> RawBatch:

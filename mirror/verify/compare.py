@@ -280,8 +280,9 @@ class _Comparison:
 
 
 def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
-    """What two batches have in common that are the same, their bytes by a checksum that somebody can forge. The transactional bit and the
-    delete horizon's may be gone on the target. A target that is not `timed` has a clock of its own.
+    """What two batches have in common that are the same; of their bytes a checksum, which somebody can forge. The
+    transactional bit and the delete horizon's may be gone on the target. A target that is not `timed` has a clock of
+    its own.
     """
     header = raw.header
     # before magic 2, all that follows the length must be the same
