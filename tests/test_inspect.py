@@ -602,6 +602,25 @@ def test_what_does_not_go_together_is_usage(
     assert text in str(result.exception)
 
 
+def test_what_is_no_regular_file_is_not_called_sound(tmp_path: Path) -> None:
+    """It has no size, so that nothing of it would be read; and a named pipe would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.log")
+    for path in (tmp_path / "pipe.log", Path("/dev/null")):
+        with pytest.raises(ConfigError, match=f"{path}: cannot be read: it is no regular file"):
+            inspect_files([path], Wish())
+
+
+def test_a_name_of_a_file_steers_no_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    for name, data in zip((b"a\x1b[2J.log", b"b\xff.log"), LOG, strict=False):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(data)
+    result = run(folder)
+    assert result.exit_code == 0
+    assert "/a\\x1b[2J.log" in result.stdout
+    assert "/b\\udcff.log" in result.stdout
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_file_that_may_not_be_read_is_named(segment: Path) -> None:
     segment.chmod(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from rich.text import Text
 from mirror.batch.header import LAST_OFFSET
 from mirror.batch.segment import RESYNC_BYTES, SPAN, Found, Kind, Walk
 from mirror.commands.logview import LogView, Wish, show, summed_up
-from mirror.commands.tables import count, number, size
+from mirror.commands.tables import count, number, plain, size
 from mirror.commands.totals import Totals
 from mirror.errors import ConfigError, ExitCode
 from mirror.policy.outcomes import Glance, Outcome, Outcomes
@@ -84,7 +85,7 @@ def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
     outcomes = glance.outcomes()
     whole, least, at_risk = Totals(), 0, False
     for path in paths:
-        view = LogView(wish, str(path), {"file": str(path)}, Rules())
+        view = LogView(wish, plain(str(path)), {"file": str(path)}, Rules())
         mapped, named = Mapped.of(path), offset_of(path)
         highest = LAST_OFFSET if named is None else named + SPAN - 1
         walk = Walk(mapped.data, max(least, named or 0), highest)
@@ -120,7 +121,9 @@ class Mapped:
     def of(cls, path: Path) -> Mapped:
         """Map a file. Raises ConfigError where it is no file, or may not be read."""
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise ConfigError(f"{path}: cannot be read: it is no regular file; save a stream to one first")
                 if not os.fstat(file.fileno()).st_size:
                     return cls(memoryview(b""))
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -134,6 +137,11 @@ class Mapped:
             upto = position - position % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, self._released, upto - self._released)
             self._released = upto
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A named pipe would wait for somebody to write to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _glance_over(glance: Glance, mapped: Mapped) -> None:

@@ -67,6 +67,11 @@ def size(value: int) -> str:
     return f"{amount:,.1f} TB"
 
 
+def plain(text: str) -> str:
+    """A text of somebody else's, safe to show: what would steer a terminal, or cannot be encoded, is spelt out."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def duration(milliseconds: int) -> str:
     """The largest unit that fits: 340 ms, 2.1 s, 14 s, 3 min, 5 h, 9 d."""
     amount = float(max(0, milliseconds))
