@@ -107,6 +107,14 @@ def test_deep_garbage_is_a_value_error() -> None:
         Figures.from_json(b"[" * 100_000)
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+@pytest.mark.parametrize("name", ["bytes", "lag_ms", "at_ms"])
+def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> None:
+    value = {**json.loads(one().to_json()), name: number}
+    with pytest.raises(ValueError, match="64 bits"):
+        Figures.from_json(json.dumps(value).encode())
+
+
 def test_totals() -> None:
     totals = Totals.of(
         [

@@ -191,7 +191,15 @@ def test_partitions_are_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"not json", b"{}", b"[]", b"\xff", b'{"instance": "x", "pid": "no", "host": "", "at_ms": 0}']
+    "value",
+    [
+        *(b"not json", b"{}", b"[]", b"\xff", b"[" * 100_000),
+        b'{"instance": "x", "pid": "no", "host": "", "at_ms": 0}',
+        b'{"instance": "x", "pid": Infinity, "host": "", "at_ms": 0}',
+        b'{"instance": "x", "pid": %d, "host": "", "at_ms": 0}' % 2**31,
+        b'{"instance": "x", "pid": 1, "host": "", "at_ms": %d}' % 2**63,
+    ],
+    ids=lambda value: value[:60].decode(errors="replace"),
 )
 @pytest.mark.parametrize("key", [OWNER, b"state/orders/1"])
 def test_what_cannot_be_understood_is_told_and_does_not_hide_the_rest(key: bytes, value: bytes) -> None:
@@ -199,6 +207,14 @@ def test_what_cannot_be_understood_is_told_and_does_not_hide_the_rest(key: bytes
     assert len(found.unread) == 1
     assert "orders-0" in text_of(found)
     assert f"not understood: {key.decode()}: " in text_of(found, 200)
+
+
+def test_what_somebody_else_wrote_steers_no_terminal() -> None:
+    found = figures(0, topic="[/orders]", detail="\x1b[2Jgone", verdicts={"\x1b]0;[/x]\x07": 1})
+    shown = text_of(told({**journal(found, host="\x1b[2J"), b"state/\x1b/1": b"{}"}), 200)
+    assert "[/orders]-0" in shown
+    assert "\\x1b[2Jgone" in shown
+    assert "\x1b" not in shown
 
 
 def test_other_entries_of_a_journal_are_left_alone() -> None:

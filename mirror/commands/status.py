@@ -7,7 +7,6 @@ by the age of its last report and, on its own machine, by its process.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from collections import Counter
@@ -21,11 +20,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from mirror.commands.tables import console, count, duration, number, print_json, size, state_text, table
+from mirror.commands.tables import console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.observe.figures import Figures, Totals
-from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
+from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic, parsed
 from mirror.wire.cluster import Cluster, Endpoint
 
 #: A running mirror reports every partition at least every ten seconds.
@@ -33,6 +32,9 @@ STALE_MS: Final = 15_000
 WATCH_SECONDS: Final = 1.0
 #: Columns from which on every partition's verdicts are shown beside it.
 WIDE: Final = 110
+#: What process ids and times in ms are below, on any machine: anybody may write to a topic.
+_PIDS: Final = 2**31
+_TIMES: Final = 2**63
 
 
 class Pulse(StrEnum):
@@ -136,18 +138,26 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
     for key, value in journal.items():
         try:
             if key == OWNER:
-                told = json.loads(value)
-                owner = Owner(
+                told = parsed(value)
+                at = Owner(
                     instance=str(told["instance"]),
                     host=str(told["host"]),
                     pid=int(told["pid"]),
                     at_ms=int(told["at_ms"]),
                 )
+                if not 0 <= at.pid < _PIDS or abs(at.at_ms) >= _TIMES:
+                    raise ValueError("numbers beyond any machine's")
+                owner = at
             elif key == ENDED:
-                ended = str(json.loads(value)["instance"])
+                ended = str(parsed(value)["instance"])
             elif key.startswith(b"state/"):
                 figures.append(Figures.from_json(value))
-        except (ValueError, KeyError, TypeError) as problem:  # of another version, or written by somebody else
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+        ) as problem:  # of another version, or written by somebody else
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
     figures.sort(key=lambda one: (one.target_topic, one.partition))
     return Status(
@@ -238,7 +248,7 @@ def rendered(found: Status, width: int) -> Group:
     if found.figures:
         lines.append(_totals(found))
     lines += [_trouble(one) for one in found.figures if one.detail]
-    lines += [Text(f"not understood: {what}", "yellow") for what in found.unread]
+    lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     if not found.figures:
         return Group(*lines)
     wide = width >= WIDE
@@ -258,7 +268,7 @@ def rendered(found: Status, width: int) -> Group:
     for one in found.figures:
         stale = found.is_stale(one)
         shown.add_row(
-            f"{one.topic}-{one.partition}",
+            Text(plain(f"{one.topic}-{one.partition}")),
             state_text(one.state, former=stale),
             number(one.next_offset) if one.next_offset >= 0 else "-",
             number(one.lag_records) if one.log_end >= 0 else "-",
@@ -266,7 +276,7 @@ def rendered(found: Status, width: int) -> Group:
             number(one.records),
             *([number(one.filled)] if filled else []),
             size(one.bytes),
-            *([_verdicts(one.verdicts)] if wide else []),
+            *([Text(_verdicts(one.verdicts))] if wide else []),
             Text(duration(found.now_ms - one.at_ms), "yellow" if stale else "dim"),
         )
     return Group(*lines, Text(), shown)
@@ -275,7 +285,7 @@ def rendered(found: Status, width: int) -> Group:
 def _heading(found: Status) -> Text:
     heading = Text(f"{found.flow}: ", "bold")
     owner, ago = found.owner, duration(found.age_ms)
-    who = f"pid {owner.pid} on {owner.host}" if owner else "owner unknown"
+    who = f"pid {owner.pid} on {plain(owner.host)}" if owner else "owner unknown"
     match found.pulse:
         case Pulse.NEVER_RAN:
             heading.append("never ran", "bold yellow")
@@ -311,12 +321,12 @@ def _totals(found: Status) -> Text:
 
 
 def _verdicts(verdicts: Mapping[str, int]) -> str:
-    return ", ".join(f"{verdict} {number(many)}" for verdict, many in Counter(verdicts).most_common())
+    return ", ".join(f"{plain(verdict)} {number(many)}" for verdict, many in Counter(verdicts).most_common())
 
 
 def _trouble(one: Figures) -> Text:
     text = Text.assemble(
-        state_text(one.state), f" {one.topic}-{one.partition} at offset {one.next_offset}: {one.detail}"
+        state_text(one.state), plain(f" {one.topic}-{one.partition} at offset {one.next_offset}: {one.detail}")
     )
     text.stylize("red" if one.state.is_stop else "yellow")
     return text

@@ -66,6 +66,8 @@ class Figures:
         for name, value in values.items():
             if not _is(value, _KINDS[name]):
                 raise ValueError(f"figures: {name} is {value!r}")
+        if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in values.values()):
+            raise ValueError("figures: a number of more than 64 bits")
         if not all(_is(count, (int,)) for count in values.get("verdicts", {}).values()):
             raise ValueError("figures: verdicts must be counts")
         if absent := _REQUIRED - values.keys():
@@ -109,6 +111,8 @@ class Totals:
         )
 
 
+#: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
+_LARGEST = 1 << 63
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
 _COUNTS = ("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "filled", "at_ms")
 _KINDS: Mapping[str, tuple[type, ...]] = {

@@ -29,7 +29,7 @@ from pyspark import SparkContext
 from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import ENDED, OWNER, Journal
+from mirror.offsets.journal import ENDED, OWNER, Journal, parsed
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
@@ -259,7 +259,7 @@ class Supervisor:
 
     def _seen(self, value: bytes | None) -> dict[str, str]:
         try:
-            seen = json.loads(value or b"{}")
+            seen = parsed(value or b"{}")
             uuid.UUID(seen.get("topic_id") or str(uuid.UUID(int=0)))
         except (ValueError, AttributeError, TypeError) as problem:  # somebody else's record
             self._log.warning("journal_record_unread", flow=self._flow.name, reason=repr(problem))
@@ -318,7 +318,7 @@ class Supervisor:
             for entry in entries:
                 try:
                     if entry.key == OWNER and entry.value:
-                        self._taken_over(json.loads(entry.value))
+                        self._taken_over(parsed(entry.value))
                     elif entry.key.startswith(b"state/") and entry.value:
                         figures = Figures.from_json(entry.value)
                         if figures.instance == self._instance:
