@@ -8,7 +8,8 @@ idle partition costs a request every half second and a new record arrives at onc
     R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
         what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than
         reading
-    R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition
+    R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition;
+        so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever
 """
 
 from __future__ import annotations
@@ -302,7 +303,7 @@ class Fetcher:
 
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
-        damage = ""
+        damage, before = "", cursor.next_offset
         try:
             for raw in split(fetched.records):
                 if 0 <= raw.header.magic <= 2 and not crc_holds(raw):
@@ -312,9 +313,12 @@ class Fetcher:
                     break
                 batches.append(raw)
                 cursor.last_epoch = raw.header.partition_leader_epoch
-                cursor.next_offset = max(cursor.next_offset, raw.header.next_offset)
-                cursor.damaged = 0
-                cursor.backoff.reset()
+                if raw.header.next_offset > before:
+                    cursor.next_offset = raw.header.next_offset
+                    cursor.damaged = 0
+                    cursor.backoff.reset()
+            if cursor.next_offset == before and all(0 <= raw.header.magic <= 2 for raw in batches):
+                raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
         except MalformedBatch as problem:
             damage = str(problem)
         self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))

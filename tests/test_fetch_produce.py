@@ -14,10 +14,13 @@ from entities import encoded, sample
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
+from rawbatches import batch
 
-from mirror.fetcher import Cursor, Fetcher
+from mirror.errors import PartitionStop
+from mirror.fetcher import DAMAGE_TRIES, Cursor, Fetcher
+from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import Ask, fetch_request, read_fetch
+from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.wire.produce import Ack, produce_request, read_produce
 from mirror.wire.protocol import FETCH, PRODUCE, encode
 
@@ -217,3 +220,20 @@ async def test_an_error_of_the_whole_answer_is_not_asked_again_at_once() -> None
             fetcher.finish()
             await asyncio.gather(*tasks, return_exceptions=True)
         assert len(broker.of(FETCH)) < 20
+
+
+@in_loop
+@pytest.mark.parametrize("more", [b"", batch(10)[:-1] + b"!"], ids=["alone", "damage behind it"])
+async def test_a_source_that_gives_only_what_it_gave_before(more: bytes) -> None:
+    """It would be asked for ever, as fast as it answers."""
+    source: Any = None
+    fetcher = Fetcher(source, lambda _: 1 << 20, asyncio.ensure_future, 1 << 20)
+    cursor = Cursor(TopicPartition("orders", 0), None, 10)
+    answer = Fetched(cursor.partition, 0, 20, 20, 0, None, (), memoryview(batch(0, count=10) + more))
+    for _ in range(DAMAGE_TRIES - 1):
+        fetcher._take(cursor, answer)
+        assert cursor.not_before > asyncio.get_running_loop().time()
+    with pytest.raises(PartitionStop) as stop:
+        fetcher._take(cursor, answer)
+    assert stop.value.state is State.CORRUPT
+    assert stop.value.offset == 10
