@@ -314,3 +314,14 @@ def test_damage_is_told_or_harmless(codec: int, pack: Callable[[bytes], bytes], 
 def test_garbage_is_told_or_harmless(codec: int, data: bytes, magic: int) -> None:
     for head in (b"", compress(codec, b"")[:7], BIG_ENDIAN):
         checked(codec, head + data, magic)
+
+
+def test_blocks_that_hold_nothing_take_no_memory() -> None:
+    payload = BIG_ENDIAN + b"\0\0\0\1\0" * 50_000
+    tracemalloc.start()
+    try:
+        assert bytes(decompress(SNAPPY, payload)) == b""
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(payload)

@@ -171,16 +171,17 @@ def _gunzip(data: Buffer, cap: int) -> bytes:
 
 
 def _unsnap(data: Buffer, cap: int) -> memoryview:
-    blocks = list(_blocks(memoryview(data))) if data[: len(_XERIAL)] == _XERIAL else [memoryview(data)]
+    whole = memoryview(data)
+    framed = data[: len(_XERIAL)] == _XERIAL
     try:
-        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
-        if sum(sizes) > cap:
+        # looked at twice: a list of blocks that hold nothing would take fifty times the input
+        total = sum(cramjam.snappy.decompress_raw_len(block) for block in (_blocks(whole) if framed else (whole,)))
+        if total > cap:
             raise _too_many(SNAPPY, cap)
-        out = np.empty(sum(sizes), np.uint8).data
+        out = np.empty(total, np.uint8).data
         at = 0
-        for block, size in zip(blocks, sizes, strict=True):
-            cramjam.snappy.decompress_raw_into(block, out[at : at + size])
-            at += size
+        for block in _blocks(whole) if framed else (whole,):
+            at += cramjam.snappy.decompress_raw_into(block, out[at:])
     except cramjam.DecompressionError as problem:
         raise _bad(SNAPPY, problem) from None
     return out
