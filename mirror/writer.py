@@ -251,8 +251,7 @@ class Writer:
             sink.filling = False
             problem = (marked.exception() if marked else None) or last.exception()
             code = read_markers(marked.result()) if marked and not problem else None
-            told = asked.result().topics[0].partitions[0] if asked and not problem else None
-            code = code or (told.error_code if told else None)
+            told = _of(sink.target, asked.result()) if asked and not problem else None
             if code in DENIED:
                 detail, advice = f"the target answered {code.name} to control markers", "Grant ALTER on the cluster"
                 sink.stop = sink.stop or sink.refuse(gap.first, detail, advice, State.DENIED)
@@ -260,8 +259,9 @@ class Writer:
                 detail = f"the target answered {code.name} to control markers"
                 sink.stop = sink.stop or sink.refuse(gap.first, detail, "See the target broker's log")
             sink.doubtful = code in _DOUBTFUL
-            if problem:
-                self._unsettle(sink, str(problem))
+            code = code or (told.error_code if told else None)
+            if problem or (asked and not told):
+                self._unsettle(sink, str(problem or "an answer without the partition"))
             elif code or sink.unsettled:
                 self._unsettle(sink, f"the target answered {code.name}" if code else sink.unsettled)
             elif told and told.offset != sink.sent:
@@ -373,6 +373,12 @@ class _Channel:
             failed(str(problem))
         else:
             asyncio.get_running_loop().call_soon(ready)
+
+
+def _of(partition: TopicPartition, answer: Any) -> Any:
+    """A ListOffsets answer's part about one partition, None where there is none."""
+    parts = (part for topic in answer.topics if topic.name == partition.topic for part in topic.partitions)
+    return next((part for part in parts if part.partition_index == partition.partition), None)
 
 
 def may_send(sink: Sink) -> bool:

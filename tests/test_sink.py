@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from mirror.position import Position
 from mirror.sink import LONGEST_GAP, Gap, Outgoing, Sink
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
+from mirror.wire.protocol import LIST_OFFSETS
+from mirror.writer import Writer
 
 AT = TopicPartition("orders", 3)
 
@@ -139,3 +143,31 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
     assert queued[0] == (100, first.header.next_offset)
     assert [begin for begin, _ in queued[1:]] == [end for _, end in queued[:-1]]
     assert queued[-1][1] == again.header.next_offset
+
+
+def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
+    """Nothing is sent before the log's end was read again; an error here would end the lane."""
+
+    async def filled() -> Sink:
+        target: Any = SimpleNamespace(leader=lambda _: SimpleNamespace(node=1, epoch=0))
+        schema = LIST_OFFSETS.schema(LIST_OFFSETS.newest, "response")
+        answer = schema.ListOffsetsResponse(throttle_time=timedelta(0), topics=())
+        connection: Any = SimpleNamespace(
+            version=lambda api: api.newest,
+            send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
+            close=lambda: None,
+        )
+        one = sink()
+        channel: Any = SimpleNamespace(node=1)
+        one.fill(102)
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        writer = Writer(target, lambda _: None, asyncio.ensure_future, 1 << 20)
+        gap = one.queue[0]
+        assert isinstance(gap, Gap)
+        writer._fill(one, gap, channel, connection)
+        await asyncio.sleep(0.01)
+        assert not failures
+        return one
+
+    assert asyncio.run(filled()).unsettled == "an answer without the partition"
