@@ -16,8 +16,8 @@ from mirror import position
 from mirror.batch.header import CONTROL, TRANSACTIONAL, split
 from mirror.batch.restamp import ERAS, Stamp, restamp
 from mirror.embedded import Cluster as Brokers
-from mirror.observe.figures import Figures
 from mirror.errors import MalformedBatch
+from mirror.observe.figures import Figures
 from mirror.states import State
 from mirror.wire import queries
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition

@@ -101,7 +101,7 @@ def builds(source: RawBatch, monkeypatch: pytest.MonkeyPatch, **recipe: int) -> 
         tried.append(len(run))
         return build(run, codec)
 
-    monkeypatch.setattr(rewriting, "build", counted)
+    monkeypatch.setattr("mirror.batch.rewrite.build", counted)
     return rewrite([source], Recipe(**recipe)), tried
 
 
