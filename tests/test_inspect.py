@@ -443,6 +443,15 @@ def test_a_payload_that_does_not_decompress_is_data_at_risk(tmp_path: Path) -> N
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_batch_that_would_stop_the_mirror_is_data_at_risk(tmp_path: Path) -> None:
+    """Its checksum holds, and it tells of more records than it has offsets."""
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(LOG[0] + batch(3, count=5, delta=1))
+    found = run(path, "--json")
+    assert (found.exit_code, lines(found)[-1]["verdict"]) == (ExitCode.DATA_AT_RISK, "REFUSE")
+    assert lines(found)[-1]["reason"] == "impossible_header"
+
+
 def test_a_sound_file_ends_well(segment: Path) -> None:
     result = run(segment)
     assert result.exit_code == ExitCode.DONE

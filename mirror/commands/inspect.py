@@ -90,7 +90,7 @@ def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
         highest = LAST_OFFSET if named is None else named + SPAN - 1
         walk = Walk(mapped.data, max(least, named or 0), highest)
         _show(walk, mapped, outcomes, view)
-        at_risk |= walk.damage is not None or view.totals.undecodable > 0
+        at_risk |= walk.damage is not None or view.totals.at_risk
         least = walk.next_offset
         whole.add(view.totals)
     if len(paths) > 1 and not wish.as_json:

@@ -115,7 +115,7 @@ async def _inspect_partition(
     elif log.at < end:
         notes.append(Text(f"read up to offset {log.at - 1:,}: --limit N or --from OFFSET for more, --summary for all"))
     view.close({**told, "rules": judged_by, "damage": damage}, notes)
-    return log.damage is not None or view.totals.undecodable > 0
+    return log.damage is not None or view.totals.at_risk
 
 
 class Log:

@@ -84,6 +84,11 @@ class Totals:
         self.undecodable += other.undecodable
 
     @property
+    def at_risk(self) -> bool:
+        """Some batch cannot be read, or would stop the mirror."""
+        return self.undecodable > 0 or any(verdict.action is Action.REFUSE for _, verdict in self.kinds)
+
+    @property
     def all(self) -> Tally:
         """Everything."""
         whole = Tally()
