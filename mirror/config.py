@@ -317,8 +317,6 @@ def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
         for key in ("rekey", "partitions"):
             if _at(rule, key) is not None:
                 yield (("topics", "rules", index, key), "rules are not supported yet; remove it")
-    if _at(data, "topics", "on_data_loss") not in (None, "stop"):
-        yield ("topics", "on_data_loss"), "only stop is supported yet"
     if _at(data, "limits", "bytes_per_second") is not None:
         yield ("limits", "bytes_per_second"), "is not supported yet; remove it"
     if _at(data, "sync", "acls") not in (None, False):

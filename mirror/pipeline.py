@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,6 +28,7 @@ from uuid import UUID
 from mirror.classifier import Action, classify
 from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
+from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.policy.aborted import Aborted
 from mirror.policy.rules import Rules
@@ -53,6 +54,32 @@ class Assignment:
     topic_id: UUID | None
     rules: Rules
     until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that the source lost before they were mirrored: offsets from `first` up to `next_offset`."""
+
+    source: TopicPartition
+    target: TopicPartition
+    first: int
+    next_offset: int
+
+
+#: Told of a loss.
+OnLoss = Callable[[Loss], Awaitable[None]]
+
+
+async def log_loss(loss: Loss) -> None:
+    """One event, at the moment when it is known."""
+    logs.get(__name__).error(
+        "records_lost",
+        topic=loss.source.topic,
+        partition=loss.source.partition,
+        first_offset=loss.first,
+        last_offset=loss.next_offset - 1,
+        reason="the source deleted them before they were mirrored",
+    )
 
 
 def assign(
@@ -104,10 +131,13 @@ class Pipeline:
         assignments: Sequence[Assignment],
         memory_bytes: int,
         so_far: Mapping[TopicPartition, Tally] | None = None,
+        on_loss: OnLoss = log_loss,
     ) -> None:
-        """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from."""
+        """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
+        told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError.
+        """
         share = min(_LARGEST, max(_SMALLEST, memory_bytes // (3 * max(1, len(assignments)))))
-        self._flow, self._source, self._target = flow, source, target
+        self._flow, self._source, self._target, self._on_loss = flow, source, target, on_loss
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._moved = asyncio.Event()
@@ -233,10 +263,10 @@ class Pipeline:
     async def _begin(self, keeper: _Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
-        position = await resume(self._flow, self._source, mine.source, self._target, mine.target)
+        position = await self._position(mine)
         while position.begin >= 0:
             await self._align(keeper, position)
-            position = await resume(self._flow, self._source, mine.source, self._target, mine.target)
+            position = await self._position(mine)
         sink = Sink(mine.source, mine.target, position, mine.rules)
         if former is not None:
             if position.next_offset > former.sent:
@@ -248,11 +278,20 @@ class Pipeline:
                 raise self._stop_for(keeper, State.REFUSED, former.unsettled, "See the target broker's log")
         keeper.unsettled.clear()
         keeper.sink = sink
-        keeper.cursor = Cursor(mine.source, mine.topic_id, position.next_offset, position.last_epoch, mine.until)
+        if position.lost_until >= 0:
+            await self._on_loss(Loss(mine.source, mine.target, position.next_offset, position.lost_until))
+            sink.lose(position.lost_until)
+        keeper.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
         keeper.state, keeper.detail, keeper.advice = State.MIRRORING, "", ""
         self._writer.begin(sink)
         self._fetcher.start(keeper.cursor)
+        self._writer.flush()
         self._changed(sink)
+
+    async def _position(self, mine: Assignment) -> Position:
+        return await resume(
+            self._flow, self._source, mine.source, self._target, mine.target, mine.rules.continues_on_loss
+        )
 
     async def _align(self, keeper: _Keeper, position: Position) -> None:
         """Let the target begin where the source does."""
@@ -337,6 +376,7 @@ class Pipeline:
             batches=tally.batches,
             bytes=tally.bytes,
             filled=tally.filled,
+            lost=tally.lost,
             verdicts=dict(tally.verdicts),
             at_ms=now,
         )

@@ -52,6 +52,7 @@ class Position:
 
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
     batch, or -1. `begin` is where the target must be made to begin first, as its source does, and -1 where it does.
+    `lost_until` is where the source goes on, where it lost the records from `next_offset` up to there; -1 where not.
     """
 
     next_offset: int
@@ -59,6 +60,7 @@ class Position:
     known: bool
     last_epoch: int
     begin: int = -1
+    lost_until: int = -1
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
@@ -70,10 +72,16 @@ def producer_id(flow: str, target: TopicPartition) -> int:
 
 
 async def resume(
-    flow: str, source: Cluster, source_partition: TopicPartition, target: Cluster, target_partition: TopicPartition
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    continues_on_loss: bool = False,
 ) -> Position:
     """The position of one partition, with the check that both logs agree on its last batch (P5).
 
+    With `continues_on_loss`, records that the source lost before they were mirrored are passed over.
     Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), MalformedBatch for what cannot be read, and
     ClusterUnreachable, AccessDenied, BrokerError as queries do.
     """
@@ -104,11 +112,11 @@ async def resume(
     if end <= start and (end == 0 < start or (tail is not None and ours and _is_padding(tail))):
         stamp, known = await _next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=start)
-    if end < start:
+    if end < start and not (continues_on_loss and (ours or tail is None)):
         raise stop(
             State.RETENTION_GAP,
             f"the source deleted offsets {end} to {start - 1} before they were mirrored",
-            "Raise retention on the source; recreate the target topic to begin again",
+            "Set topics.on_data_loss: continue to go on behind them, or recreate the target topic to begin again",
         )
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
@@ -126,7 +134,7 @@ async def resume(
         if twin is not None and twin.header.base_offset < end:
             last_epoch = twin.header.partition_leader_epoch
     stamp, known = await _next_stamp(target, target_partition, own, end, tail if ours else None)
-    return Position(end, stamp, known, last_epoch)
+    return Position(end, stamp, known, last_epoch, lost_until=start if end < start else -1)
 
 
 async def _next_stamp(

@@ -39,6 +39,7 @@ class Tally:
     batches: int = 0
     bytes: int = 0
     filled: int = 0
+    lost: int = 0
     latency_ms: int | None = 0
     verdicts: Counter[str] = field(default_factory=Counter)
 
@@ -59,11 +60,14 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Gap:
-    """Offsets from `first` up to `next_offset` that markers take; the first marker has the epoch of `stamp`."""
+    """Offsets from `first` up to `next_offset` that markers take; the first marker has the epoch of `stamp`. Below
+    `lost_until` were records that the source lost.
+    """
 
     first: int
     next_offset: int
     stamp: Stamp
+    lost_until: int = -1
     verdicts: Counter[str] = field(default_factory=Counter)
 
 
@@ -154,6 +158,13 @@ class Sink:
             self.next_offset = upto
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
+
+    def lose(self, upto: int) -> None:
+        """Let markers take the offsets below `upto`, whose records are gone. Raises PartitionStop as `fill` does."""
+        self.fill(upto)
+        last = self.queue[-1]
+        assert isinstance(last, Gap)
+        last.lost_until = upto
 
     def forget(self) -> None:
         """Drop what is queued: whoever goes on fetches it again."""

@@ -279,6 +279,7 @@ class Writer:
         sink.known = sink.known or bool(count)
         tally = self.tallies[sink.source]
         tally.filled += count
+        tally.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
         gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
         if gap.first == gap.next_offset:
             tally.verdicts.update(gap.verdicts)

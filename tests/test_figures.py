@@ -120,7 +120,7 @@ def test_totals() -> None:
         [
             one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"PASS/clean": 1}),
             one(state=State.CORRUPT, lag_ms=None, verdicts={"PASS/clean": 2, "DROP/control": 1}),
-            one(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3, filled=7),
+            one(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3, filled=7, lost=2),
         ]
     )
     assert totals == Totals(
@@ -133,6 +133,7 @@ def test_totals() -> None:
         batches=3,
         bytes=103,
         filled=7,
+        lost=2,
         verdicts={"PASS/clean": 3, "DROP/control": 1},
     )
     assert Totals.of([]).lag_ms is None

@@ -5,6 +5,7 @@ the other partition goes on.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,14 +16,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
-from helpers import make_topic, mirror_once, produce
+from helpers import make_topic, mirror_once, produce, settings_between
 from proxy import Proxy
 from samerecords import assert_same_records, read
 
+from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal, journal_topic
 from mirror.pipeline import Assignment, Pipeline
 from mirror.policy.rules import Rules
+from mirror.spark.relay import Lane, Receipt, run_lane
+from mirror.spark.stopmark import StopMark
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
@@ -174,6 +180,64 @@ def test_retention_that_won_the_race(pair: tuple[str, str], topic_name: str) -> 
     assert state(figures, topic_name) is State.RETENTION_GAP
     assert "offsets 100 to 149" in figures[TopicPartition(topic_name, 0)].detail
     assert state(figures, topic_name, 1) is State.CAUGHT_UP
+
+
+def test_a_flow_may_go_on_behind_what_retention_took(pair: tuple[str, str], topic_name: str) -> None:
+    source, target = pair
+    filled(source, topic_name, 100)
+    mirror_once(source, target, [topic_name])
+    for partition in (0, 1):
+        produce(source, topic_name, values(100), partition=partition)
+    trimmed(source, topic_name, 0, 150)
+    figures = mirror_once(source, target, [topic_name], on_data_loss="continue")
+    assert [state(figures, topic_name, partition) for partition in (0, 1)] == [State.CAUGHT_UP] * 2
+    assert [figures[TopicPartition(topic_name, partition)].lost for partition in (0, 1)] == [50, 0]
+    found = [record[0] for record in read(target, topic_name, 0)]
+    assert found == [*range(100), *range(150, 200)], "what is gone is skipped, and every offset is the source's"
+
+
+def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str], topic_name: str) -> None:
+    source, target = pair
+    filled(source, topic_name, 100)
+    flow = topic_name.replace("_", "-")[-60:]
+    mirror_once(source, target, [topic_name], flow)
+    produce(source, topic_name, values(100))
+    trimmed(source, topic_name, 0, 150)
+    settings = settings_between(source, target, [topic_name], flow)
+    ensure_flow_topic(Admin(settings.target), flow)
+    at = TopicPartition(topic_name, 0)
+
+    async def lane() -> tuple[list[Receipt], dict[bytes, bytes]]:
+        ends = Endpoint.of(settings.source), Endpoint.of(settings.target)
+        async with Wire(ends[0]) as cluster:
+            await cluster.refresh([topic_name])
+            assignment = Assignment(at, at, cluster.topic_id(topic_name), Rules(continues_on_loss=True), until=200)
+        mark = await StopMark.open("127.0.0.1")
+        try:
+            receipts = await run_lane(
+                Lane(
+                    flow=flow,
+                    instance="any",
+                    number=0,
+                    source=ends[0],
+                    target=ends[1],
+                    assignments=(assignment,),
+                    deadline=time.time() + 30,
+                    memory_bytes=1 << 26,
+                    stop_mark=mark.address,
+                    so_far={},
+                )
+            )
+        finally:
+            await mark.close()
+        async with Wire(ends[1]) as cluster:
+            await cluster.refresh([journal_topic(flow)])
+            return receipts, await Journal(cluster, flow).latest()
+
+    (receipt,), journal = asyncio.run(lane())
+    assert (receipt.figures.next_offset, receipt.tally.lost) == (200, 50)
+    told = json.loads(journal[f"loss/{topic_name}/0/100".encode()])
+    assert (told["topic"], told["first"], told["next"]) == (topic_name, 100, 150)
 
 
 def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:

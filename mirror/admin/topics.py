@@ -174,6 +174,7 @@ def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> R
         offsets=settings.offsets,
         recompress=settings.recompress,
         coalesce_bytes=settings.coalesce_bytes,
+        continues_on_loss=settings.on_data_loss == "continue",
     )
 
 

@@ -316,6 +316,7 @@ def _totals(found: Status) -> Text:
         f"; copied by {run}: {count(totals.records, 'record')} in",
         f" {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}",
         f"; {count(totals.filled, 'offset')} without a record filled" if totals.filled else "",
+        f"; {count(totals.lost, 'offset')} lost by the source" if totals.lost else "",
         f"; {_verdicts(totals.verdicts)}" if totals.verdicts else "",
     )
 

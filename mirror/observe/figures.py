@@ -23,8 +23,8 @@ class Figures:
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
     last seen. `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's timestamp
     to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that control markers
-    took) and `verdicts` (keyed `VERDICT/reason`) count since this instance started. `at_ms`: wall clock of the report,
-    Unix ms.
+    took), `lost` (those among them that the source had lost) and `verdicts` (keyed `VERDICT/reason`) count since this
+    instance started. `at_ms`: wall clock of the report, Unix ms.
     """
 
     flow: str
@@ -42,6 +42,7 @@ class Figures:
     batches: int = 0
     bytes: int = 0
     filled: int = 0
+    lost: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     at_ms: int
 
@@ -88,6 +89,7 @@ class Totals:
     batches: int
     bytes: int
     filled: int
+    lost: int
     verdicts: Mapping[str, int]
 
     @classmethod
@@ -107,6 +109,7 @@ class Totals:
             batches=sum(one.batches for one in every),
             bytes=sum(one.bytes for one in every),
             filled=sum(one.filled for one in every),
+            lost=sum(one.lost for one in every),
             verdicts=verdicts,
         )
 
@@ -114,7 +117,9 @@ class Totals:
 #: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
 _LARGEST = 1 << 63
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_COUNTS = ("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "filled", "at_ms")
+_COUNTS = (
+    *("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "filled", "lost", "at_ms"),
+)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_COUNTS, (int,)),

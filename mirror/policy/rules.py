@@ -51,8 +51,9 @@ class Rules:
     """What the classifier knows besides a batch's header; one value per partition pair.
 
     `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
-    takes. `deletes`: records of the target may be deleted before their time. `codec`: the id that the mirror compresses
-    to, None where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
+    takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on
+    behind records that the source lost before they were mirrored. `codec`: the id that the mirror compresses to, None
+    where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
     `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
     be, in ms.
     """
@@ -63,6 +64,7 @@ class Rules:
     max_message_bytes: int = _DEFAULT_MAX_MESSAGE
     compacted: bool = False
     deletes: bool = True
+    continues_on_loss: bool = False
     codec: int | None = None
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
@@ -76,6 +78,7 @@ class Rules:
         offsets: Offsets = "preserve",
         recompress: Recompress = "mirror",
         coalesce_bytes: int | None = None,
+        continues_on_loss: bool = False,
     ) -> Rules:
         """The rules that follow from the target topic's configs and the flow's settings.
 
@@ -91,6 +94,7 @@ class Rules:
             max_message_bytes=_largest_batch(target),
             compacted="compact" in _policies(target),
             deletes="delete" in _policies(target),
+            continues_on_loss=continues_on_loss,
             codec=_codec(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
-from mirror.pipeline import Assignment, Pipeline
+from mirror.pipeline import Assignment, Loss, Pipeline, log_loss
 from mirror.sink import Tally
 from mirror.spark.stopmark import MarkAddress, watch
 from mirror.wire.cluster import Cluster as WireCluster
@@ -57,9 +59,15 @@ def relay(lanes: Iterable[Lane]) -> Iterator[Receipt]:
 async def run_lane(lane: Lane) -> list[Receipt]:
     """Run one lane to its end; the receipts say where each partition stands."""
     async with WireCluster(lane.source) as source, WireCluster(lane.target) as target:
-        pipeline = Pipeline(lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far)
+        journal = Journal(target, lane.flow)
+
+        async def on_loss(loss: Loss) -> None:
+            await log_loss(loss)
+            await journal.append([loss_entry(loss)])
+
+        pipeline = Pipeline(lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far, on_loss)
         marked = watch(lane.stop_mark, pipeline.finish)
-        reporting = asyncio.create_task(_report(lane, pipeline, Journal(target, lane.flow)))
+        reporting = asyncio.create_task(_report(lane, pipeline, journal))
         try:
             await pipeline.run(lane.deadline)
         finally:
@@ -70,7 +78,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         figures = pipeline.figures(lane.instance)
         with contextlib.suppress(ClusterError, WireError):  # the receipts carry the same to the driver
             async with asyncio.timeout(1.0):
-                await _append(Journal(target, lane.flow), figures)
+                await _append(journal, figures)
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
 
 
@@ -98,6 +106,12 @@ async def _report(lane: Lane, pipeline: Pipeline, journal: Journal) -> None:
         else:
             failing = False
             told |= {f.key(): _standing(f) for f in moved}
+
+
+def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
+    """What the journal keeps of a loss for ever."""
+    told = {"topic": loss.source.topic, "first": loss.first, "next": loss.next_offset, "at_ms": int(time.time() * 1000)}
+    return f"loss/{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
 
 
 def _standing(figures: Figures) -> tuple[object, ...]:
