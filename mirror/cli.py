@@ -101,6 +101,25 @@ def status(
 
 
 @app.command()
+def accept(
+    config_file: ConfigFile,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
+    partitions: Annotated[
+        list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this one; may be repeated.")
+    ] = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Go on behind records that the source deleted before they were mirrored (state RETENTION_GAP).
+
+    Example: mirror accept configs/quickstart.yaml orders --partition 3
+    """
+    from mirror.commands.accept import accept as accept_loss
+
+    logs.configure(json=False, level=log_level)
+    raise typer.Exit(accept_loss(config.load(config_file), topic, tuple(partitions or ())))
+
+
+@app.command()
 def inspect(
     target: Annotated[
         str,

@@ -31,7 +31,7 @@ from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.policy.aborted import Aborted
-from mirror.policy.rules import Rules
+from mirror.policy.rules import NO_LIMIT, Rules
 from mirror.policy.selection import TopicPair
 from mirror.position import Position, resume
 from mirror.sink import Sink, Tally
@@ -47,13 +47,16 @@ _SMALLEST, _LARGEST = 64 * 1024, 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One partition to mirror. `until` bounds a copy; None follows the source for ever."""
+    """One partition to mirror. `until` bounds a copy; None follows the source for ever. Between the offsets
+    `accepted`, somebody accepted that the source lost records before they were mirrored.
+    """
 
     source: TopicPartition
     target: TopicPartition
     topic_id: UUID | None
     rules: Rules
     until: int | None = None
+    accepted: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +292,8 @@ class Pipeline:
         self._changed(sink)
 
     async def _position(self, mine: Assignment) -> Position:
-        return await resume(
-            self._flow, self._source, mine.source, self._target, mine.target, mine.rules.continues_on_loss
-        )
+        accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
+        return await resume(self._flow, self._source, mine.source, self._target, mine.target, accepted)
 
     async def _align(self, keeper: _Keeper, position: Position) -> None:
         """Let the target begin where the source does."""

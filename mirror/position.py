@@ -77,11 +77,11 @@ async def resume(
     source_partition: TopicPartition,
     target: Cluster,
     target_partition: TopicPartition,
-    continues_on_loss: bool = False,
+    accepted: tuple[int, int] | None = None,
 ) -> Position:
     """The position of one partition, with the check that both logs agree on its last batch (P5).
 
-    With `continues_on_loss`, records that the source lost before they were mirrored are passed over.
+    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
     Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), MalformedBatch for what cannot be read, and
     ClusterUnreachable, AccessDenied, BrokerError as queries do.
     """
@@ -112,11 +112,12 @@ async def resume(
     if end <= start and (end == 0 < start or (tail is not None and ours and _is_padding(tail))):
         stamp, known = await _next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=start)
-    if end < start and not (continues_on_loss and (ours or tail is None)):
+    first, upto = accepted or (end, end)
+    if end < start and not (first <= end and start <= upto and (ours or tail is None)):
         raise stop(
             State.RETENTION_GAP,
             f"the source deleted offsets {end} to {start - 1} before they were mirrored",
-            "Set topics.on_data_loss: continue to go on behind them, or recreate the target topic to begin again",
+            "Run mirror accept to go on behind them, or recreate the target topic to begin again",
         )
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:

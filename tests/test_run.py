@@ -15,11 +15,16 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import config_file, make_topic, produce
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
-from samerecords import assert_same_records
+from samerecords import assert_same_records, read
+from typer.testing import CliRunner
 
+from mirror.cli import app
 from mirror.embedded import Cluster
+from mirror.errors import ConfigError
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
@@ -132,3 +137,34 @@ def test_a_damaged_batch_ends_a_bounded_copy_with_exit_4(
             assert mirror.ended() == 4, mirror.log
     assert re.search("partition_stopped .*state=CORRUPT .*partition=1 offset=0", mirror.log)
     assert "records=100" in mirror.log, "the other partition was copied"
+
+
+def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(100))
+    mirror_once(source, target, [topic_name], topic_name)
+    produce(source, topic_name, values(100))
+    admin = AdminClient({"bootstrap.servers": source})
+    for deleted in admin.delete_records([TopicPartition(topic_name, 0, 150)]).values():
+        deleted.result(20)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": {"epoch_s": 2}}))
+    with running(config, tmp_path / "live.log") as live:
+        live.until("partition_stopped .*state=RETENTION_GAP")
+        done = CliRunner().invoke(app, ["accept", str(config), topic_name])
+        assert (done.exit_code, done.output.splitlines()[0]) == (
+            0,
+            f"{topic_name}-0: accepted the loss of 50 offsets, 100 to 149",
+        )
+        live.until("records_lost .*first_offset=100 last_offset=149")
+        wait_for(lambda: len(list(read(target, topic_name, 0))) == 150, 30, lambda: live.log)
+        again = CliRunner().invoke(app, ["accept", str(config), topic_name, "--partition", "0"])
+        assert "there is nothing to accept" in again.output
+        live.process.send_signal(signal.SIGTERM)
+        assert live.ended() == 0, live.log
+    assert [record[0] for record in read(target, topic_name, 0)] == [*range(100), *range(150, 200)]
+    unknown = CliRunner().invoke(app, ["accept", str(config), topic_name, "--partition", "7"])
+    assert isinstance(unknown.exception, ConfigError)

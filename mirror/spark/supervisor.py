@@ -29,7 +29,8 @@ from pyspark import SparkContext
 from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import ENDED, OWNER, Journal, parsed
+from mirror.offsets import accepted
+from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, parsed
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
@@ -66,6 +67,7 @@ class Supervisor:
         self._live: dict[TopicPartition, Figures] = {}
         self._reached: dict[TopicPartition, int] = {}
         self._left_out: dict[TopicPartition, str] = {}
+        self._accepted: dict[TopicPartition, tuple[int, int]] = {}
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._outcome = Outcome()
@@ -157,6 +159,7 @@ class Supervisor:
         conf = self._context.getConf()
         host = conf.get("spark.driver.host") or LOOPBACK
         mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
+        assignments = [replace(a, accepted=self._accepted.get(a.target)) for a in assignments]
         leaders = {a.source: source.leader(a.source) for a in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
         deadline = time.time() + flow.epoch_seconds
@@ -234,6 +237,8 @@ class Supervisor:
         recorded now.
         """
         known = await journal.latest()
+        for key, value in known.items():
+            self._learn(Entry(0, key, value))
         unseen: dict[bytes, bytes] = {}
         assignments: list[Assignment] = []
         for assignment in self._flow.assignments:
@@ -316,16 +321,7 @@ class Supervisor:
                 self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
                 continue
             for entry in entries:
-                try:
-                    if entry.key == OWNER and entry.value:
-                        self._taken_over(parsed(entry.value))
-                    elif entry.key.startswith(b"state/") and entry.value:
-                        figures = Figures.from_json(entry.value)
-                        if figures.instance == self._instance:
-                            live[TopicPartition(figures.topic, figures.partition)] = figures
-                except (ValueError, KeyError, TypeError) as problem:  # somebody else's record
-                    key = entry.key.decode(errors="replace")
-                    self._log.warning("journal_record_unread", key=key, reason=repr(problem))
+                self._learn(entry)
             self._watch(live)
             caught_up = len(live) == len(self._flow.assignments) and all(
                 f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()
@@ -333,6 +329,21 @@ class Supervisor:
             if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
                 self._stopping.set()
+
+    def _learn(self, entry: Entry) -> None:
+        """What one record of the journal tells a running mirror."""
+        try:
+            if entry.key == OWNER and entry.value:
+                self._taken_over(parsed(entry.value))
+            elif entry.key.startswith(b"state/") and entry.value:
+                figures = Figures.from_json(entry.value)
+                if figures.instance == self._instance:
+                    self._live[TopicPartition(figures.topic, figures.partition)] = figures
+            elif (loss := accepted.read(entry)) is not None:
+                self._accepted[loss.target] = loss.offsets
+        except (ValueError, KeyError, TypeError) as problem:  # somebody else's record
+            key = entry.key.decode(errors="replace")
+            self._log.warning("journal_record_unread", key=key, reason=repr(problem))
 
     def _taken_over(self, owner: Mapping[str, Any]) -> None:
         if owner["instance"] != self._instance:

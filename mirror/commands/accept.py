@@ -1,0 +1,74 @@
+"""`mirror accept`: go on behind records that the source deleted before they were mirrored.
+
+What is accepted is looked at in both logs now, and named; nothing is written to the topics themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
+from mirror.commands.tables import count, number
+from mirror.config import Settings
+from mirror.errors import ConfigError, ExitCode
+from mirror.offsets.accepted import entry
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.position import settled_end
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import EARLIEST, list_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets from `first` up to `upto` of one partition, that the source deleted and the target never had."""
+
+    source: TopicPartition
+    target: TopicPartition
+    first: int
+    upto: int
+
+
+def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitCode:
+    """Accept what was lost of a source topic, of some partitions or of all, and say what that is.
+
+    Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
+    """
+    found = asyncio.run(_accept(settings, topic, partitions))
+    for lost in found:
+        offsets = count(lost.upto - lost.first, "offset")
+        print(f"{lost.source}: accepted the loss of {offsets}, {number(lost.first)} to {number(lost.upto - 1)}")
+    if found:
+        print("A running mirror goes on behind them when its epoch ends; one that is started does so at once.")
+    else:
+        print(f"{topic}: nothing was lost before it was mirrored; there is nothing to accept")
+    return ExitCode.DONE
+
+
+async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Lost]:
+    target_topic = settings.topics.naming.target_of(topic)
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+    async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
+        await asyncio.gather(source.refresh([topic]), target.refresh([target_topic, journal_topic(settings.flow)]))
+        ours, theirs = source.topics.get(topic), target.topics.get(target_topic)
+        if ours is None or theirs is None:
+            where = source if ours is None else target
+            raise ConfigError(f"{topic if ours is None else target_topic}: no such topic on cluster {where}")
+        known = ours.leaders.keys() & theirs.leaders.keys()
+        if unknown := sorted(set(partitions) - known):
+            raise ConfigError(f"{topic}: has no partition {', '.join(map(str, unknown))}")
+        pairs = [
+            (TopicPartition(topic, number), TopicPartition(target_topic, number))
+            for number in sorted(partitions or known)
+        ]
+        found = [lost for one, other in pairs if (lost := await _lost(source, one, target, other)) is not None]
+        if found:
+            await Journal(target, settings.flow).append([entry(lost.target, lost.first, lost.upto) for lost in found])
+        return found
+
+
+async def _lost(source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition) -> Lost | None:
+    """An empty target has lost nothing: it is aligned with where its source begins."""
+    end, start = await asyncio.gather(settled_end(target, other), list_offset(source, one, EARLIEST))
+    return Lost(one, other, end, start) if 0 < end < start else None
