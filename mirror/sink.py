@@ -27,6 +27,11 @@ from mirror.wire.cluster import TopicPartition
 
 #: A broker writes some ten thousand markers a second; a longer gap is not worth its time and space.
 LONGEST_GAP: Final = 1_000_000
+#: Markers in one request.
+MARKERS: Final = 1000
+#: Epochs by which the first marker of a sink is ahead: of every marker that a dead mirror has on its way, so that those
+#: which come later are refused.
+FENCE: Final = MARKERS + 1
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class Sink:
     acked: int = 0
     known: bool = False
     fenced: bool = False
+    has_gaps: bool = False
     coalescer: Coalescer = field(init=False)
     queue: deque[Outgoing | Gap] = field(default_factory=deque)
     in_flight: deque[Outgoing] = field(default_factory=deque)
@@ -153,7 +159,8 @@ class Sink:
             if isinstance(last, Gap) and not self.filling:
                 last.next_offset = upto
             else:
-                self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then()))
+                self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then(1 if self.has_gaps else FENCE)))
+                self.has_gaps = True
             self.stamp = last.stamp.then(upto - last.first)
             self.next_offset = upto
             if verdict is not None:

@@ -14,7 +14,8 @@ partition that has one. (W1 is in `sink.py`.)
     W7  while batches are in flight to one leader, none goes to another: acks are told apart by their order alone
     W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
         known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
-        of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent
+        of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent.
+        That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is refused
     W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
         finds what its successor wrote
 """
@@ -31,7 +32,7 @@ from mirror.batch.header import RawBatch
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
 from mirror.errors import AccessDenied, BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion, WireError
 from mirror.fetcher import Spawn
-from mirror.sink import Gap, Outgoing, Sink, Tally
+from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
 from mirror.states import State
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
 from mirror.wire.connection import Connection
@@ -51,9 +52,8 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
 
-#: Seconds that a look at the log's end holds good for sending markers, and markers in one request.
+#: Seconds that a look at the log's end holds good for sending markers.
 FRESH: Final = 2.0
-MARKERS: Final = 1000
 
 
 class Writer:
@@ -233,7 +233,7 @@ class Writer:
             self._on_change(sink)
             return
         fresh = now - sink.seen_at <= FRESH
-        count = min(gap.next_offset - gap.first, MARKERS) if fresh else 0
+        count = min(gap.next_offset - gap.first, MARKERS if sink.fenced else 1) if fresh else 0
         sink.filling, sink.node = True, channel.node
         sink.sent = gap.first + count
         marked = asked = None

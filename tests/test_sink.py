@@ -19,7 +19,7 @@ from mirror.fetcher import Arrival, Cursor
 from mirror.pipeline import Assignment, Pipeline
 from mirror.policy.rules import Rules
 from mirror.position import Position
-from mirror.sink import LONGEST_GAP, Gap, Outgoing, Sink
+from mirror.sink import FENCE, LONGEST_GAP, Gap, Outgoing, Sink
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.protocol import LIST_OFFSETS
@@ -66,7 +66,16 @@ def test_a_missing_offset_becomes_a_gap_and_the_batch_behind_it_begins_an_epoch(
     one.append(data(100), OWN_PRODUCER)
     one.append(data(112), OWN_PRODUCER)
     one.append(data(122), OWN_PRODUCER)
-    assert stamps(one) == [(100, 4, 50), (110, 5, -1), (111, 6, -1), (112, 7, 0), (122, 7, 10)]
+    first = 4 + FENCE
+    behind = [(110, first, -1), (111, first + 1, -1), (112, first + 2, 0), (122, first + 2, 10)]
+    assert stamps(one) == [(100, 4, 50), *behind]
+
+
+def test_only_the_first_gap_is_fenced_off_from_what_a_dead_mirror_sent() -> None:
+    one = sink()
+    for offset in (101, 112, 123):
+        one.append(data(offset), OWN_PRODUCER)
+    assert [epoch - 4 - FENCE for _, epoch, _ in stamps(one)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_gaps_in_a_row_are_one() -> None:
@@ -78,7 +87,7 @@ def test_gaps_in_a_row_are_one() -> None:
     assert (gap.first, gap.next_offset) == (100, 104)
     assert gap.verdicts == {"DROP/aborted": 1, "DROP/control": 1}
     one.append(data(104), OWN_PRODUCER)
-    assert stamps(one)[3:] == [(103, 8, -1), (104, 9, 0)]
+    assert stamps(one)[3:] == [(103, 7 + FENCE, -1), (104, 8 + FENCE, 0)]
 
 
 def test_a_gap_under_way_is_not_made_longer() -> None:
