@@ -55,7 +55,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 @dataclass(slots=True)
 class Cursor:
     """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the
-    last batch; `held` the bytes that were fetched and wait to be relayed.
+    last batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and
+    the one that is being relayed.
     """
 
     partition: TopicPartition
@@ -67,6 +68,7 @@ class Cursor:
     damaged: int = 0
     missing: int = 0
     held: int = 0
+    unrelayed: int = 0
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -158,6 +160,7 @@ class Fetcher:
 
     def _deliver(self, arrival: Arrival) -> None:
         arrival.cursor.held += arrival.size
+        arrival.cursor.unrelayed += 1
         self._arrivals.append(arrival)
         self._arrived.set()
 

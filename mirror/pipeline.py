@@ -166,6 +166,7 @@ class Pipeline:
             keepers = [self._spawn(self._keep(keeper)) for keeper in self._keepers.values()]
             async for arrival in self._fetcher:
                 await self._relay(arrival)
+                self._relayed(arrival)
             timer.cancel()
             self._writer.finish()
             for task in keepers:
@@ -239,7 +240,13 @@ class Pipeline:
         except PartitionStop as stop:
             self._stop(keeper, stop)
         self._writer.flush()
-        self._changed(sink)
+
+    def _relayed(self, arrival: Arrival) -> None:
+        cursor = arrival.cursor
+        cursor.unrelayed -= 1
+        keeper = self._keepers[cursor.partition]
+        if keeper.sink is not None and keeper.cursor is cursor and not arrival.trouble:
+            self._changed(keeper.sink)
 
     async def _keep(self, keeper: _Keeper) -> None:
         backoff = Backoff()
@@ -325,7 +332,7 @@ class Pipeline:
         elif not keeper.finished:
             caught_up = sink.acked >= cursor.readable_until >= 0
             keeper.state, keeper.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
-            if cursor.is_done and sink.is_idle:
+            if cursor.is_done and not cursor.unrelayed and sink.is_idle:
                 keeper.state = State.CAUGHT_UP
                 self._finished(keeper)
         self._fetcher.nudge()
