@@ -18,7 +18,6 @@ import time
 from contextlib import ExitStack
 
 from confluent_kafka import Producer
-from helpers import mirror_once, settings_between
 
 from mirror.aligning import Alignment, align
 from mirror.batch.restamp import Stamp
@@ -29,6 +28,7 @@ from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, list_offset
 
+from .against import ROOT, copied
 from .workload import create, fill, records
 
 PARTITIONS = 2
@@ -62,21 +62,12 @@ def fill_with_transactions(bootstrap: str, topic: str, *, size: int, megabytes: 
     return count
 
 
-def copied(source: Cluster, target: Cluster, topic: str, turn: int) -> tuple[float, float]:
-    """Wall and CPU seconds of one copy."""
-    wall, cpu = time.monotonic(), time.process_time()
-    naming = {"prefix": f"{turn}-"}
-    for found in mirror_once(source.bootstrap, target.bootstrap, [topic], naming=naming).values():
-        assert not found.lag_records, found
-    return time.monotonic() - wall, time.process_time() - cpu
-
-
 async def aligned(target: Cluster, begin: int) -> float:
     """Seconds to let a new topic begin at `begin`."""
     topic = TopicPartition("aligned", 0)
     create(target.bootstrap, topic.topic, 1)
-    endpoint = Endpoint.of(settings_between(target.bootstrap, target.bootstrap, ["any"]).target)
-    async with Wire(endpoint) as cluster:
+    host, _, port = target.bootstrap.partition(":")
+    async with Wire(Endpoint("target", ((host, int(port)),))) as cluster:
         await cluster.refresh([topic.topic])
         position = Position(0, Stamp(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
         began = time.monotonic()
@@ -95,21 +86,22 @@ def main() -> None:
     result: dict[str, object] = {}
     with ExitStack() as stack:
         source, target = (stack.enter_context(one) for one in start_many([Spec(name="source"), Spec(name="target")]))
+        fill(source.bootstrap, "warm", megabytes=1, partitions=1)
+
+        def copy(topic: str, turn: int) -> dict[str, float]:
+            return copied(ROOT, source.bootstrap, target.bootstrap, "warm", topic, f"{turn}-")
+
         for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
             plain, transactions = f"plain-{number}", f"transactions-{number}"
             fill(source.bootstrap, plain, megabytes=megabytes, partitions=PARTITIONS, batch=size)
             count = fill_with_transactions(source.bootstrap, transactions, size=size, megabytes=megabytes)
-            copied(source, target, plain, -1)
-            turns = [
-                (copied(source, target, plain, turn), copied(source, target, transactions, turn))
-                for turn in range(options.rounds)
-            ]
+            turns = [(copy(plain, turn), copy(transactions, turn)) for turn in range(options.rounds)]
             result[f"transactions of {name}"] = {
                 "count": count,
-                "plain_s": round(statistics.median(one[0] for one, _ in turns), 2),
-                "transactions_s": round(statistics.median(other[0] for _, other in turns), 2),
-                "speed": round(statistics.median(one[0] / other[0] for one, other in turns), 2),
-                "cpu": round(statistics.median(other[1] / one[1] for one, other in turns), 2),
+                "plain_s": round(statistics.median(one["wall"] for one, _ in turns), 2),
+                "transactions_s": round(statistics.median(other["wall"] for _, other in turns), 2),
+                "speed": round(statistics.median(one["wall"] / other["wall"] for one, other in turns), 2),
+                "cpu": round(statistics.median(other["cpu"] / one["cpu"] for one, other in turns), 2),
             }
         took = asyncio.run(aligned(target, options.begin))
         result["alignment"] = {"begin": options.begin, "seconds": round(took, 1)}
