@@ -116,6 +116,11 @@ class Cluster:
     def __str__(self) -> str:
         return str(self.endpoint)
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The brokers that the last metadata answer named."""
+        return tuple(self._brokers)
+
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
         topic = self.topics.get(partition.topic)

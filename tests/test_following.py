@@ -1,0 +1,104 @@
+"""What is committed for a group: never ahead of the records, never back on its own, and only once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.policy.following import Agreement, Committed, Decision, Standing, decide
+
+OFFSETS = st.integers(0, 12)  # few values, so that they meet
+COMMITTED = st.builds(Committed, OFFSETS, st.sampled_from(["", "a", "b"]))
+AGREEMENTS = st.builds(lambda source, less: Agreement(source, max(0, source.offset - less)), COMMITTED, OFFSETS)
+
+
+@given(COMMITTED, OFFSETS, st.none() | COMMITTED, st.none() | AGREEMENTS)
+def test_every_decision(
+    source: Committed, end: int, target: Committed | None, agreed: Agreement | None
+) -> None:
+    made = decide(source, end, target, agreed)
+    if made.commit:
+        assert made.commit.offset <= min(source.offset, end), "F1"
+        assert made.agreed == Agreement(source, made.commit.offset)
+    if made.commit and target and made.commit.offset < target.offset:
+        assert agreed, "F2"
+        assert (target.offset, source.offset < agreed.source.offset) == (agreed.target, True), "F2"
+    held = made.commit or target
+    assert held, "a group without an offset gets one"
+    assert decide(source, end, held, made.agreed).commit is None, "F4"
+    assert decide(source, end, held, None).commit is None, "F4, by another process"
+    if made.standing is Standing.SYNCED:
+        assert held.offset == source.offset
+    if made.standing is Standing.HELD_BACK:
+        assert held.offset == end < source.offset
+    if made.standing is Standing.AHEAD:
+        assert held.offset > min(source.offset, end)
+
+
+@given(st.lists(st.tuples(OFFSETS, OFFSETS, st.booleans()), min_size=1))
+def test_a_target_that_nobody_else_touches_follows_every_move(moves: list[tuple[int, int, bool]]) -> None:
+    """The source goes forth and back, the mirror's end grows, commits fail now and then; in the end both are equal."""
+    target, agreed, end = None, None, 0
+    for offset, more, taken in [*moves, (moves[-1][0], 12, True)]:
+        end += more
+        made = decide(Committed(offset), end, target, agreed)
+        if made.commit is None or taken:
+            target, agreed = made.commit or target, made.agreed
+        assert made.standing is not Standing.AHEAD
+    assert target == Committed(moves[-1][0])
+
+
+@given(OFFSETS, st.lists(st.tuples(OFFSETS, st.integers(1, 5))))
+def test_a_group_that_went_on_at_the_target_is_never_put_back(begin: int, moves: list[tuple[int, int]]) -> None:
+    target, agreed = None, None
+    for offset, consumed in [(begin, 1), *moves]:
+        made = decide(Committed(offset), 100, target, agreed)
+        assert made.commit is None or target is None or made.commit.offset > target.offset
+        agreed = made.agreed
+        target = Committed((made.commit or target or Committed(0)).offset + consumed)
+
+
+AT_50 = Committed(50, "x")
+BOTH_50 = Agreement(AT_50, 50)
+
+
+@pytest.mark.parametrize(
+    ("source", "end", "target", "agreed", "made"),
+    [
+        (AT_50, 90, None, None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+        (Committed(0), 0, None, None, Decision(Committed(0), Standing.SYNCED, Agreement(Committed(0), 0))),
+        (AT_50, 90, Committed(49), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+        (AT_50, 90, AT_50, None, Decision(None, Standing.SYNCED, BOTH_50)),
+        (AT_50, 90, Committed(50), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+        (AT_50, 90, Committed(50), BOTH_50, Decision(None, Standing.SYNCED, BOTH_50)),
+        (AT_50, 90, Committed(51), None, Decision(None, Standing.AHEAD, None)),
+        (AT_50, 90, Committed(51), BOTH_50, Decision(None, Standing.AHEAD, BOTH_50)),
+        (AT_50, 20, None, None, Decision(Committed(20), Standing.HELD_BACK, Agreement(AT_50, 20))),
+        (AT_50, 20, Committed(20), None, Decision(None, Standing.HELD_BACK, None)),
+        (Committed(40), 90, AT_50, BOTH_50, Decision(Committed(40), Standing.SYNCED, Agreement(Committed(40), 40))),
+        (Committed(40), 30, AT_50, BOTH_50, Decision(Committed(30), Standing.HELD_BACK, Agreement(Committed(40), 30))),
+        (Committed(40), 90, AT_50, None, Decision(None, Standing.AHEAD, None)),
+        (AT_50, 30, AT_50, BOTH_50, Decision(None, Standing.AHEAD, BOTH_50)),
+    ],
+    ids=[
+        "fresh",
+        "empty-partition",
+        "behind",
+        "equal",
+        "other-metadata",
+        "metadata-refused-before",
+        "consumed-there",
+        "consumed-there-after-agreement",
+        "lagging",
+        "lagging-done",
+        "rewound",
+        "rewound-lagging",
+        "ahead-of-a-stranger",
+        "target-lost-its-end",
+    ],
+)
+def test_decisions(
+    source: Committed, end: int, target: Committed | None, agreed: Agreement | None, made: Decision
+) -> None:
+    assert decide(source, end, target, agreed) == made
