@@ -242,7 +242,7 @@ class Writer:
             marked = connection.send(WRITE_TXN_MARKERS, markers_request(version, sink.target, stamps))
         if marked is None or count > 1 or not sink.fenced:
             epoch = self._target.leader(sink.target).epoch
-            request = list_offsets_request(connection.version(LIST_OFFSETS), sink.target, epoch, LATEST)
+            request = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, request)
         timer = clock.call_later(ANSWER_TIMEOUT, connection.close)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.policy.following import Agreement, Committed, Decision, Standing, decide
+from mirror.policy.following import Agreement, Decision, Standing, decide
+from mirror.wire.groups import Committed
 
 OFFSETS = st.integers(0, 12)  # few values, so that they meet
 COMMITTED = st.builds(Committed, OFFSETS, st.sampled_from(["", "a", "b"]))
@@ -14,9 +15,7 @@ AGREEMENTS = st.builds(lambda source, less: Agreement(source, max(0, source.offs
 
 
 @given(COMMITTED, OFFSETS, st.none() | COMMITTED, st.none() | AGREEMENTS)
-def test_every_decision(
-    source: Committed, end: int, target: Committed | None, agreed: Agreement | None
-) -> None:
+def test_every_decision(source: Committed, end: int, target: Committed | None, agreed: Agreement | None) -> None:
     made = decide(source, end, target, agreed)
     if made.commit:
         assert made.commit.offset <= min(source.offset, end), "F1"

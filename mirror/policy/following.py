@@ -1,10 +1,10 @@
 """What to commit for one partition of one group, so that the target follows the source (pure).
 
-    F1  never ahead: what is committed is at most the source's offset, and at most the end of what was mirrored
-    F2  never back, but where the group itself was put back on the source: its offset there is below the one that the
-        two sides last agreed on, and the target still holds what they agreed on
-    F3  a target that is ahead for another reason consumed there by itself, and is left alone
-    F4  once the target holds what was decided, the same sources lead to no commit
+F1  never ahead: what is committed is at most the source's offset, and at most the end of what was mirrored
+F2  never back, but where the group itself was put back on the source: its offset there is below the one that the
+    two sides last agreed on, and the target still holds what they agreed on
+F3  a target that is ahead for another reason consumed there by itself, and is left alone
+F4  once the target holds what was decided, the same sources lead to no commit
 """
 
 from __future__ import annotations

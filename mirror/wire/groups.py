@@ -116,11 +116,11 @@ async def coordinators(cluster: Cluster, node: int, groups: Iterable[str]) -> Co
     if version < _MANY_COORDINATORS:
         one_each = [request(key=group, key_type=_GROUP_KEY) for group in asked]
         answers = await _each(cluster, node, FIND_COORDINATOR, one_each)
-        told = zip(asked, answers, strict=True)
+        told: list[tuple[str, Any]] = list(zip(asked, answers, strict=True))
     else:
         several = [request(key_type=_GROUP_KEY, coordinator_keys=part) for part in _parts(asked)]
         answers = await _each(cluster, node, FIND_COORDINATOR, several)
-        told = ((part.key, part) for answer in answers for part in answer.coordinators)
+        told = [(part.key, part) for answer in answers for part in answer.coordinators]
     for group, part in told:
         if part.error_code:
             found.refused.append(Refusal(group, part.error_code))
@@ -168,8 +168,8 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
 async def commit_offsets(cluster: Cluster, node: int, commits: Mapping[str, Offsets]) -> list[Refusal]:
     """Commit for groups of one coordinator that have no members; what was refused, empty where all was taken.
 
-    The committed leader epoch is left open, since it belongs to the log of the cluster that the offset came from. Raises
-    WireError: then any of the commits may have been made or not.
+    The committed leader epoch is left open: it would be one of the log that the offset came from. Raises WireError:
+    then each of the commits may have been made or not.
     """
     version = (await cluster.connection(node, PURPOSE)).version(OFFSET_COMMIT)
     requests = [_commit_request(version, group, offsets) for group, offsets in commits.items()]

@@ -5,6 +5,7 @@ All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_lead
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -36,12 +37,16 @@ class Producer:
 
 
 def list_offsets_request(
-    version: int, partition: TopicPartition, epoch: int, when: int, isolation: int = READ_UNCOMMITTED
+    version: int, epochs: Mapping[TopicPartition, int], when: int, isolation: int = READ_UNCOMMITTED
 ) -> Any:
-    """The request behind `list_offset`; `epoch` is that of the leader asked."""
+    """The request behind `list_offset`, for all partitions of `epochs`, which are those of the leader asked."""
     schema = LIST_OFFSETS.schema(version, "request")
-    part = schema.ListOffsetsPartition(partition_index=partition.partition, current_leader_epoch=epoch, timestamp=when)
-    topics = (schema.ListOffsetsTopic(name=partition.topic, partitions=(part,)),)
+    parts: dict[str, list[Any]] = {}
+    for at, epoch in epochs.items():
+        parts.setdefault(at.topic, []).append(
+            schema.ListOffsetsPartition(partition_index=at.partition, current_leader_epoch=epoch, timestamp=when)
+        )
+    topics = tuple(schema.ListOffsetsTopic(name=name, partitions=tuple(of)) for name, of in parts.items())
     late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
     return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
 
@@ -52,7 +57,7 @@ async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, is
     """
 
     def build(version: int, epoch: int) -> Any:
-        return list_offsets_request(version, partition, epoch, when, isolation)
+        return list_offsets_request(version, {partition: epoch}, when, isolation)
 
     part = await cluster.call_leader(
         partition, LIST_OFFSETS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="ListOffsets"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from datetime import timedelta
-from typing import Any
 
 from mirror.errors import WireError
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.groups import PURPOSE
 from mirror.wire.protocol import LIST_OFFSETS
-from mirror.wire.queries import LATEST, READ_UNCOMMITTED
-
-_CONSUMER = -1
+from mirror.wire.queries import LATEST, list_offsets_request
 
 
 async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -42,24 +38,10 @@ async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartitio
 
 
 async def _ask(cluster: Cluster, node: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    version = (await cluster.connection(node, PURPOSE)).version(LIST_OFFSETS)
-    schema = LIST_OFFSETS.schema(version, "request")
-    topics: dict[str, list[Any]] = {}
-    for at in partitions:
-        topics.setdefault(at.topic, []).append(
-            schema.ListOffsetsPartition(
-                partition_index=at.partition, current_leader_epoch=cluster.leader(at).epoch, timestamp=LATEST
-            )
-        )
-    answer = await cluster.call(
-        node,
-        LIST_OFFSETS,
-        PURPOSE,
-        replica_id=_CONSUMER,
-        isolation_level=READ_UNCOMMITTED,
-        topics=tuple(schema.ListOffsetsTopic(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
-        **({"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}),
-    )
+    connection = await cluster.connection(node, PURPOSE)
+    epochs = {at: cluster.leader(at).epoch for at in partitions}
+    request = list_offsets_request(connection.version(LIST_OFFSETS), epochs, LATEST)
+    answer = await connection.call(LIST_OFFSETS, request, CALL_TIMEOUT)
     return {
         TopicPartition(topic.name, part.partition_index): int(part.offset)
         for topic in answer.topics

@@ -1,0 +1,386 @@
+"""Group sync between real brokers: who goes on at the target reads every record once, and nobody there is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+from helpers import make_topic, mirror_once, produce
+
+from mirror.embedded import Cluster
+from mirror.offsets.groupsync import GroupSync, Look, preserved
+from mirror.policy.following import Standing
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.groups import Committed, commit_offsets, coordinators, fetch_offsets
+
+pytestmark = pytest.mark.brokers
+
+Offsets = dict[TopicPartition, Committed]
+
+
+def endpoint(bootstrap: str, alias: str) -> Endpoint:
+    host, port = bootstrap.split(":")
+    return Endpoint(alias, ((host, int(port)),))
+
+
+class Pair:
+    """Two clusters, the groups of which are followed, and a way to see and set offsets on both."""
+
+    def __init__(self, source: Wire, target: Wire, topics: Mapping[str, str], group: str) -> None:
+        self.source, self.target = source, target
+        pairs = {TopicPartition(one, 0): TopicPartition(other, 0) for one, other in topics.items()}
+        self.unsound: set[TopicPartition] = set()
+        ids = {topic: source.topic_id(topic) for topic in topics}
+        include = [re.compile(f"{re.escape(group)}.*")]
+        self.sync = GroupSync(source, target, include, preserved(pairs), ids, lambda at: at not in self.unsound)
+
+    async def look(self) -> Look:
+        """A look that no coordinator's start is in the way of."""
+        while not (look := await self.sync.look()).is_complete:
+            await asyncio.sleep(0.05)
+        return look
+
+    async def standings(self) -> dict[str, int]:
+        look = await self.look()
+        assert not look.hindrances
+        return {str(standing): many for standing, many in look.standings.items() if many}
+
+    async def committed(self, cluster: Wire, group: str) -> dict[TopicPartition, Committed]:
+        return (await fetch_offsets(cluster, await node_of(cluster, group), [group])).offsets[group]
+
+    async def commit(self, cluster: Wire, group: str, topic: str, offset: int, metadata: str = "") -> None:
+        offsets = {TopicPartition(topic, 0): Committed(offset, metadata)}
+        assert await commit_offsets(cluster, await node_of(cluster, group), {group: offsets}) == []
+
+
+async def node_of(cluster: Wire, group: str) -> int:
+    while not (found := await coordinators(cluster, cluster.nodes[0], [group])).nodes:
+        await asyncio.sleep(0.05)
+    return found.nodes[group]
+
+
+def with_pair(
+    source: str, target: str, topics: Mapping[str, str] | str, story: Callable[[Pair], Awaitable[Any]], group: str = ""
+) -> None:
+    """Run a story between two clusters (bootstrap addresses); groups are those that begin with the topic's name."""
+    named = {topics: topics} if isinstance(topics, str) else topics
+
+    async def run() -> None:
+        async with Wire(endpoint(source, "eu")) as one, Wire(endpoint(target, "us")) as other:
+            await one.refresh(named.keys())
+            await other.refresh(named.values())
+            await story(Pair(one, other, named, group or next(iter(named))))
+
+    asyncio.run(run())
+
+
+@contextmanager
+def consuming(bootstrap: str, group: str, topic: str, **more: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            **more,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_on(bootstrap: str, group: str, topic: str, count: int, **more: str) -> list[bytes]:
+    """What a group reads from where it stands, `count` records, and commits."""
+    with consuming(bootstrap, group, topic, **more) as consumer:
+        found: list[bytes] = []
+        while len(found) < count:
+            message = consumer.poll(20)
+            assert message is not None, f"{len(found)} of {count} records"
+            assert message.error() is None, message.error()
+            found.append(message.value() or b"")
+        consumer.commit(asynchronous=False)
+        return found
+
+
+def at_the_end(bootstrap: str, group: str, topic: str) -> bool:
+    """Whether nothing is left to read for the group."""
+    with consuming(bootstrap, group, topic, **{"enable.partition.eof": "true"}) as consumer:
+        message = consumer.poll(20)
+        assert message is not None
+        error = message.error()
+        return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
+def values(begin: int, end: int) -> list[bytes]:
+    return [b"value %d" % number for number in range(begin, end)]
+
+
+def transactions(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """Committed and aborted transactions in turn, of three records each; the committed values."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    kept: list[bytes] = []
+    for number in range(count):
+        producer.begin_transaction()
+        told = [b"%d/%d" % (number, index) for index in range(3)]
+        for value in told:
+            producer.produce(topic, value, partition=0)
+        if number % 2:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+            kept += told
+    return kept
+
+
+def plain(bootstrap: str, topic: str) -> list[bytes]:
+    produce(bootstrap, topic, values(0, 40))
+    return values(0, 40)
+
+
+def transactional(bootstrap: str, topic: str) -> list[bytes]:
+    return transactions(bootstrap, topic, 12)
+
+
+def trimmed(bootstrap: str, topic: str) -> list[bytes]:
+    produce(bootstrap, topic, values(0, 60))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_records([Place(topic, 0, 17)])[Place(topic, 0)].result(20)
+    return values(17, 60)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("filled", [plain, transactional, trimmed], ids=lambda filled: filled.__name__)
+def test_a_group_that_switches_reads_every_record_once(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    filled: Callable[[str, str], list[bytes]],
+    protocol: str,
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    records = filled(source, topic_name)
+    spoken = {"group.protocol": protocol}
+    seen = read_on(source, topic_name, topic_name, 7, **spoken, **{"auto.offset.reset": "earliest"})
+    mirror_once(source, target, [topic_name], flow=topic_name)
+
+    async def story(pair: Pair) -> None:
+        assert await pair.standings() == {"synced": 1}
+        assert (await pair.look()).committed == 0
+
+    with_pair(source, target, topic_name, story)
+    seen += read_on(target, topic_name, topic_name, 5, **spoken)
+
+    async def left_alone(pair: Pair) -> None:
+        before = await pair.committed(pair.target, topic_name)
+        assert await pair.standings() == {"ahead": 1}
+        assert await pair.committed(pair.target, topic_name) == before
+
+    with_pair(source, target, topic_name, left_alone)
+    seen += read_on(target, topic_name, topic_name, len(records) - 12, **spoken)
+    assert seen == records
+    assert at_the_end(target, topic_name, topic_name)
+
+
+def test_a_group_is_never_ahead_of_the_mirror(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 20))
+    mirror_once(source, target, [topic_name], flow=topic_name)
+    produce(source, topic_name, values(20, 50))
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        await pair.commit(pair.source, topic_name, topic_name, 35, "of 35")
+        assert await pair.standings() == {"held_back": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(20)}
+        assert (await pair.look()).committed == 0
+        await asyncio.to_thread(mirror_once, source, target, [topic_name], flow=topic_name)
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(35, "of 35")}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_that_was_put_back_is_put_back_there_too(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 50))
+    mirror_once(source, target, [topic_name], flow=topic_name)
+
+    async def story(pair: Pair) -> None:
+        async def offset() -> int:
+            return (await pair.committed(pair.target, topic_name))[TopicPartition(topic_name, 0)].offset
+
+        for wanted in (40, 10, 30, 0):
+            await pair.commit(pair.source, topic_name, topic_name, wanted)
+            assert await pair.standings() == {"synced": 1}
+            assert await offset() == wanted
+        await pair.commit(pair.source, topic_name, topic_name, 20)
+        await pair.look()
+        await pair.commit(pair.target, topic_name, topic_name, 25)
+        await pair.commit(pair.source, topic_name, topic_name, 15)
+        assert await pair.standings() == {"ahead": 1}
+        assert await offset() == 25, "somebody else has moved it: it is theirs"
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_is_not_put_back_by_a_topic_made_anew(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 50))
+    mirror_once(source, target, [topic_name], flow=topic_name)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 40)
+        assert await pair.standings() == {"synced": 1}
+        admin = AdminClient({"bootstrap.servers": source})
+        admin.delete_topics([topic_name])[topic_name].result(20)
+        while pair.source.topic_id(topic_name):
+            await pair.source.refresh()
+        await asyncio.to_thread(make_topic, source, topic_name)
+        await pair.commit(pair.source, topic_name, topic_name, 3)
+        look = await pair.look()
+        assert [hindrance.cause for hindrance in look.hindrances] == [
+            f"cluster us: offsets of {topic_name} stay: its source topic is gone or another one"
+        ]
+        assert look.standings == {Standing.HINDERED: 1}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(40)}
+
+    with_pair(source, target, topic_name, story)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_at_the_target_is_left_alone(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, protocol: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 50))
+    mirror_once(source, target, [topic_name], flow=topic_name)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 10)
+        assert await pair.standings() == {"synced": 1}
+        with consuming(target, topic_name, topic_name, **{"group.protocol": protocol}) as consumer:
+            assert await asyncio.to_thread(consumer.poll, 20)
+            await pair.commit(pair.source, topic_name, topic_name, 30)
+            assert await pair.standings() == {"active": 1}
+            refused = await commit_offsets(
+                pair.target,
+                await node_of(pair.target, topic_name),
+                {topic_name: {TopicPartition(topic_name, 0): Committed(30)}},
+            )
+            assert [refusal.code for refusal in refused] == [25], "the broker sees to it as well"
+            assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(10)}
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(30)}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_only_mirrored_partitions_under_their_names_on_the_target(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    other = f"{topic_name}-other"
+    for name in (topic_name, other):
+        make_topic(source, name)
+        produce(source, name, values(0, 10))
+    mirror_once(source, target, [topic_name], flow=topic_name, naming={"prefix": "eu."})
+
+    async def story(pair: Pair) -> None:
+        for name in (topic_name, other):
+            await pair.commit(pair.source, topic_name, name, 5)
+        await pair.commit(pair.source, f"{topic_name}-elsewhere", other, 5)
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(f"eu.{topic_name}", 0): Committed(5)}
+        assert await pair.committed(pair.target, f"{topic_name}-elsewhere") == {}
+
+    with_pair(source, target, {topic_name: f"eu.{topic_name}"}, story)
+
+
+def test_an_empty_partition_and_one_that_nobody_vouches_for(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        await pair.commit(pair.source, topic_name, topic_name, 0, "none yet")
+        pair.unsound.add(at)
+        assert await pair.standings() == {}
+        assert await pair.committed(pair.target, topic_name) == {}
+        pair.unsound.clear()
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(0, "none yet")}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_deleted_on_the_source_stays_on_the_target(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 0)
+        assert await pair.standings() == {"synced": 1}
+        admin = AdminClient({"bootstrap.servers": source})
+        admin.delete_consumer_groups([topic_name])[topic_name].result(20)
+        assert await pair.standings() == {}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(0)}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 10))
+    mirror_once(source, target, [topic_name], flow=topic_name)
+    groups = [f"{topic_name}-{number}" for number in range(2000)]
+    at = TopicPartition(topic_name, 0)
+
+    async def story(pair: Pair) -> None:
+        node = await node_of(pair.source, topic_name)
+        assert await commit_offsets(pair.source, node, {group: {at: Committed(3)} for group in groups}) == []
+        await node_of(pair.target, topic_name)
+        for told, committed in (("all anew", 2000), ("nothing has changed", 0), ("two have changed", 2)):
+            if committed == 2:
+                await commit_offsets(pair.source, node, {group: {at: Committed(4)} for group in groups[:2]})
+            began, busy = time.monotonic(), time.process_time()
+            look = await pair.look()
+            print(f"{told}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
+            assert (look.standings, look.committed) == ({Standing.SYNCED: 2000}, committed)
+        node = await node_of(pair.target, topic_name)
+        found = (await fetch_offsets(pair.target, node, groups)).offsets
+        assert [found[group][at].offset for group in groups] == [4, 4, *[3] * 1998]
+
+    with_pair(source, target, topic_name, story)
