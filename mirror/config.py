@@ -212,7 +212,7 @@ class TopicSettings(Section):
 
 
 class GroupSettings(Section):
-    """Consumer groups whose offsets follow; seconds between two looks."""
+    """Consumer groups whose offsets follow (none where `include` is empty); seconds between two looks."""
 
     include: tuple[Pattern, ...] = (re.compile(".*"),)
     interval_s: Seconds = 1.0
@@ -325,8 +325,6 @@ def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
 
 def unserved(settings: Settings) -> Iterator[str]:
     """What was set, is valid, and has no effect yet or less than one may think: for a warning at each start."""
-    if "groups" in settings.model_fields_set:
-        yield "groups: consumer group offsets are not mirrored yet"
     if "interval_s" in settings.sync.model_fields_set:
         yield "sync.interval_s: topics and their configs are looked at when the mirror starts, and only then"
     for side, cluster in (("source", settings.source), ("target", settings.target)):

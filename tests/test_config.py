@@ -368,8 +368,8 @@ def test_what_has_no_effect_yet_is_said(load_text: Load) -> None:
     plain = load_text(SMALLEST)
     assert list(unserved(plain)) == []
     text = SMALLEST.replace('"a:1"', '"a:1", client.id: x').replace("9092", '9092", socket.timeout.ms: "5000')
-    asked = load_text(text + 'groups: {}\nmetrics: {listen: "127.0.0.1:9404"}\nsync: {interval_s: 5}\n')
+    asked = load_text(text + 'groups: {interval_s: 2}\nmetrics: {listen: "127.0.0.1:9404"}\nsync: {interval_s: 5}\n')
     told = [text.split(":")[0] for text in unserved(asked)]
-    assert told == ["groups", "sync.interval_s", "source.client.id", "target.socket.timeout.ms", "metrics"]
+    assert told == ["sync.interval_s", "source.client.id", "target.socket.timeout.ms", "metrics"]
     looked_at_once = load_text(SMALLEST + "sync: {interval_s: 9}\n")
     assert [text.split(":")[0] for text in unserved(looked_at_once)] == ["sync.interval_s"]

@@ -12,8 +12,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from helpers import make_topic, mirror_once, produce
+from oldbroker import OldBroker
 
 from mirror.embedded import Cluster
 from mirror.offsets.groupsync import GroupSync, Look, preserved
@@ -384,3 +393,106 @@ def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, t
         assert [found[group][at].offset for group in groups] == [4, 4, *[3] * 1998]
 
     with_pair(source, target, topic_name, story)
+
+
+def test_a_source_of_kafka_2_8(old_broker: OldBroker, target_cluster: Cluster, topic_name: str) -> None:
+    old_broker.make_topic(topic_name, 2)
+    produce(old_broker.bootstrap, topic_name, values(0, 10))
+    mirror_once(old_broker.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    groups = [f"{topic_name}-{number}" for number in range(100)]
+    at = TopicPartition(topic_name, 0)
+
+    async def story(pair: Pair) -> None:
+        node = await node_of(pair.source, topic_name)
+        assert await commit_offsets(pair.source, node, {group: {at: Committed(3, "x")} for group in groups}) == []
+        assert await pair.standings() == {"synced": 100}
+        found = await fetch_offsets(pair.target, await node_of(pair.target, topic_name), groups)
+        assert all(offsets == {at: Committed(3, "x")} for offsets in found.offsets.values())
+
+    with_pair(old_broker.bootstrap, target_cluster.bootstrap, topic_name, story)
+
+
+def test_a_long_text_is_given_up_and_the_offset_kept(source_cluster: Cluster, topic_name: str) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    with Cluster.start(name="terse", config={"offset.metadata.max.bytes": 10}) as target:
+        make_topic(target.bootstrap, topic_name)
+
+        async def story(pair: Pair) -> None:
+            await pair.commit(pair.source, topic_name, topic_name, 0, "more than ten bytes")
+            assert await pair.standings() == {"synced": 1}
+            assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(0)}
+            assert (await pair.look()).committed == 0, "the broker is not asked again"
+
+        with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
+
+
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, topic_name: str) -> None:
+    """On one side or the other; groups that may be followed are."""
+    other = target_cluster.bootstrap
+    free, denied = f"{topic_name}-free", f"{topic_name}-denied"
+    with Cluster.start(name="guarded", config=GUARDED) as guarded:
+        for bootstrap in (guarded.bootstrap, other):
+            make_topic(bootstrap, topic_name)
+        admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
+
+        def rights(operation: AclOperation) -> AclBinding:
+            return AclBinding(
+                ResourceType.GROUP,
+                denied,
+                ResourcePatternType.LITERAL,
+                "User:ANONYMOUS",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+
+        def grant(*operations: AclOperation) -> None:
+            everything = AclBindingFilter(
+                ResourceType.GROUP,
+                denied,
+                ResourcePatternType.LITERAL,
+                None,
+                None,
+                AclOperation.ANY,
+                AclPermissionType.ANY,
+            )
+            for made in admin.delete_acls([everything]).values():
+                made.result(20)
+            for made in admin.create_acls([rights(operation) for operation in operations]).values():
+                made.result(20)
+
+        async def hindered(pair: Pair, *causes: str) -> None:
+            """A change of rights reaches the broker a moment later."""
+            deadline = time.monotonic() + 20
+            while {(one.cause, one.group) for one in (look := await pair.look()).hindrances} != {
+                (cause, denied) for cause in causes
+            }:
+                assert time.monotonic() < deadline, look
+            assert look.standings == ({Standing.SYNCED: 1, Standing.HINDERED: 1} if causes else {Standing.SYNCED: 2})
+
+        async def as_target(pair: Pair) -> None:
+            for group in (free, denied):
+                await pair.commit(pair.source, group, topic_name, 0)
+            for granted in (AclOperation.DELETE, AclOperation.DESCRIBE):
+                await asyncio.to_thread(grant, granted)
+                await hindered(pair, "cluster us: grant READ on the group")
+            await asyncio.to_thread(grant, AclOperation.READ)
+            await hindered(pair)
+            assert await pair.committed(pair.target, denied) == {TopicPartition(topic_name, 0): Committed(0)}
+
+        async def as_source(pair: Pair) -> None:
+            for group in (free, denied):
+                await pair.commit(pair.source, group, topic_name, 0)
+            pair.sync.include = (re.compile(re.escape(free)), re.compile(denied))
+            await hindered(pair)
+            await asyncio.to_thread(grant, AclOperation.DELETE)
+            await hindered(pair, "cluster eu: grant DESCRIBE on the group")
+
+        with_pair(other, guarded.bootstrap, topic_name, as_target)
+        with_pair(guarded.bootstrap, other, topic_name, as_source)

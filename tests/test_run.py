@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
@@ -107,6 +107,55 @@ def test_once_live_and_a_second_mirror(
             assert time.monotonic() - began < 30, "it ends by itself, and soon"
     assert "records=50" in younger.log.splitlines()[-1], "everything acknowledged is accounted for"
     assert assert_same_records(source, target, topic_name, 2) == 300
+
+
+def test_consumer_groups_follow(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(100))
+    commit(source, topic_name, topic_name, 60)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    settings = json.loads(config.read_text()) | {"groups": {"include": [f"{topic_name}.*"], "interval_s": 0.5}}
+    config.write_text(json.dumps(settings))
+
+    with running(config, tmp_path / "once.log", "--once") as once:
+        assert once.ended() == 0, once.log
+    assert committed(target, topic_name, topic_name) == 60, once.log
+
+    with running(config, tmp_path / "live.log") as live:
+        live.until("spark_started")
+        commit(source, topic_name, topic_name, 70)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 70, 60, lambda: live.log)
+        commit(source, topic_name, topic_name, 40)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 40, 30, lambda: live.log)
+        commit(source, f"{topic_name}-late", topic_name, 100)
+        live.process.send_signal(signal.SIGTERM)
+        assert live.ended() == 0, live.log
+    assert committed(target, f"{topic_name}-late", topic_name) == 100, live.log
+    assert "groups_hindered" not in live.log
+
+    told = subprocess.run(
+        [sys.executable, "-m", "mirror", "status", str(config), "--json"], capture_output=True, check=True
+    )
+    groups = json.loads(told.stdout)["groups"]
+    assert (groups["groups"], groups["synced"]) == (2, 2)
+
+
+def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def committed(bootstrap: str, group: str, topic: str) -> int:
+    """Negative where nothing is committed."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        return int(consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset)
+    finally:
+        consumer.close()
 
 
 def _same(source: str, target: str, topic: str) -> bool:

@@ -29,6 +29,7 @@ from mirror.embedded.byhand import Member, Standing
 from mirror.embedded.process import Identity
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
+from mirror.observe.groupfigures import GroupFigures
 from mirror.offsets.journal import OWNER, Journal
 from mirror.states import State
 from mirror.wire.cluster import Cluster as WireCluster
@@ -215,6 +216,36 @@ def test_what_somebody_else_wrote_steers_no_terminal() -> None:
     assert "[/orders]-0" in shown
     assert "\\x1b[2Jgone" in shown
     assert "\x1b" not in shown
+
+
+GROUPS = GroupFigures(instance="me", at_ms=NOW - 3000, groups=2001, synced=1998, active=2, held_back=1)
+
+
+def test_groups_are_counted_and_their_look_has_an_age() -> None:
+    found = told({**journal(figures()), b"groups": GROUPS.to_json()})
+    text = " ".join(text_of(found, 160).split())
+    assert (
+        "2,001 consumer groups: 1,998 synced, 1 held back until records are mirrored, 2 with members on the target;"
+        " looked at 3.0 s ago" in text
+    )
+    groups = as_dict(found)["groups"]
+    assert (groups["groups"], groups["active"], groups["age_ms"]) == (2001, 2, 3000)
+    assert as_dict(told(journal(figures())))["groups"] is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"instance": 1, "at_ms": 1}', b'{"instance": "", "at_ms": true}']
+    + [b'{"instance": "", "at_ms": %d}' % (1 << 63)],
+    ids=["array", "empty", "not-utf-8", "deep", "number", "boolean", "large"],
+)
+def test_groups_that_cannot_be_understood(value: bytes) -> None:
+    found = told({**journal(figures()), b"groups": value})
+    assert (len(found.unread), found.groups) == (1, None)
+
+
+def test_groups_of_a_newer_version_are_read() -> None:
+    assert GroupFigures.from_json(GROUPS.to_json()[:-1] + b',"more":[1]}') == GROUPS
 
 
 def test_other_entries_of_a_journal_are_left_alone() -> None:

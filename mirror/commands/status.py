@@ -24,6 +24,8 @@ from mirror.commands.tables import console, count, duration, number, plain, prin
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.observe.figures import Figures, Totals
+from mirror.observe.groupfigures import KEY as GROUPS
+from mirror.observe.groupfigures import GroupFigures
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic, parsed
 from mirror.wire.cluster import Cluster, Endpoint
 
@@ -79,6 +81,7 @@ class Status:
     owner: Owner | None = None
     ended: str = ""
     figures: tuple[Figures, ...] = ()
+    groups: GroupFigures | None = None
     unread: tuple[str, ...] = ()
 
     @property
@@ -134,7 +137,7 @@ class Follower:
 
 def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int) -> Status:
     """What the newest entries of a journal say."""
-    owner, ended, figures, unread = None, "", [], []
+    owner, ended, figures, groups, unread = None, "", [], None, []
     for key, value in journal.items():
         try:
             if key == OWNER:
@@ -152,6 +155,8 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                 ended = str(parsed(value)["instance"])
             elif key.startswith(b"state/"):
                 figures.append(Figures.from_json(value))
+            elif key == GROUPS:
+                groups = GroupFigures.from_json(value)
         except (
             ValueError,
             KeyError,
@@ -167,6 +172,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
         owner=owner,
         ended=ended,
         figures=tuple(figures),
+        groups=groups,
         unread=tuple(unread),
     )
 
@@ -238,6 +244,9 @@ def as_dict(found: Status) -> dict[str, Any]:
             }
             for one in found.figures
         ],
+        "groups": asdict(found.groups) | {"age_ms": max(0, found.now_ms - found.groups.at_ms)}
+        if found.groups
+        else None,
         "unread": list(found.unread),
     }
 
@@ -247,6 +256,8 @@ def rendered(found: Status, width: int) -> Group:
     lines = [_heading(found)]
     if found.figures:
         lines.append(_totals(found))
+    if found.groups:
+        lines.append(_groups(found.groups, found.now_ms))
     lines += [_trouble(one) for one in found.figures if one.detail]
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     if not found.figures:
@@ -318,6 +329,22 @@ def _totals(found: Status) -> Text:
         f"; {count(totals.filled, 'offset')} without a record filled" if totals.filled else "",
         f"; {count(totals.lost, 'offset')} lost by the source" if totals.lost else "",
         f"; {_verdicts(totals.verdicts)}" if totals.verdicts else "",
+    )
+
+
+def _groups(groups: GroupFigures, now_ms: int) -> Text:
+    age_ms = now_ms - groups.at_ms
+    others = {
+        "held back until records are mirrored": groups.held_back,
+        "ahead on the target": groups.ahead,
+        "with members on the target": groups.active,
+        "hindered, see the log": groups.hindered,
+    }
+    return Text.assemble(
+        f"{count(groups.groups, 'consumer group')}: {number(groups.synced)} synced",
+        *(f", {number(many)} {what}" for what, many in others.items() if many),
+        "; looked at ",
+        Text(f"{duration(age_ms)} ago", "yellow" if age_ms > STALE_MS else ""),
     )
 
 

@@ -1,1 +1,5 @@
-"""What a flow keeps on the target: its journal, a compacted topic of states."""
+"""What a flow keeps on the target beside the records: its journal, and the offsets of consumer groups.
+
+journal         the compacted topic of states         groupsync       one look at all groups, and what follows from it
+groupside       the groups of one cluster, in bulk    groupfollower   look after look, told in log and journal
+"""

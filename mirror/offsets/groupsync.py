@@ -119,7 +119,7 @@ class GroupSync:
         `vouched` says of a source partition whether its target holds its records (G2).
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
-        self._include, self._translate = tuple(include), translate
+        self.include, self._translate = tuple(include), translate
         self._topic_ids, self._vouched = topic_ids, vouched
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
@@ -165,10 +165,10 @@ class GroupSync:
             told.group: node
             for node, groups in listed.items()
             for told in groups
-            if told.commits and any(pattern.fullmatch(told.group) for pattern in self._include)
+            if told.commits and any(pattern.fullmatch(told.group) for pattern in self.include)
         }
         # A group that may not be described is not listed either; one that is asked for by name is to be missed.
-        named = {pattern.pattern for pattern in self._include if names.is_plain(pattern.pattern)}
+        named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
         nodes |= await self._source.coordinators(named - every)
         if listed.keys() == set(self._source.cluster.nodes):
             self._forget_all_but(nodes)

@@ -8,6 +8,7 @@ worth knowing later.
     state/<topic>/<partition>  live figures, every second
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
+    groups                     how consumer groups stand, after each look that changed it or ten seconds
 
 Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so
 they go without a producer id; a repeated state is the same state. Encoding and decoding are kio's. Anybody may write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from mirror.errors import ExitCode
@@ -13,7 +14,10 @@ from mirror.wire.cluster import Endpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What to mirror and how: the outcome of configuration and preflight."""
+    """What to mirror and how: the outcome of configuration and preflight.
+
+    `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
+    """
 
     name: str
     source: Endpoint
@@ -24,6 +28,8 @@ class Flow:
     memory_bytes: int
     once: bool = False
     until_caught_up: bool = False
+    groups: tuple[re.Pattern[str], ...] = ()
+    groups_seconds: float = 1.0
 
 
 @dataclass(slots=True)

@@ -42,4 +42,6 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         memory_bytes=settings.limits.memory_mb * _MEGABYTE,
         once=once,
         until_caught_up=until_caught_up,
+        groups=settings.groups.include,
+        groups_seconds=settings.groups.interval_s,
     )

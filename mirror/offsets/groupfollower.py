@@ -1,0 +1,133 @@
+"""Looks at the groups again and again while the mirror runs, and tells what comes of it: in the log and the journal.
+
+Whatever happens here, the copy goes on: groups are looked at again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror.errors import ClusterError, WireError
+from mirror.observe import logs
+from mirror.observe.groupfigures import KEY, GroupFigures
+from mirror.offsets.groupside import Hindrance
+from mirror.offsets.groupsync import GroupSync, Look
+from mirror.offsets.journal import Journal
+from mirror.policy.following import Standing
+
+#: A look that took longer than the interval is followed by as long a rest, up to this: it spares brokers that labour.
+LONGEST_REST: Final = 5.0
+#: Figures that stay as they are go to the journal as often as those of a partition at rest.
+REPORT_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 0.1
+#: What the last look may take: when a bounded copy is done, and when the mirror is told to stop.
+LAST_LOOK_SECONDS: Final = 10.0
+STOP_SECONDS: Final = 1.0
+_NAMED: Final = 5
+
+
+@dataclass(slots=True, eq=False)
+class GroupFollower:
+    """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next."""
+
+    sync: GroupSync
+    journal: Journal
+    instance: str
+    interval: float
+    _told: dict[str, set[str]] = field(default_factory=dict)
+    _reported: GroupFigures | None = None
+    _mistake: str = ""
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
+
+    async def run(self) -> None:
+        """Until cancelled; at once where no group is asked for. Raises nothing."""
+        while self.sync.include:
+            began = time.monotonic()
+            await self._step()
+            took = time.monotonic() - began
+            await asyncio.sleep(max(self.interval - took, min(took, LONGEST_REST)))
+
+    async def finish(self, stopping: asyncio.Event) -> None:
+        """One more complete look, when nothing is mirrored any more: `run` may be under way, or cancelled.
+
+        Takes at most `LAST_LOOK_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
+        """
+        last = asyncio.create_task(self._last_look())
+        told = asyncio.create_task(stopping.wait())
+        await asyncio.wait([last, told], timeout=LAST_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.is_set():
+            await asyncio.wait([last], timeout=STOP_SECONDS)
+        if not last.done():
+            self._log.warning("groups_not_finished", flow=self.journal.flow, reason="no complete look in time")
+        for task in (last, told):
+            task.cancel()
+        await asyncio.wait([last, told])
+
+    async def _last_look(self) -> None:
+        while self.sync.include:
+            if await self._step():
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _step(self) -> bool:
+        """One look, told; whether it was complete."""
+        async with self._looking:
+            try:
+                look = await self.sync.look()
+                hindrances = list(look.hindrances)
+                if look.is_complete:
+                    hindrances += await self._report(look)
+                self._warn(hindrances)
+            except Exception as mistake:  # one of ours, which must not end the copy
+                if repr(mistake) != self._mistake:
+                    self._mistake = repr(mistake)
+                    self._log.exception("groups_not_followed", flow=self.journal.flow)
+                return False
+            return look.is_complete
+
+    async def _report(self, look: Look) -> list[Hindrance]:
+        now = int(time.time() * 1000)
+        figures = GroupFigures(
+            instance=self.instance,
+            at_ms=now,
+            groups=sum(look.standings.values()),
+            synced=look.standings.get(Standing.SYNCED, 0),
+            held_back=look.standings.get(Standing.HELD_BACK, 0),
+            ahead=look.standings.get(Standing.AHEAD, 0),
+            active=look.standings.get(Standing.ACTIVE, 0),
+            hindered=look.standings.get(Standing.HINDERED, 0),
+        )
+        before = self._reported
+        if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:
+            return []
+        try:
+            await self.journal.append([(KEY, figures.to_json())])
+        except (ClusterError, WireError) as problem:
+            return [Hindrance("the journal was not written", detail=str(problem))]
+        self._reported = figures
+        return []
+
+    def _warn(self, hindrances: Iterable[Hindrance]) -> None:
+        """Each cause once, and again for groups that it did not concern before; a cause that went may come anew."""
+        now: dict[str, set[str]] = {}
+        details: dict[str, str] = {}
+        for hindrance in hindrances:
+            now.setdefault(hindrance.cause, set()).add(hindrance.group)
+            details.setdefault(hindrance.cause, hindrance.detail)
+        for cause, groups in now.items():
+            if fresh := groups - self._told.get(cause, set()):
+                named = {"groups": _listed(fresh)} if any(fresh) else {}
+                more = {"reason": details[cause]} if details[cause] else {}
+                self._log.warning("groups_hindered", flow=self.journal.flow, cause=cause, **named, **more)
+        self._told = now
+
+
+def _listed(groups: set[str]) -> str:
+    names = sorted(groups)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

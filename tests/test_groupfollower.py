@@ -1,0 +1,251 @@
+"""Look after look: each hindrance told once, figures in the journal when they change, an end within its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from fakebroker import in_loop
+from kio.schema.errors import ErrorCode
+
+from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.offsets import groupfollower
+from mirror.offsets.groupfollower import GroupFollower
+from mirror.offsets.groupside import Hindrance, Side
+from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved
+from mirror.policy.following import Standing
+from mirror.states import State
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.groups import ListedGroup, Refusal
+
+AT = TopicPartition("orders", 0)
+
+
+def a_report(state: State, at_ms: int) -> Figures:
+    return Figures(
+        flow="test",
+        instance="me",
+        topic="orders",
+        partition=0,
+        target_topic="orders",
+        state=state,
+        next_offset=0,
+        log_end=0,
+        lag_records=0,
+        at_ms=at_ms,
+    )
+
+
+class Looks:
+    """Stands in for `GroupSync`: each look as scripted, the last one again and again."""
+
+    def __init__(self, *looks: Look | Exception | float) -> None:
+        self.include: tuple[re.Pattern[str], ...] = (re.compile(".*"),)
+        self.left = list(looks)
+        self.made = 0
+
+    async def look(self) -> Look:
+        self.made += 1
+        found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(found, Exception):
+            raise found
+        if isinstance(found, float):
+            await asyncio.sleep(found)
+            return Look({}, 0, ())
+        return found
+
+
+class Records:
+    """Stands in for `Journal`."""
+
+    flow = "test"
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, Any]] = []
+        self.problem: Exception | None = None
+
+    async def append(self, entries: Sequence[tuple[bytes, bytes]]) -> int:
+        if self.problem:
+            raise self.problem
+        self.values += [json.loads(value) for key, value in entries if key == b"groups"]
+        return 0
+
+
+def follower(*looks: Look | Exception | float, interval: float = 0.01) -> tuple[Any, Looks, Records]:
+    sync, journal = Looks(*looks), Records()
+    made: Any = GroupFollower(sync, journal, "me", interval)  # type: ignore[arg-type] # stand-ins
+    return made, sync, journal
+
+
+def look(*hindrances: Hindrance, **standings: int) -> Look:
+    return Look({Standing(name): many for name, many in standings.items()}, 0, hindrances)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(logs.Log, "_emit", lambda self, level, event, fields: told.append({"event": event, **fields}))
+    return told
+
+
+@in_loop
+async def test_figures_are_written_when_they_change() -> None:
+    following, sync, journal = follower(look(synced=1), look(synced=1), look(synced=1, active=2))
+    task = asyncio.create_task(following.run())
+    await until(lambda: sync.made > 10)
+    task.cancel()
+    assert [(value["groups"], value["synced"], value["active"]) for value in journal.values] == [(1, 1, 0), (3, 1, 2)]
+
+
+def test_each_cause_is_told_once(warnings: list[dict[str, Any]]) -> None:
+    denied = [Hindrance("grant READ", f"group-{number}") for number in range(7)]
+    away = Hindrance("away", passing=True, detail="refused")
+    looks = [look(*denied), look(*denied, away), look(*denied, away), look(*denied), look(*denied, away), look()]
+
+    async def run() -> None:
+        following, sync, _ = follower(*looks)
+        task = asyncio.create_task(following.run())
+        await until(lambda: sync.made > len(looks))
+        task.cancel()
+
+    asyncio.run(run())
+    assert [(one["cause"], one.get("groups"), one.get("reason")) for one in warnings] == [
+        ("grant READ", "group-0, group-1, group-2, group-3, group-4 and 2 more", None),
+        ("away", None, "refused"),
+        ("away", None, "refused"),
+    ]
+
+
+def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[str, Any]]) -> None:
+    async def run() -> None:
+        following, sync, journal = follower(ValueError("a"), ValueError("a"), look(synced=1))
+        journal.problem = ConnectionLost("gone")
+        task = asyncio.create_task(following.run())
+        await until(lambda: sync.made > 5)
+        journal.problem = None
+        await until(lambda: journal.values)
+        task.cancel()
+
+    asyncio.run(run())
+    assert [one["event"] for one in warnings] == ["groups_not_followed", "groups_hindered"]
+
+
+@in_loop
+async def test_the_last_look_is_a_complete_one() -> None:
+    away = look(Hindrance("away", passing=True))
+    following, sync, journal = follower(away, away, look(synced=1))
+    await following.finish(asyncio.Event())
+    assert (sync.made, len(journal.values)) == (3, 1)
+
+
+@in_loop
+async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groupfollower, "STOP_SECONDS", 0.2)
+    following, _, _ = follower(30.0)
+    running = asyncio.create_task(following.run())
+    await asyncio.sleep(0)
+    stopping = asyncio.Event()
+    stopping.set()
+    began = time.monotonic()
+    await following.finish(stopping)
+    assert time.monotonic() - began < 10
+    running.cancel()
+
+
+@in_loop
+async def test_nothing_is_done_where_no_group_is_asked_for() -> None:
+    following, sync, journal = follower(look())
+    sync.include = ()
+    await following.run()
+    await following.finish(asyncio.Event())
+    assert (sync.made, journal.values) == (0, [])
+
+
+@in_loop
+async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = Endpoint("us", (("127.0.0.1", free_port),))
+
+    async def away(self: Cluster, *_: object) -> None:
+        raise ClusterUnreachable(f"{self}: no broker answered")
+
+    monkeypatch.setattr(Cluster, "refresh", away)
+    async with Cluster(where) as source, Cluster(where) as target:
+        sync = GroupSync(source, target, [re.compile(".*")], preserved({}), {}, lambda _: True)
+        found = await sync.look()
+    assert not found.is_complete
+    assert [one.cause for one in found.hindrances] == ["cluster us: it cannot be asked"] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "partition", "cause", "passing"),
+    [
+        (30, None, "grant READ on the group", False),
+        (30, AT, "grant READ on the group", False),
+        (29, AT, "grant READ on topic orders", False),
+        (16, AT, "the broker answered 16 not_coordinator", True),
+        (14, None, "the broker answered 14 coordinator_load_in_progress", True),
+        (69, AT, "the broker answered 69 group_id_not_found", False),
+    ],
+)
+def test_what_a_broker_refuses(code: int, partition: TopicPartition | None, cause: str, passing: bool) -> None:
+    side = Side(Cluster(Endpoint("us", ())), "READ")
+    side.refused([Refusal("readers", ErrorCode(code), partition)])
+    assert side.hindrances == [Hindrance(f"cluster us: {cause}", "readers", passing)]
+
+
+def test_what_concerns_a_whole_cluster() -> None:
+    side = Side(Cluster(Endpoint("us", ())), "READ")
+    for problem in (AccessDenied("SASL"), ConnectionLost("reset"), ClusterUnreachable("nobody")):
+        side.lost(problem)
+    assert [(one.cause, one.detail, one.passing) for one in side.hindrances] == [
+        ("cluster us: a right is missing", "SASL", True),
+        ("cluster us: a broker does not answer", "reset", True),
+        ("cluster us: it cannot be asked", "nobody", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "commits"),
+    [
+        ("Classic", "consumer", True),
+        ("Classic", "", True),
+        ("Consumer", "consumer", True),
+        ("", "consumer", True),
+        ("Classic", "connect", False),
+        ("Share", "share", False),
+        ("Streams", "streams", False),
+        ("Unknown", "consumer", False),
+    ],
+)
+def test_which_groups_take_offsets(kind: str, protocol: str, commits: bool) -> None:
+    assert ListedGroup("any", kind, protocol, "Empty").commits == commits
+
+
+@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"])
+def test_which_groups_have_members(state: str) -> None:
+    assert ListedGroup("any", "", "consumer", state).has_members
+    assert not any(ListedGroup("any", "", "consumer", quiet).has_members for quiet in ("Empty", "Dead"))
+
+
+def test_the_newest_report_vouches() -> None:
+    sound, other = a_report(State.CAUGHT_UP, 5), a_report(State.RECREATED, 6)
+    assert is_vouched(sound)
+    assert is_vouched(None, sound)
+    assert not is_vouched()
+    assert not is_vouched(None)
+    assert not is_vouched(sound, other)
+    assert is_vouched(a_report(State.MIRRORING, 7), other)
+    unsure = {state for state in State if not is_vouched(a_report(state, 1))}
+    assert unsure >= {State.STARTING, State.ALIGNING, State.DIVERGED}
