@@ -24,6 +24,8 @@ from confluent_kafka.admin import (
 from helpers import make_topic, mirror_once, produce
 from oldbroker import OldBroker
 
+from mirror.admin.client import Admin
+from mirror.config import ClusterSettings, parse_address
 from mirror.embedded import Cluster
 from mirror.offsets.groupsync import GroupSync, Look, preserved
 from mirror.policy.following import Standing
@@ -37,8 +39,7 @@ Offsets = dict[TopicPartition, Committed]
 
 
 def endpoint(bootstrap: str, alias: str) -> Endpoint:
-    host, port = bootstrap.split(":")
-    return Endpoint(alias, ((host, int(port)),))
+    return Endpoint(alias, tuple(parse_address(address) for address in bootstrap.split(",")))
 
 
 class Pair:
@@ -427,6 +428,31 @@ def test_a_long_text_is_given_up_and_the_offset_kept(source_cluster: Cluster, to
             assert await pair.standings() == {"synced": 1}
             assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(0)}
             assert (await pair.look()).committed == 0, "the broker is not asked again"
+
+        with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
+
+
+def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> None:
+    """Three brokers share the groups; one dies, and its groups find another."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    groups = [f"{topic_name}-{number}" for number in range(40)]
+    at = TopicPartition(topic_name, 0)
+    with Cluster.start(nodes=3, name="three") as target:
+        admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target.bootstrap}))
+        assert admin.create_topic(topic_name, partitions=1, replication_factor=3)
+
+        async def story(pair: Pair) -> None:
+            await commit_all(pair.source, groups, {at: Committed(0, "first")})
+            assert await pair.standings() == {"synced": 40}
+            nodes = (await coordinators(pair.target, pair.target.nodes[0], groups)).nodes
+            assert len(set(nodes.values())) == 3
+            await asyncio.to_thread(target.kill, 2)
+            await commit_all(pair.source, groups, {at: Committed(0, "second")})
+            look = await pair.sync.look()
+            assert not look.is_complete
+            assert await pair.standings() == {"synced": 40}
+            for group in groups:
+                assert await pair.committed(pair.target, group) == {at: Committed(0, "second")}
 
         with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
 
