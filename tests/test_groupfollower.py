@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -152,15 +151,15 @@ async def test_the_last_look_is_a_complete_one() -> None:
 
 @in_loop
 async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, this takes longer than any test here may."""
     monkeypatch.setattr(groupfollower, "STOP_SECONDS", 0.2)
-    following, _, _ = follower(30.0)
+    monkeypatch.setattr(groupfollower, "LAST_LOOK_SECONDS", 1000.0)
+    following, _, _ = follower(1000.0)
     running = asyncio.create_task(following.run())
     await asyncio.sleep(0)
     stopping = asyncio.Event()
     stopping.set()
-    began = time.monotonic()
     await following.finish(stopping)
-    assert time.monotonic() - began < 10
     running.cancel()
 
 
