@@ -49,9 +49,9 @@ class Pair:
         self.source, self.target = source, target
         pairs = {TopicPartition(one, 0): TopicPartition(other, 0) for one, other in topics.items()}
         self.unsound: set[TopicPartition] = set()
-        ids = {topic: source.topic_id(topic) for topic in topics}
+        origins = {other: (one, source.topic_id(one)) for one, other in topics.items()}
         include = [re.compile(f"{re.escape(group)}.*")]
-        self.sync = GroupSync(source, target, include, preserved(pairs), ids, lambda at: at not in self.unsound)
+        self.sync = GroupSync(source, target, include, preserved(pairs), origins, lambda at: at not in self.unsound)
 
     async def look(self) -> Look:
         """A look that no coordinator's start is in the way of."""

@@ -112,15 +112,15 @@ class GroupSync:
         target: Cluster,
         include: Sequence[re.Pattern[str]],
         translate: Translate,
-        topic_ids: Mapping[str, UUID | None],
+        origins: Mapping[str, tuple[str, UUID | None]],
         vouched: Callable[[TopicPartition], bool],
     ) -> None:
-        """`include` must match a group's whole name. `topic_ids`: the ids under which source topics are mirrored.
+        """`include` must match a group's whole name. `origins`: by target topic, the source topic and its first known id.
         `vouched` says of a source partition whether its target holds its records (G2).
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._translate = tuple(include), translate
-        self._topic_ids, self._vouched = topic_ids, vouched
+        self._origins, self._vouched = origins, vouched
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
@@ -243,12 +243,9 @@ class GroupSync:
         if not back:
             return
         reached = await self._refreshed(self._source)
-        cluster = self._source.cluster
-        anew = {name for name, known in self._topic_ids.items() if known and cluster.topic_id(name) != known}
-        places = (self._translate(TopicPartition(name, 0), Committed(0)) for name in anew)
-        topics = {place[0].topic for place in places if place}
         for group, at in back:
-            if not reached or at.topic in topics:
+            name, known = self._origins.get(at.topic, ("", None))
+            if not reached or (known and self._source.cluster.topic_id(name) != known):
                 del work.decisions[group][at]
                 self._target.hindered(f"offsets of {at.topic} stay: its source topic is gone or another one", group)
 

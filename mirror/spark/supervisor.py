@@ -111,8 +111,8 @@ class Supervisor:
             return is_vouched(self._live.get(at), self._outcome.figures.get(at))
 
         translate = preserved({a.source: a.target for a in assignments})
-        topic_ids = {a.source.topic: a.topic_id for a in assignments}
-        sync = GroupSync(source, target, self._flow.groups, translate, topic_ids, vouched)
+        origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
+        sync = GroupSync(source, target, self._flow.groups, translate, origins, vouched)
         return GroupFollower(sync, journal, self._instance, self._flow.groups_seconds)
 
     async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
