@@ -235,8 +235,10 @@ def test_groups_are_counted_and_their_look_has_an_age() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"instance": 1, "at_ms": 1}', b'{"instance": "", "at_ms": true}']
-    + [b'{"instance": "", "at_ms": %d}' % (1 << 63)],
+    [
+        *(b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"instance": 1, "at_ms": 1}', b'{"instance": "", "at_ms": true}'),
+        b'{"instance": "", "at_ms": %d}' % (1 << 63),
+    ],
     ids=["array", "empty", "not-utf-8", "deep", "number", "boolean", "large"],
 )
 def test_groups_that_cannot_be_understood(value: bytes) -> None:

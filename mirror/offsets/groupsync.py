@@ -28,6 +28,7 @@ from mirror import names
 from mirror.errors import ClusterError
 from mirror.observe.figures import Figures
 from mirror.offsets.groupside import Hindrance, Offsets, Side
+from mirror.pipeline import Assignment
 from mirror.policy.following import Agreement, Decision, Standing, decide
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -115,8 +116,10 @@ class GroupSync:
         origins: Mapping[str, tuple[str, UUID | None]],
         vouched: Callable[[TopicPartition], bool],
     ) -> None:
-        """`include` must match a group's whole name. `origins`: by target topic, the source topic and its first known id.
-        `vouched` says of a source partition whether its target holds its records (G2).
+        """`include` must match a group's whole name.
+
+        `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
+        partition whether its target holds its records (G2).
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._translate = tuple(include), translate
@@ -295,3 +298,20 @@ class GroupSync:
             self._settled[group] = work.sources[group]
         else:
             self._settled.pop(group, None)
+
+
+def sync_of(
+    source: Cluster,
+    target: Cluster,
+    include: Sequence[re.Pattern[str]],
+    assignments: Sequence[Assignment],
+    reports: Sequence[Mapping[TopicPartition, Figures]],
+) -> GroupSync:
+    """The sync of a flow that preserves offsets. `reports`: figures by source partition, looked up at every look."""
+
+    def vouched(at: TopicPartition) -> bool:
+        return is_vouched(*(figures.get(at) for figures in reports))
+
+    translate = preserved({a.source: a.target for a in assignments})
+    origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
+    return GroupSync(source, target, include, translate, origins, vouched)

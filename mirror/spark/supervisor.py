@@ -31,7 +31,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets import accepted
 from mirror.offsets.groupfollower import GroupFollower
-from mirror.offsets.groupsync import GroupSync, is_vouched, preserved
+from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, parsed
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
@@ -89,7 +89,9 @@ class Supervisor:
             assignments = await self._bounded(source, await self._recorded(source, journal))
             watching = asyncio.create_task(self._watch_journal(journal, since))
             watching.add_done_callback(lambda _: self._stopping.set())
-            groups = self._groups(source, target, journal, assignments)
+            flow, reports = self._flow, (self._live, self._outcome.figures)
+            sync = sync_of(source, target, flow.groups, assignments, reports)
+            groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds)
             following = asyncio.create_task(groups.run())
             try:
                 await self._epochs(source, assignments)
@@ -103,17 +105,6 @@ class Supervisor:
             await self._sign_off(journal)
         self._conclude(assignments)
         return self._outcome
-
-    def _groups(
-        self, source: Cluster, target: Cluster, journal: Journal, assignments: list[Assignment]
-    ) -> GroupFollower:
-        def vouched(at: TopicPartition) -> bool:
-            return is_vouched(self._live.get(at), self._outcome.figures.get(at))
-
-        translate = preserved({a.source: a.target for a in assignments})
-        origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
-        sync = GroupSync(source, target, self._flow.groups, translate, origins, vouched)
-        return GroupFollower(sync, journal, self._instance, self._flow.groups_seconds)
 
     async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
         number, idle = 0, 0
