@@ -65,7 +65,10 @@ class Pair:
         return {str(standing): many for standing, many in look.standings.items() if many}
 
     async def committed(self, cluster: Wire, group: str) -> dict[TopicPartition, Committed]:
-        return (await fetch_offsets(cluster, await node_of(cluster, group), [group])).offsets[group]
+        while group not in (fetched := await fetch_offsets(cluster, await node_of(cluster, group), [group])).offsets:
+            assert all(refusal.code.retriable for refusal in fetched.refused), fetched
+            await asyncio.sleep(0.05)
+        return fetched.offsets[group]
 
     async def commit(self, cluster: Wire, group: str, topic: str, offset: int, metadata: str = "") -> None:
         await commit_all(cluster, [group], {TopicPartition(topic, 0): Committed(offset, metadata)})
