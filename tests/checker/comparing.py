@@ -1,0 +1,152 @@
+"""The comparison of two dumps: pure, and complete. Whatever differs is found by its offset; content only names it better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .findings import Finding, Kind
+from .reading import Dump, Record
+
+_FIELDS = {"key": Kind.KEY, "value": Kind.VALUE, "headers": Kind.HEADERS, "timestamp": Kind.TIMESTAMP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What need not be equal, and why.
+
+    `gaps` are ranges [from, to) that the mirror declared as lost before it could copy them. `same_start` is False where
+    the source deleted records after they were mirrored: the target may then begin earlier, never later. `same_end` is
+    False for a partition that stopped. `own_times`: the target topic has LogAppendTime, and its broker's clock counts.
+    `timestamp_types` is False where the topics' types differ on purpose.
+    """
+
+    gaps: tuple[tuple[int, int], ...] = ()
+    same_start: bool = True
+    same_end: bool = True
+    own_times: bool = False
+    timestamp_types: bool = True
+
+    def declares(self, offset: int) -> bool:
+        """Whether the mirror said that it has not got this offset."""
+        return any(first <= offset < end for first, end in self.gaps)
+
+
+def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Expected) -> list[Finding]:
+    """Every difference, with runs of the same kind told as one."""
+
+    def finding(kind: Kind, first: int, last: int, detail: str) -> Finding:
+        return Finding(kind, topic, partition, first, last, detail)
+
+    found = [
+        finding(Kind.UNREADABLE, -1, -1, f"{side}: {told.error}")
+        for side, told in (("source", source), ("target", target))
+        if told.error
+    ]
+    if target.start > source.start or (target.start < source.start and expected.same_start):
+        found.append(finding(Kind.LOG_START, target.start, target.start, f"the source's log starts at {source.start}"))
+    if target.end > source.end or (target.end < source.end and expected.same_end):
+        found.append(finding(Kind.LOG_END, target.end, target.end, f"the source's log ends at {source.end}"))
+    if target.stable != target.end:
+        detail = f"the last stable offset is {target.stable}, the high watermark {target.end}"
+        found.append(finding(Kind.HANGING, target.stable, target.stable, detail))
+    end = source.end if expected.same_end else target.end
+    asked = [record for record in source.committed if target.start <= record.offset < end]
+    if expected.same_start or target.start > source.start:
+        asked = [record for record in source.committed if source.start <= record.offset < end]
+    found += _joined(_differences(asked, target.committed, expected), finding)
+    if [r.offset for r in target.uncommitted] != [r.offset for r in target.committed if r.offset < target.end]:
+        seen = {record.offset for record in target.uncommitted} ^ {record.offset for record in target.committed}
+        detail = "offsets that one kind of reader of the target sees and the other does not"
+        found += _joined(((Kind.VISIBLE_UNCOMMITTED, offset, detail) for offset in sorted(seen)), finding)
+    return found
+
+
+def _differences(
+    source: list[Record], target: Iterable[Record], expected: Expected
+) -> Iterator[tuple[Kind, int, str]]:
+    """Differences by offset, in their order: (kind, offset on the target, what)."""
+    mine: dict[int, Record] = {}
+    for record in target:
+        if record.offset in mine:
+            yield Kind.REPEATED, record.offset, "the offset came twice"
+        mine.setdefault(record.offset, record)
+    for one, other in pairwise(mine):
+        if other < one:
+            yield Kind.SWAPPED, other, f"came after offset {one}"
+    theirs = {record.offset: record for record in source}
+    places: dict[object, int] = {}
+    for record in source:
+        places.setdefault(_named(record, expected), record.offset)
+    last = max(mine, default=-1)
+    for offset in sorted(theirs.keys() | mine.keys()):
+        yield from _difference(offset, theirs, mine, places, last, expected)
+
+
+def _difference(
+    offset: int,
+    theirs: Mapping[int, Record],
+    mine: Mapping[int, Record],
+    places: Mapping[object, int],
+    last: int,
+    expected: Expected,
+) -> Iterator[tuple[Kind, int, str]]:
+    wanted, got = theirs.get(offset), mine.get(offset)
+    if got is None:
+        if not expected.declares(offset):
+            yield (Kind.TAIL_LOST if offset > last else Kind.LOST), offset, "the source has a record here"
+        return
+    if expected.declares(offset):
+        yield Kind.GAP_UNTRUE, offset, "declared as lost, and there it is"
+        return
+    if wanted is not None and _named(wanted, expected) == _named(got, expected):
+        yield from _types(wanted, got, expected)
+        return
+    home = places.get(_named(got, expected))
+    if home is not None and home != offset:
+        at_home = mine.get(home)
+        if at_home is not None and _named(at_home, expected) == _named(got, expected):
+            yield Kind.REPEATED, offset, f"this record is at offset {home} too"
+        elif at_home is not None and wanted is not None and _named(at_home, expected) == _named(wanted, expected):
+            yield Kind.SWAPPED, offset, f"the source has this record at offset {home}, and there is this offset's"
+        else:
+            yield Kind.SHIFTED, offset, f"the source has this record {abs(offset - home)} offsets " + (
+                "earlier" if home < offset else "later"
+            )
+        return
+    if wanted is None:
+        yield Kind.EXTRA, offset, "the source has no record here"
+        return
+    for name, kind in _FIELDS.items():
+        if getattr(wanted, name) != getattr(got, name) and not (name == "timestamp" and expected.own_times):
+            yield kind, offset, "another than the source's"
+
+
+def _types(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+    if expected.own_times:
+        if got.timestamp_type != 1:
+            yield Kind.TIMESTAMP_TYPE, got.offset, f"{got.timestamp_type}, not LogAppendTime"
+    elif expected.timestamp_types and wanted.timestamp_type != got.timestamp_type:
+        yield Kind.TIMESTAMP_TYPE, got.offset, f"{got.timestamp_type}, the source's is {wanted.timestamp_type}"
+
+
+def _named(record: Record, expected: Expected) -> object:
+    """What makes a record the same record, wherever it is."""
+    return record[3:] if expected.own_times else (record.timestamp, *record[3:])
+
+
+def _joined(
+    differences: Iterable[tuple[Kind, int, str]], finding: Callable[[Kind, int, int, str], Finding]
+) -> Iterator[Finding]:
+    """One finding for each run of differences that say the same."""
+    run: tuple[Kind, int, int, str] | None = None
+    for kind, offset, detail in differences:
+        if run and (kind, detail) == (run[0], run[3]):
+            run = (kind, run[1], offset, detail)
+            continue
+        if run:
+            yield finding(*run)
+        run = (kind, offset, offset, detail)
+    if run:
+        yield finding(*run)

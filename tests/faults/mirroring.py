@@ -1,0 +1,211 @@
+"""The mirror as a process of its own that may be killed, frozen and doubled: lanes as a Spark task runs them, no Spark.
+
+Processes are forked from one that has imported the mirror already, as Spark's workers are from `mirror.spark.daemon`,
+so that one begins within milliseconds. Each claims the journal, reads the source's ends, and runs lane after lane until
+all that it was asked for is mirrored or stopped, as the supervisor does for `mirror run --once`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from mirror import fetcher, writer
+from mirror.errors import ClusterError, WireError
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import OWNER, Journal
+from mirror.sink import Tally
+from mirror.spark.flow import Flow
+from mirror.spark.relay import Lane, Receipt, run_lane
+from mirror.spark.stopmark import StopMark
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+
+from .points import Strike, arm
+
+#: Imported before the fork: what the mirror needs, the compiled code, and nothing with threads.
+PRELOADED: Final = ("mirror.spark.relay", "mirror.aligning", "mirror.batch.padding", "mirror.batch.rewrite")
+EPOCH_SECONDS: Final = 5.0
+#: How long an answer is waited for: a request whose answer is lost is then found out in seconds, not in minutes.
+PATIENCE: Final = 1.5
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(list(PRELOADED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one process is to do. It gives up, with what it has, after `seconds`."""
+
+    flow: Flow
+    strike: Strike | None
+    seconds: float
+    report: Path
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one partition stood when a process ended."""
+
+    state: State
+    next_offset: int
+    until: int
+    detail: str
+
+    @property
+    def is_copied(self) -> bool:
+        """All that was asked for is mirrored."""
+        return self.next_offset >= self.until and not self.state.is_stop
+
+
+class Mirror:
+    """One process. `report` is empty where it was killed."""
+
+    def __init__(self, flow: Flow, folder: Path, strike: Strike | None = None, seconds: float = 60.0) -> None:
+        """Start it; its report and its log go to `folder`."""
+        name = uuid.uuid4().hex[:8]
+        self._work = Work(flow=flow, strike=strike, seconds=seconds, report=folder / f"{name}.json", log=folder / f"{name}.log")
+        self._process = _context.Process(target=_main, args=(self._work,), daemon=True)
+        self._process.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """It runs, or is frozen."""
+        return self._process.is_alive()
+
+    @property
+    def is_frozen(self) -> bool:
+        """It was stopped by SIGSTOP."""
+        try:
+            return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except OSError:
+            return False
+
+    @property
+    def log(self) -> str:
+        """What it wrote."""
+        return self._work.log.read_text() if self._work.log.exists() else ""
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal, if it is still there."""
+        if self._process.is_alive() and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code, negative for a signal; None where it does not end in time."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def end(self) -> None:
+        """SIGKILL, and wait."""
+        self._process.kill()
+        self._process.join()
+
+    @property
+    def report(self) -> dict[TopicPartition, Standing]:
+        """Where each partition stood at the end."""
+        if not self._work.report.exists():
+            return {}
+        told: list[Any] = json.loads(self._work.report.read_text())
+        return {
+            TopicPartition(topic, partition): Standing(State(state), next_offset, until, detail)
+            for topic, partition, state, next_offset, until, detail in told
+        }
+
+
+def _main(work: Work) -> None:
+    with work.log.open("w", buffering=1) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        if work.strike:
+            arm(work.strike)
+        fetcher.FETCH_TIMEOUT = PATIENCE  # type: ignore[misc] # only how long one waits
+        writer.ANSWER_TIMEOUT = PATIENCE  # type: ignore[misc] # the same
+        found = asyncio.run(_mirrored(work))
+        scratch = work.report.with_suffix(".part")
+        scratch.write_text(json.dumps(found))
+        scratch.replace(work.report)
+        sys.stdout.flush()
+
+
+async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
+    flow, deadline = work.flow, time.time() + work.seconds
+    instance = uuid.uuid4().hex[:12]
+    await _patiently(lambda: _claimed(flow, instance), deadline)
+    ends: dict[TopicPartition, int] = await _patiently(lambda: _ends(flow), deadline)
+    assignments = tuple(replace(one, until=ends[one.source]) for one in flow.assignments)
+    figures: dict[TopicPartition, Figures] = {}
+    tallies: dict[TopicPartition, Tally] = {}
+    while time.time() < deadline:
+        left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
+        if not left:
+            break
+        for receipt in await _epoch(flow, instance, left, min(deadline, time.time() + EPOCH_SECONDS), tallies):
+            at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
+            figures[at], tallies[at] = receipt.figures, receipt.tally
+    return [
+        (*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()
+    ]
+
+
+async def _epoch(
+    flow: Flow, instance: str, assignments: tuple[Any, ...], deadline: float, tallies: Mapping[TopicPartition, Tally]
+) -> list[Receipt]:
+    mark = await StopMark.open("127.0.0.1")
+    try:
+        return await run_lane(
+            Lane(
+                flow=flow.name,
+                instance=instance,
+                number=0,
+                source=flow.source,
+                target=flow.target,
+                assignments=assignments,
+                deadline=deadline,
+                memory_bytes=flow.memory_bytes,
+                stop_mark=mark.address,
+                so_far=tallies,
+            )
+        )
+    finally:
+        await mark.close()
+
+
+async def _claimed(flow: Flow, instance: str) -> None:
+    async with Cluster(flow.target) as target:
+        owner = {"instance": instance, "host": "tests", "pid": os.getpid(), "at_ms": int(time.time() * 1000)}
+        await Journal(target, flow.name).append([(OWNER, json.dumps(owner).encode())])
+
+
+async def _ends(flow: Flow) -> dict[TopicPartition, int]:
+    async with Cluster(flow.source) as source:
+        return {
+            one.source: await list_offset(source, one.source, LATEST, READ_COMMITTED) for one in flow.assignments
+        }
+
+
+async def _patiently(ask: Any, deadline: float) -> Any:
+    """Ask until there is an answer: whoever starts a mirror by hand would try again, too."""
+    while True:
+        try:
+            return await ask()
+        except (ClusterError, WireError):
+            if time.time() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+
+
+def _is_over(figures: Figures | None, until: int) -> bool:
+    return figures is not None and (figures.state.is_stop or figures.next_offset >= until)

@@ -1,0 +1,232 @@
+"""A Kafka-aware TCP proxy in front of one cluster: every broker behind a port of its own, every fault at a chosen request.
+
+It reads frames and no more of them than it must: the request's key and version, the correlation id, and, in Metadata
+answers, where the brokers are, which it replaces by its own ports, so that clients stay behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final, Literal, Self
+
+from crc32c import crc32c
+from kio.serial import entity_reader, entity_writer
+
+from mirror.wire.protocol import METADATA
+
+What = Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
+#: Bytes a second of a slowed connection, and the piece by which it moves.
+SLOW_BYTES: Final = 200_000
+_PIECE: Final = 4096
+_CRC_AT, _CRC_FROM, _HEADER_BYTES = 17, 21, 61
+
+
+@dataclass(slots=True)
+class Rule:
+    """What happens to the `count`th request with this key.
+
+        drop        its answer is swallowed
+        delay       its answer, and all that follow on the connection, come `seconds` later
+        cut-before  the connection is cut, and the broker never sees the request
+        cut-after   the connection is cut once the broker has answered
+        flip        one bit of a record batch's protected part is turned, in the answer or, for Produce, in the request
+        deaf        for `seconds`, nothing from the brokers gets through, on no connection; what they send is lost
+        slow        the connection moves `SLOW_BYTES` a second from then on
+    """
+
+    what: What
+    key: int
+    count: int
+    seconds: float = 0.0
+    chance: Random = field(default_factory=lambda: Random(0))
+    fired: int = 0
+
+    def strikes(self, key: int) -> bool:
+        """Whether this request is the one."""
+        if key != self.key:
+            return False
+        self.count -= 1
+        self.fired += self.count == 0
+        return self.count == 0
+
+
+class Network:
+    """Runs in a thread of its own; a context manager."""
+
+    def __init__(self, upstream: str) -> None:
+        """`upstream` is the cluster's bootstrap.servers: all its brokers."""
+        self._brokers = [(host, int(port)) for host, port in (one.split(":") for one in upstream.split(","))]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._ports: dict[tuple[str, int], int] = {}
+        self._servers: list[asyncio.Server] = []
+        self._rules: list[Rule] = []
+        self._deaf_until = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect."""
+        return ",".join(f"127.0.0.1:{self._ports[one]}" for one in self._brokers)
+
+    def disturb(self, *rules: Rule) -> None:
+        """These rules from now on, and no others."""
+        self._await(self._disturb(rules))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._await(self._listen())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._await(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _await(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _disturb(self, rules: tuple[Rule, ...]) -> None:
+        self._rules, self._deaf_until = list(rules), 0.0
+
+    async def _listen(self) -> None:
+        for broker in self._brokers:
+
+            async def serve(
+                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, broker: tuple[str, int] = broker
+            ) -> None:
+                await _Link(self, reader, writer).run(broker)
+
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            self._servers.append(server)
+            self._ports[broker] = server.sockets[0].getsockname()[1]
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    # --- for links
+
+    def struck(self, key: int) -> Rule | None:
+        """The rule that this request triggers, if any."""
+        rule = next((one for one in self._rules if one.strikes(key)), None)
+        if rule and rule.what == "deaf":
+            self._deaf_until = self._loop.time() + rule.seconds
+        return rule
+
+    @property
+    def is_deaf(self) -> bool:
+        """Nothing from the brokers gets through."""
+        return self._loop.time() < self._deaf_until
+
+    def relocated(self, frame: bytes, version: int) -> bytes:
+        """A Metadata answer that names our ports."""
+        schema = METADATA.response(version)
+        _, start = entity_reader(schema.__header_schema__)(frame, 0)
+        answer, _ = entity_reader(schema)(frame, start)
+        brokers = tuple(
+            replace(one, host="127.0.0.1", port=self._ports.get((one.host, one.port), one.port))
+            for one in answer.brokers
+        )
+        body = io.BytesIO()
+        entity_writer(schema)(body, replace(answer, brokers=brokers))
+        return frame[:start] + body.getvalue()
+
+
+class _Link:
+    """One connection of a client, and ours to the broker."""
+
+    def __init__(self, network: Network, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._network, self._reader, self._writer = network, reader, writer
+        self._asked: dict[int, tuple[int, int, Rule | None]] = {}
+        self._slow = False
+
+    async def run(self, broker: tuple[str, int]) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(*broker)
+        except OSError:  # the broker is down, and so is its port here
+            self._writer.transport.abort()
+            return
+        both = [asyncio.create_task(self._requests(writer)), asyncio.create_task(self._answers(reader))]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+            self._writer.transport.abort()
+            writer.transport.abort()
+
+    async def _requests(self, up: asyncio.StreamWriter) -> None:
+        while frame := await _frame(self._reader):
+            key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
+            rule = self._network.struck(key)
+            if rule and rule.what == "cut-before":
+                return
+            if rule and rule.what == "slow":
+                self._slow = True
+            if rule and rule.what == "flip" and key == 0:
+                frame = flipped(frame, rule.chance)
+            self._asked[int.from_bytes(frame[4:8], "big")] = (key, version, rule)
+            await self._send(up, frame)
+
+    async def _answers(self, up: asyncio.StreamReader) -> None:
+        while frame := await _frame(up):
+            key, version, rule = self._asked.pop(int.from_bytes(frame[:4], "big"))
+            if key == METADATA.key:
+                frame = self._network.relocated(frame, version)
+            match rule.what if rule else "":
+                case "cut-after":
+                    return
+                case "drop":
+                    continue
+                case "delay":
+                    await asyncio.sleep(rule.seconds if rule else 0)
+                case "flip" if key != 0:
+                    frame = flipped(frame, rule.chance if rule else Random(0))
+            if not self._network.is_deaf:
+                await self._send(self._writer, frame)
+
+    async def _send(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
+        data = len(frame).to_bytes(4, "big") + frame
+        if not self._slow:
+            writer.write(data)
+            await writer.drain()
+            return
+        for at in range(0, len(data), _PIECE):
+            piece = data[at : at + _PIECE]
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(len(piece) / SLOW_BYTES)
+
+
+def flipped(frame: bytes, chance: Random) -> bytes:
+    """The frame with one bit turned in what the CRC of its first record batch protects; as it is where it holds none."""
+    for at in range(len(frame) - _HEADER_BYTES):
+        if frame[at + 16] != 2:
+            continue
+        end = at + 12 + int.from_bytes(frame[at + 8 : at + 12], "big")
+        crc = int.from_bytes(frame[at + _CRC_AT : at + _CRC_FROM], "big")
+        if at + _HEADER_BYTES <= end <= len(frame) and crc32c(frame[at + _CRC_FROM : end]) == crc:
+            changed = bytearray(frame)
+            changed[chance.randrange(at + _CRC_FROM, end)] ^= 1 << chance.randrange(8)
+            return bytes(changed)
+    return frame
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    """The next frame, empty at the end."""
+    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        return await reader.readexactly(length)
+    return b""

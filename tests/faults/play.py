@@ -1,0 +1,330 @@
+"""Runs a schedule against two clusters, and lets the checker judge its end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from checker import Dump, Expected, Finding, check, dump
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from mirror.config import Settings
+from mirror.embedded import Cluster
+from mirror.spark.flow import Flow
+from mirror.spark.prepare import prepare
+from mirror.states import State
+from mirror.wire.cluster import Endpoint
+
+from .mirroring import Mirror, Standing
+from .network import Network, Rule
+from .points import REQUESTS, Strike
+from .schedule import Crash, Die, Disturb, Double, Fall, Fault, Hang, Round, Schedule, Sleep
+from .workload import Topic
+
+#: Seconds within which a mirror with a fault must end by itself, and one without.
+_ROUND_SECONDS: Final = 40.0
+_LAST_SECONDS: Final = 60.0
+#: Topics keep everything, however old; and the brokers' own cleaning comes soon.
+KEPT: Final = {"retention.ms": "-1"}
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+    "delete.retention.ms": "100",
+}
+#: A broker that is killed must remember where logs begin: it keeps that once a minute, otherwise.
+BROKERS: Final = {
+    "log.cleaner.backoff.ms": 200,
+    "producer.id.expiration.check.interval.ms": 1000,
+    "log.flush.start.offset.checkpoint.interval.ms": 100,
+}
+
+
+@dataclass(slots=True)
+class Played:
+    """How a schedule ended. `stops` are the states in which partitions ended that must not go on."""
+
+    schedule: Schedule
+    topic: str
+    told: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Equal, or stopped in a state that the README names for such a schedule, with nothing wrong before it."""
+        return not self.findings and not self.failures
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.schedule.seed} on {self.topic}: {'good' if self.is_good else 'BAD'}, {self.seconds:.1f} s"]
+        lines += [f"  {line}" for line in self.told]
+        lines += [f"  stopped: {line}" for line in self.stops]
+        lines += [f"  FAILED: {line}" for line in self.failures]
+        lines += [f"  FOUND: {finding}" for finding in self.findings[:20]]
+        return "\n".join(lines)
+
+
+class Player:
+    """Two clusters behind proxies; a context manager. Clusters that crash in schedules must be nobody else's."""
+
+    def __init__(self, source: Cluster, target: Cluster, folder: Path) -> None:
+        self._clusters = {"source": source, "target": target}
+        self._networks = {"source": Network(source.bootstrap), "target": Network(target.bootstrap)}
+        self._folder = folder
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Player:
+        for network in self._networks.values():
+            self._stack.enter_context(network)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def play(self, schedule: Schedule) -> Played:
+        """Run it, and judge."""
+        return _Play(self._clusters, self._networks, self._folder, schedule).run()
+
+
+class _Play:
+    """One schedule under way."""
+
+    def __init__(
+        self, clusters: dict[str, Cluster], networks: dict[str, Network], folder: Path, schedule: Schedule
+    ) -> None:
+        self._clusters, self._networks, self._schedule = clusters, networks, schedule
+        name = f"s{schedule.seed}-{uuid.uuid4().hex[:6]}"
+        self._folder = folder / name
+        self._folder.mkdir()
+        self._played = Played(schedule, name)
+        self._chance = Random(schedule.seed)
+        self._mirrors: list[Mirror] = []
+        self._before: dict[int, Dump] = {}
+        self._gone: dict[int, int] = {}
+
+    def run(self) -> Played:
+        began = time.monotonic()
+        schedule, name = self._schedule, self._played.topic
+        topic = Topic(
+            self._clusters["source"].bootstrap,
+            name,
+            schedule.partitions,
+            COMPACTED if schedule.compacted else KEPT,
+            schedule.seed,
+        )
+        self._flow: Flow | None = None
+        try:
+            for number, one in enumerate(schedule.rounds):
+                topic.write(one.chunks)
+                self._trim(topic, one)
+                self._tell(f"round {number}: {one.fault}")
+                self._suffer(one.fault)
+            for network in self._networks.values():
+                network.disturb()
+            last = self._start()
+            self._finish(last, _LAST_SECONDS, "the last mirror")
+            self._judge(last.report)
+        finally:
+            for mirror in self._mirrors:
+                mirror.end()
+        self._played.seconds = time.monotonic() - began
+        return self._played
+
+    def _tell(self, text: str) -> None:
+        self._played.told.append(text)
+
+    def _fail(self, text: str) -> None:
+        self._played.failures.append(text)
+
+    # --- the flow
+
+    def _prepared(self) -> Flow:
+        """The flow, made at first use: topics on the target are made when the mirror first starts."""
+        if self._flow is None:
+            source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
+            topics: dict[str, object] = {"include": [self._played.topic]}
+            if self._schedule.coalesce_bytes:
+                topics["coalesce_bytes"] = self._schedule.coalesce_bytes
+            settings = {
+                "name": self._played.topic,
+                "source": {"alias": "eu", "bootstrap.servers": source},
+                "target": {"alias": "us", "bootstrap.servers": target},
+                "topics": topics,
+            }
+            flow = prepare(Settings.model_validate(settings), once=True)
+            behind = {
+                side: Endpoint(side, tuple(_addresses(network.bootstrap))) for side, network in self._networks.items()
+            }
+            self._flow = replace(flow, source=behind["source"], target=behind["target"])
+        return self._flow
+
+    def _start(self, strike: Strike | None = None) -> Mirror:
+        mirror = Mirror(self._prepared(), self._folder, strike, seconds=_ROUND_SECONDS)
+        self._mirrors.append(mirror)
+        return mirror
+
+    def _finish(self, mirror: Mirror, seconds: float, who: str) -> int | None:
+        """Wait for its end; anything but a good end or a SIGKILL is a failure."""
+        code = mirror.wait(seconds)
+        if code not in (0, -signal.SIGKILL):
+            self._fail(f"{who} ended with {code}: {mirror.log[-2000:]}")
+            mirror.end()
+        return code
+
+    # --- faults
+
+    def _trim(self, topic: Topic, one: Round) -> None:
+        for trim in one.trims:
+            dumped = dump(self._clusters["source"].bootstrap, topic.name)
+            reached = self._mirrored()[trim.partition] if trim.mirrored_only else dumped[trim.partition].end
+            start = dumped[trim.partition].start
+            before = start + int((reached - start) * trim.share)
+            if before <= start:
+                continue
+            known = self._before
+            self._before = {at: told.over(known[at]) if known else told for at, told in dumped.items()}
+            topic.trim(trim.partition, before)
+            self._tell(f"partition {trim.partition} begins at {before}, was {start}")
+
+    def _suffer(self, fault: Fault) -> None:
+        match fault:
+            case Die():
+                mirror = self._start(Strike(fault.point, fault.count))
+                code = self._finish(mirror, _ROUND_SECONDS, "a mirror that was to die")
+                self._tell(f"  exit {code}, mirrored {self._mirrored()}")
+            case Fall():
+                self._fall(fault)
+            case Sleep():
+                self._sleep(fault)
+            case Double():
+                one = self._start()
+                time.sleep(fault.seconds)
+                other = self._start()
+                self._finish(one, _ROUND_SECONDS, "the first mirror")
+                self._finish(other, _ROUND_SECONDS, "the second mirror")
+                self._tell(f"  {_told(one)} / {_told(other)}")
+            case Disturb():
+                rule = Rule(fault.what, REQUESTS[fault.request], fault.count, fault.seconds, self._chance)
+                self._networks[fault.side].disturb(rule)
+                mirror = self._start()
+                self._finish(mirror, _ROUND_SECONDS, "a disturbed mirror")
+                self._networks[fault.side].disturb()
+                self._tell(f"  {'fired' if rule.fired else 'not reached'}; {_told(mirror)}")
+            case Hang():
+                self._hang(fault)
+            case Crash():
+                self._crash(fault)
+
+    def _fall(self, fault: Fall) -> None:
+        ends, begun = self._ends("source"), self._mirrored()
+        goal = sum(begun) + fault.share * (sum(ends) - sum(begun))
+        mirror = self._start()
+        while mirror.is_alive and sum(self._mirrored()) < goal:
+            pass
+        time.sleep(fault.delay)
+        mirror.end()
+        self._tell(f"  killed at {self._mirrored()} of {ends}")
+
+    def _sleep(self, fault: Sleep) -> None:
+        sleeper = self._start(Strike(fault.point, fault.count, signal.SIGSTOP))
+        _until(lambda: sleeper.is_frozen or not sleeper.is_alive, _ROUND_SECONDS)
+        successor = self._start()
+        frozen = sleeper.is_frozen
+        time.sleep(fault.seconds)
+        sleeper.send(signal.SIGCONT)
+        self._finish(successor, _ROUND_SECONDS, "a successor")
+        self._finish(sleeper, _ROUND_SECONDS, "a mirror that slept")
+        self._tell(f"  {'slept' if frozen else 'not reached'}: {_told(sleeper)}; successor: {_told(successor)}")
+
+    def _hang(self, fault: Hang) -> None:
+        cluster = self._clusters[fault.side]
+        mirror = self._start()
+        begun = sum(self._mirrored())
+        _until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive, 10)
+        cluster.suspend(0)
+        try:
+            time.sleep(fault.seconds)
+        finally:
+            cluster.resume(0)
+        self._finish(mirror, _ROUND_SECONDS, "a mirror whose broker hung")
+        self._tell(f"  {_told(mirror)}")
+
+    def _crash(self, fault: Crash) -> None:
+        cluster = self._clusters[fault.side]
+        mirror = self._start()
+        begun = sum(self._mirrored())
+        _until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive, 10)
+        cluster.kill(0)
+        cluster.restart(0)
+        self._finish(mirror, _ROUND_SECONDS + 20, "a mirror whose broker died")
+        self._tell(f"  {_told(mirror)}")
+
+    # --- the end
+
+    def _judge(self, report: dict[object, Standing]) -> None:
+        """The checker's findings; of a partition that stopped, only what lies before the stop."""
+        stopped = {at: one for at, one in report.items() if one.state.is_stop}
+        for at, one in stopped.items():
+            self._played.stops.append(f"{at}: {one.state} at {one.next_offset}: {one.detail}")
+            if not self._may_stop(one.state):
+                self._fail(f"{at} stopped as {one.state}, which nothing in this schedule explains")
+        for at, one in report.items():
+            if at not in stopped and not one.is_copied:
+                self._fail(f"{at} did not get on: {one.state} at {one.next_offset} of {one.until}: {one.detail}")
+        if not report:
+            self._fail("the last mirror reported nothing")
+        source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
+        expected = Expected(same_start=not self._before, same_end=not stopped)
+        self._played.findings = check(
+            source, target, self._played.topic, expected=expected, before=self._before or None
+        )
+
+    def _may_stop(self, state: State) -> bool:
+        """README, limits: a marker or a batch that its broker forgot has no number when two mirrors write at once."""
+        return state in (State.CONTENDED, State.DIVERGED) and self._schedule.has_two_writers
+
+    def _mirrored(self) -> list[int]:
+        """The target's log ends, 0 for a partition that is not there yet."""
+        return self._ends("target")
+
+    def _ends(self, side: str) -> list[int]:
+        consumer = Consumer({"bootstrap.servers": self._clusters[side].bootstrap, "group.id": "none", "log_level": 0})
+        try:
+            return [_end(consumer, self._played.topic, at) for at in range(self._schedule.partitions)]
+        finally:
+            consumer.close()
+
+
+def _end(consumer: Consumer, topic: str, partition: int) -> int:
+    with contextlib.suppress(KafkaException):
+        told = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=2)
+        return int(told[1]) if told else 0
+    return 0
+
+
+def _told(mirror: Mirror) -> str:
+    report = mirror.report
+    return ", ".join(f"{one.state} {one.next_offset}/{one.until}" for one in report.values()) or "no report"
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
+    for one in bootstrap.split(","):
+        host, port = one.split(":")
+        yield host, int(port)

@@ -1,0 +1,173 @@
+"""Named places in the mirror where a process may die or freeze: functions wrapped before the mirror starts.
+
+The product knows nothing of it: `arm` replaces functions in a child process that exists to be killed. A point is either
+a moment of a request (sending, sent, answered), for every kind of request that the mirror makes, or the begin or end of
+a function.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mirror.wire.connection import Connection
+
+#: NAME:COUNT, or NAME:COUNT:FILE to strike only where FILE does not exist yet, and to make it.
+VARIABLE: Final = "MIRROR_KILL_POINT"
+
+#: Request name -> its key in the protocol.
+REQUESTS: Final[Mapping[str, int]] = {
+    "produce": 0,
+    "fetch": 1,
+    "list-offsets": 2,
+    "metadata": 3,
+    "api-versions": 18,
+    "delete-records": 21,
+    "leader-epoch": 23,
+    "markers": 27,
+    "describe-producers": 61,
+}
+MOMENTS: Final = ("sending", "sent", "answered")
+
+#: Step of the mirror -> where it is: module, name inside it. Each gives two points, `before-` and `after-`.
+STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "crc": ("mirror.fetcher", "crc_holds"),
+    "arrival": ("mirror.fetcher", "Fetcher._take"),
+    "verdict": ("mirror.pipeline", "classify"),
+    "restamp": ("mirror.sink", "restamp"),
+    "queue": ("mirror.sink", "Sink.append"),
+    "gap": ("mirror.sink", "Sink.fill"),
+    "rewrite": ("mirror.batch.rewrite", "rewrite"),
+    "ack": ("mirror.writer", "Writer._acknowledged"),
+    "count": ("mirror.writer", "Writer._count"),
+    "filled": ("mirror.writer", "Writer._filled"),
+    "settled-end": ("mirror.position", "settled_end"),
+    "tail": ("mirror.position", "_batch_at"),
+    "stamp": ("mirror.position", "_next_stamp"),
+    "resume": ("mirror.pipeline", "resume"),
+    "begin": ("mirror.pipeline", "Pipeline._begin"),
+    "padding": ("mirror.aligning", "padding"),
+    "pad": ("mirror.aligning", "_append"),
+    "trim": ("mirror.aligning", "delete_records"),
+    "align": ("mirror.aligning", "align"),
+    "journal": ("mirror.offsets.journal", "Journal.append"),
+    "drain": ("mirror.pipeline", "Pipeline._drained"),
+    "figures": ("mirror.pipeline", "Pipeline.figures"),
+    "receipt": ("mirror.spark.relay", "run_lane"),
+}
+#: Reached only where the target must be made to begin where the source does.
+ALIGNING: Final = frozenset(f"{when}-{step}" for step in ("padding", "pad", "trim", "align") for when in ("before", "after")) | {
+    f"delete-records-{moment}" for moment in MOMENTS
+}
+#: Reached only where the target's log holds no batch.
+BEGINNING: Final = frozenset(f"describe-producers-{moment}" for moment in MOMENTS)
+
+POINTS: Final[tuple[str, ...]] = (
+    *(f"{request}-{moment}" for request in REQUESTS for moment in MOMENTS),
+    *(f"{when}-{step}" for step in STEPS for when in ("before", "after")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What happens at the `count`th passing of a point: SIGKILL, or SIGSTOP, to the process itself.
+
+    `once` is a file that the strike leaves, and that keeps others from striking: for points in processes that are
+    started again by themselves.
+    """
+
+    point: str
+    count: int = 1
+    number: signal.Signals = signal.SIGKILL
+    once: str = ""
+
+    @classmethod
+    def from_environment(cls, text: str) -> Strike:
+        """Read `NAME:COUNT[:FILE]`."""
+        point, count, *rest = text.split(":", 2)
+        return cls(point, int(count), once=rest[0] if rest else "")
+
+
+@dataclass(slots=True)
+class _Countdown:
+    strike: Strike
+    left: int
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            if self.strike.once:
+                try:
+                    Path(self.strike.once).touch(exist_ok=False)
+                except FileExistsError:
+                    return
+            os.kill(os.getpid(), self.strike.number)
+
+
+def arm(strike: Strike) -> None:
+    """Let this process die or freeze at a point. Raises KeyError for one that does not exist."""
+    strikes = _Countdown(strike, strike.count)
+    when, _, step = strike.point.partition("-")
+    if when in {"before", "after"}:
+        _wrap(*STEPS[step], strikes, before=when == "before")
+        return
+    request, _, moment = strike.point.rpartition("-")
+    _wrap_requests(REQUESTS[request], MOMENTS[MOMENTS.index(moment)], strikes)
+
+
+def _wrap(module: str, path: str, strikes: Callable[[], None], before: bool) -> None:
+    owner: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    inner = getattr(owner, name)
+
+    @functools.wraps(inner)
+    async def coroutine(*args: Any, **more: Any) -> Any:
+        if before:
+            strikes()
+        result = await inner(*args, **more)
+        if not before:
+            strikes()
+        return result
+
+    @functools.wraps(inner)
+    def function(*args: Any, **more: Any) -> Any:
+        if before:
+            strikes()
+        result = inner(*args, **more)
+        if not before:
+            strikes()
+        return result
+
+    setattr(owner, name, coroutine if inspect.iscoroutinefunction(inner) else function)
+
+
+def _wrap_requests(key: int, moment: str, strikes: Callable[[], None]) -> None:
+    inner = Connection._send
+
+    def send(self: Connection, request: Any, decoder: Callable[[memoryview], Any]) -> Any:
+        if request.__api_key__ != key:
+            return inner(self, request, decoder)
+        if moment == "sending":
+            strikes()
+        if moment != "answered":
+            sent = inner(self, request, decoder)
+            if moment == "sent":
+                strikes()
+            return sent
+
+        def decoded(frame: memoryview) -> Any:
+            strikes()
+            return decoder(frame)
+
+        return inner(self, request, decoded)
+
+    Connection._send = send  # type: ignore[method-assign] # that is the point

@@ -1,0 +1,52 @@
+"""Schedules by seed, from the command line: `python -m tests.faults.run --seed N [--count M]`.
+
+Starts two clusters of its own. Ends with 1 if any schedule was bad; every bad one is told in full, and is played again
+by its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+
+from faults.play import BROKERS, Player
+from faults.schedule import schedule
+
+from mirror.embedded import Spec, start_many
+
+
+def main() -> int:
+    """Play, print, and count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True, help="of the first schedule")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds in a row")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no schedule after so long")
+    parser.add_argument("--no-crashes", action="store_true", help="kill no brokers, which takes seconds each time")
+    options = parser.parse_args()
+    clusters = start_many([Spec(name=f"faults-{side}", config=BROKERS) for side in ("source", "target")])
+    bad: list[int] = []
+    stopped: list[int] = []
+    played = 0
+    with clusters[0], clusters[1], tempfile.TemporaryDirectory() as folder, Player(*clusters, Path(folder)) as player:
+        began = time.monotonic()
+        for seed in range(options.seed, options.seed + options.count):
+            if time.monotonic() - began > options.seconds:
+                break
+            told = player.play(schedule(seed, crashes=not options.no_crashes))
+            played += 1
+            print(told if options.count == 1 or not told.is_good or told.stops else str(told).splitlines()[0], flush=True)
+            if not told.is_good:
+                bad.append(seed)
+            elif told.stops:
+                stopped.append(seed)
+        print(f"{played} schedules in {time.monotonic() - began:.0f} s; stopped by name: {stopped}; bad: {bad}")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Chunks to records: what a schedule says is written, by confluent-kafka, with values that occur once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from random import Random
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from .schedule import Chunk
+
+_SECONDS = 60.0
+
+
+class Topic:
+    """One topic on the source, written in chunks."""
+
+    def __init__(self, bootstrap: str, name: str, partitions: int, configs: dict[str, str], seed: int) -> None:
+        """Create it, on its own replicas."""
+        self.name = name
+        self._bootstrap = bootstrap
+        self._chance = Random(seed)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._producers: dict[tuple[str, bool], Producer] = {}
+        self._written = 0
+        create(self._admin, name, partitions, configs)
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Each chunk after the other, batch by batch."""
+        for chunk in chunks:
+            producer = self._producer(chunk)
+            if chunk.ending:
+                producer.begin_transaction()
+            now = int(time.time() * 1000) - chunk.age_ms
+            for _ in range(chunk.batches):
+                for _ in range(chunk.records):
+                    self._produce(producer, chunk, now)
+                assert not producer.flush(_SECONDS), f"{self.name}: records were not delivered"
+            if chunk.ending == "commit":
+                producer.commit_transaction(_SECONDS)
+            elif chunk.ending:
+                producer.abort_transaction(_SECONDS)
+
+    def trim(self, partition: int, before: int) -> None:
+        """Delete the records before an offset."""
+        (deleted,) = self._admin.delete_records([TopicPartition(self.name, partition, before)]).values()
+        assert deleted.result(_SECONDS).low_watermark >= before
+
+    def _produce(self, producer: Producer, chunk: Chunk, now: int) -> None:
+        chance, number = self._chance, self._written
+        self._written += 1
+        value = b"%d " % number + chance.randbytes(chunk.value_bytes // 2) + b"." * (chunk.value_bytes // 2)
+        producer.produce(
+            self.name,
+            value if chance.random() > 0.02 else None,
+            chance.choice([b"k%d" % chance.randrange(20), b"n%d" % number]),
+            partition=chunk.partition,
+            timestamp=now + chance.randrange(1000),
+            headers=[("number", b"%d" % number), ("number", None)] if chance.random() < 0.3 else None,
+        )
+
+    def _producer(self, chunk: Chunk) -> Producer:
+        key = (chunk.codec, bool(chunk.ending))
+        if key not in self._producers:
+            settings: dict[str, str | int | float | bool] = {
+                "bootstrap.servers": self._bootstrap,
+                "compression.type": chunk.codec,
+                "linger.ms": 1000,  # a batch goes when it is flushed
+                "acks": "all",
+                "log_level": 0,  # brokers that are killed are no news
+            }
+            if chunk.ending:
+                settings["transactional.id"] = f"{self.name}-{chunk.codec}"
+            self._producers[key] = Producer(settings)
+            if chunk.ending:
+                self._producers[key].init_transactions(_SECONDS)
+        return self._producers[key]
+
+
+def create(admin: AdminClient, name: str, partitions: int, configs: dict[str, str]) -> None:
+    """A topic with leaders. Raises KafkaException."""
+    admin.create_topics([NewTopic(name, partitions, -1, config=configs)])[name].result(_SECONDS)
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            known = admin.list_topics(name, timeout=5).topics[name]
+            if len(known.partitions) == partitions and all(one.leader >= 0 for one in known.partitions.values()):
+                return
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        assert time.monotonic() < deadline, f"{name} has no leaders"
+        time.sleep(0.02)
