@@ -76,7 +76,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             await asyncio.wait([marked, reporting])
         tallies = pipeline.tallies
         figures = pipeline.figures(lane.instance)
-        with contextlib.suppress(ClusterError, WireError):  # the receipts carry the same to the driver
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):  # the receipts carry the same to the driver
             async with asyncio.timeout(1.0):
                 await _append(journal, figures)
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]

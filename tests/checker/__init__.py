@@ -35,13 +35,13 @@ def check(
     expected: Expected | None = None,
     before: Mapping[int, Dump] | None = None,
 ) -> list[Finding]:
-    """Everything in which a target topic is not what its source topic is; `source` and `target` are bootstrap addresses.
+    """Everything in which a target topic is not what its source topic is; `source` and `target` are bootstrap.servers.
 
     `before` holds dumps of the source by partition, taken before it deleted its oldest records; they are laid under
     what the source still holds. Raises kafka-python's errors where a side cannot be read at all.
     """
     name = target_topic or topic
-    theirs, mine = dump(source, topic), dump(target, name)
+    theirs, mine = dump(source, topic, uncommitted=False), dump(target, name)
     found = [
         Finding(Kind.PARTITIONS, name, -1, -1, -1, f"the source has {len(theirs)} partitions, the target {len(mine)}")
     ] * (theirs.keys() != mine.keys())

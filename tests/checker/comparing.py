@@ -1,4 +1,4 @@
-"""The comparison of two dumps: pure, and complete. Whatever differs is found by its offset; content only names it better."""
+"""The comparison of two dumps: pure. Whatever differs is found by its offset; content only names it better."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Ex
     return found
 
 
-def _differences(
-    source: list[Record], target: Iterable[Record], expected: Expected
-) -> Iterator[tuple[Kind, int, str]]:
+def _differences(source: list[Record], target: Iterable[Record], expected: Expected) -> Iterator[tuple[Kind, int, str]]:
     """Differences by offset, in their order: (kind, offset on the target, what)."""
     mine: dict[int, Record] = {}
     for record in target:
@@ -111,8 +109,10 @@ def _difference(
         elif at_home is not None and wanted is not None and _named(at_home, expected) == _named(wanted, expected):
             yield Kind.SWAPPED, offset, f"the source has this record at offset {home}, and there is this offset's"
         else:
-            yield Kind.SHIFTED, offset, f"the source has this record {abs(offset - home)} offsets " + (
-                "earlier" if home < offset else "later"
+            yield (
+                Kind.SHIFTED,
+                offset,
+                f"the source has this record {abs(offset - home)} offsets " + ("earlier" if home < offset else "later"),
             )
         return
     if wanted is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
@@ -17,7 +18,7 @@ _IDLE_POLLS: Final = 50
 
 
 class Record(NamedTuple):
-    """One record as a consumer gets it. `timestamp` in ms since 1970; `timestamp_type` 0 is CreateTime, 1 LogAppendTime."""
+    """One record as a consumer gets it. `timestamp` in ms since 1970; `timestamp_type` 1 is LogAppendTime."""
 
     offset: int
     timestamp: int
@@ -61,31 +62,44 @@ class Dump:
         )
 
 
-def dump(bootstrap: str, topic: str) -> dict[int, Dump]:
-    """All partitions of a topic; records up to the high watermark (uncommitted) and the last stable offset (committed)."""
-    committed, stable, _, errors = _read(bootstrap, topic, COMMITTED)
-    uncommitted, ends, starts, more = _read(bootstrap, topic, UNCOMMITTED)
+def dump(bootstrap: str, topic: str, *, uncommitted: bool = True) -> dict[int, Dump]:
+    """All partitions of a topic: committed records up to the last stable offset, and all up to the high watermark, the
+    latter only where `uncommitted` is set.
+
+    Raises kafka-python's errors where the cluster cannot be asked; what cannot be read is told by `Dump.error`.
+    """
+    with _consumer(bootstrap, COMMITTED) as reader:
+        at = [TopicPartition(topic, partition) for partition in sorted(reader.partitions_for_topic(topic) or ())]
+        starts, stable = reader.beginning_offsets(at), reader.end_offsets(at)
+        committed = {one: _read(reader, one, starts[one], stable[one]) for one in at}
+    with _consumer(bootstrap, UNCOMMITTED) as reader:
+        ends = reader.end_offsets(at)
+        every = {one: _read(reader, one, starts[one], ends[one]) if uncommitted else _Read() for one in at}
     return {
-        partition: Dump(
-            start=starts[partition],
-            end=ends[partition],
-            stable=stable[partition],
-            committed=tuple(committed[partition]),
-            uncommitted=tuple(uncommitted[partition]),
-            error=errors.get(partition) or more.get(partition, ""),
+        one.partition: Dump(
+            start=starts[one],
+            end=ends[one],
+            stable=stable[one],
+            committed=tuple(committed[one].records),
+            uncommitted=tuple(every[one].records),
+            error=committed[one].error or every[one].error,
         )
-        for partition in ends
+        for one in at
     }
+
+
+@dataclass(slots=True)
+class _Read:
+    records: list[Record] = field(default_factory=list)
+    error: str = ""
 
 
 def _over(now: Sequence[Record], before: Sequence[Record], start: int) -> tuple[Record, ...]:
     return (*(record for record in before if record.offset < start), *now)
 
 
-def _read(
-    bootstrap: str, topic: str, isolation: str
-) -> tuple[dict[int, list[Record]], dict[int, int], dict[int, int], dict[int, str]]:
-    """Records, ends, starts and errors by partition."""
+@contextmanager
+def _consumer(bootstrap: str, isolation: str) -> Iterator[Any]:
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),
         isolation_level=isolation,
@@ -97,35 +111,28 @@ def _read(
         reconnect_backoff_ms=20,
     )
     try:
-        at = [TopicPartition(topic, partition) for partition in sorted(consumer.partitions_for_topic(topic) or ())]
-        starts, ends = consumer.beginning_offsets(at), consumer.end_offsets(at)
-        found: dict[int, list[Record]] = {one.partition: [] for one in at}
-        errors: dict[int, str] = {}
-        for one in at:  # one after the other, so that an error belongs to one partition
-            consumer.assign([one])
-            consumer.seek(one, starts[one])
-            try:
-                _read_partition(consumer, one, ends[one], found[one.partition])
-            except (KafkaError, AssertionError) as problem:  # kafka-python asserts what its CRC check needs
-                errors[one.partition] = f"{isolation} at offset {_behind(found[one.partition])}: {problem!r}"
-        by_number = ({one.partition: int(offset) for one, offset in told.items()} for told in (ends, starts))
-        return found, *by_number, errors
+        yield consumer
     finally:
         consumer.close()
 
 
-def _read_partition(consumer: Any, at: Any, end: int, found: list[Record]) -> None:
+def _read(consumer: Any, at: Any, start: int, end: int) -> _Read:
+    """One partition from `start` up to `end`, or up to where it cannot be read."""
+    found = _Read()
+    consumer.assign([at])
+    consumer.seek(at, start)
     idle = 0
-    while consumer.position(at) < end:
-        arrived: Mapping[Any, Sequence[Any]] = consumer.poll(timeout_ms=_POLL_MS, max_records=10_000)
-        before = len(found)
-        for told in arrived.get(at, ()):
-            headers = tuple((str(name), value) for name, value in told.headers)
-            found.append(Record(told.offset, told.timestamp, told.timestamp_type, told.key, told.value, headers))
-        idle = idle + 1 if len(found) == before else 0
-        if idle > _IDLE_POLLS:
-            raise KafkaError(f"nothing more came, and the log ends at {end}")
-
-
-def _behind(found: Sequence[Record]) -> int:
-    return found[-1].offset + 1 if found else 0
+    try:
+        while consumer.position(at) < end and idle < _IDLE_POLLS:
+            before = consumer.position(at)
+            for told in consumer.poll(timeout_ms=_POLL_MS, max_records=10_000).get(at, ()):
+                headers = tuple((str(name), value) for name, value in told.headers)
+                found.records.append(
+                    Record(told.offset, told.timestamp, told.timestamp_type, told.key, told.value, headers)
+                )
+            idle = idle + 1 if consumer.position(at) == before else 0
+    except (KafkaError, AssertionError) as problem:  # kafka-python asserts some of what it checks
+        found.error = f"after {len(found.records)} records: {problem!r}"
+    if idle >= _IDLE_POLLS:
+        found.error = f"nothing more comes at offset {consumer.position(at)}, and the log ends at {end}"
+    return found

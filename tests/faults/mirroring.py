@@ -76,7 +76,9 @@ class Mirror:
     def __init__(self, flow: Flow, folder: Path, strike: Strike | None = None, seconds: float = 60.0) -> None:
         """Start it; its report and its log go to `folder`."""
         name = uuid.uuid4().hex[:8]
-        self._work = Work(flow=flow, strike=strike, seconds=seconds, report=folder / f"{name}.json", log=folder / f"{name}.log")
+        self._work = Work(
+            flow=flow, strike=strike, seconds=seconds, report=folder / f"{name}.json", log=folder / f"{name}.log"
+        )
         self._process = _context.Process(target=_main, args=(self._work,), daemon=True)
         self._process.start()
 
@@ -155,9 +157,7 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         for receipt in await _epoch(flow, instance, left, min(deadline, time.time() + EPOCH_SECONDS), tallies):
             at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
             figures[at], tallies[at] = receipt.figures, receipt.tally
-    return [
-        (*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()
-    ]
+    return [(*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()]
 
 
 async def _epoch(
@@ -191,9 +191,7 @@ async def _claimed(flow: Flow, instance: str) -> None:
 
 async def _ends(flow: Flow) -> dict[TopicPartition, int]:
     async with Cluster(flow.source) as source:
-        return {
-            one.source: await list_offset(source, one.source, LATEST, READ_COMMITTED) for one in flow.assignments
-        }
+        return {one.source: await list_offset(source, one.source, LATEST, READ_COMMITTED) for one in flow.assignments}
 
 
 async def _patiently(ask: Any, deadline: float) -> Any:

@@ -1,4 +1,4 @@
-"""A Kafka-aware TCP proxy in front of one cluster: every broker behind a port of its own, every fault at a chosen request.
+"""A Kafka-aware TCP proxy in front of one cluster: each broker behind a port of its own, faults at chosen requests.
 
 It reads frames and no more of them than it must: the request's key and version, the correlation id, and, in Metadata
 answers, where the brokers are, which it replaces by its own ports, so that clients stay behind it.
@@ -13,14 +13,15 @@ import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from crc32c import crc32c
 from kio.serial import entity_reader, entity_writer
 
 from mirror.wire.protocol import METADATA
 
-What = Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
+from .schedule import What
+
 #: Bytes a second of a slowed connection, and the piece by which it moves.
 SLOW_BYTES: Final = 200_000
 _PIECE: Final = 4096
@@ -31,13 +32,13 @@ _CRC_AT, _CRC_FROM, _HEADER_BYTES = 17, 21, 61
 class Rule:
     """What happens to the `count`th request with this key.
 
-        drop        its answer is swallowed
-        delay       its answer, and all that follow on the connection, come `seconds` later
-        cut-before  the connection is cut, and the broker never sees the request
-        cut-after   the connection is cut once the broker has answered
-        flip        one bit of a record batch's protected part is turned, in the answer or, for Produce, in the request
-        deaf        for `seconds`, nothing from the brokers gets through, on no connection; what they send is lost
-        slow        the connection moves `SLOW_BYTES` a second from then on
+    drop        its answer is swallowed
+    delay       its answer, and all that follow on the connection, come `seconds` later
+    cut-before  the connection is cut, and the broker never sees the request
+    cut-after   the connection is cut once the broker has answered
+    flip        one bit of a record batch's protected part is turned, in the answer or, for Produce, in the request
+    deaf        for `seconds`, nothing from the brokers gets through, on no connection; what they send is lost
+    slow        the connection moves `SLOW_BYTES` a second from then on
     """
 
     what: What
@@ -211,7 +212,7 @@ class _Link:
 
 
 def flipped(frame: bytes, chance: Random) -> bytes:
-    """The frame with one bit turned in what the CRC of its first record batch protects; as it is where it holds none."""
+    """The frame with one bit turned in what the CRC of its first batch protects; as it is where it holds none."""
     for at in range(len(frame) - _HEADER_BYTES):
         if frame[at + 16] != 2:
             continue

@@ -63,9 +63,9 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "receipt": ("mirror.spark.relay", "run_lane"),
 }
 #: Reached only where the target must be made to begin where the source does.
-ALIGNING: Final = frozenset(f"{when}-{step}" for step in ("padding", "pad", "trim", "align") for when in ("before", "after")) | {
-    f"delete-records-{moment}" for moment in MOMENTS
-}
+ALIGNING: Final = frozenset(
+    f"{when}-{step}" for step in ("padding", "pad", "trim", "align") for when in ("before", "after")
+) | {f"delete-records-{moment}" for moment in MOMENTS}
 #: Reached only where the target's log holds no batch.
 BEGINNING: Final = frozenset(f"describe-producers-{moment}" for moment in MOMENTS)
 

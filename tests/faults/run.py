@@ -14,14 +14,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
 
-from faults.play import BROKERS, Player
-from faults.schedule import schedule
-
-from mirror.embedded import Spec, start_many
-
 
 def main() -> int:
     """Play, print, and count."""
+    # Not at the top: every mirror's process imports this module anew.
+    from faults.play import BROKERS, Player
+    from faults.schedule import schedule
+    from mirror.embedded import Spec, start_many
+    from mirror.observe import logs
+
+    logs.configure(level="error")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True, help="of the first schedule")
     parser.add_argument("--count", type=int, default=1, help="how many seeds in a row")
@@ -32,14 +34,21 @@ def main() -> int:
     bad: list[int] = []
     stopped: list[int] = []
     played = 0
-    with clusters[0], clusters[1], tempfile.TemporaryDirectory() as folder, Player(*clusters, Path(folder)) as player:
+    with (
+        clusters[0],
+        clusters[1],
+        tempfile.TemporaryDirectory() as folder,
+        Player(clusters[0], clusters[1], Path(folder)) as player,
+    ):
         began = time.monotonic()
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - began > options.seconds:
                 break
             told = player.play(schedule(seed, crashes=not options.no_crashes))
             played += 1
-            print(told if options.count == 1 or not told.is_good or told.stops else str(told).splitlines()[0], flush=True)
+            print(
+                told if options.count == 1 or not told.is_good or told.stops else str(told).splitlines()[0], flush=True
+            )
             if not told.is_good:
                 bad.append(seed)
             elif told.stops:

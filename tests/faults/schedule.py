@@ -1,7 +1,7 @@
-"""Schedules: what is written to the source, and what goes wrong meanwhile. All of it follows from a seed; nothing runs here.
+"""Schedules: what is written to the source, and what goes wrong meanwhile. All of it follows from a seed.
 
-A schedule is a list of rounds. In each, records are written, then one mirror (or two) starts, suffers a fault, and ends,
-dead or alive. At the end one more mirror, without faults, brings the rest over.
+A schedule is a list of rounds. In each, records are written, then one mirror (or two) starts, suffers a fault, and
+ends, dead or alive. At the end one more mirror, without faults, brings the rest over.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from .points import ALIGNING, BEGINNING, POINTS
 
 Side = Literal["source", "target"]
+What = Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
+WHATS: Final[tuple[What, ...]] = get_args(What)
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 #: Old enough for a broker to forget whose batches they were: two years, in ms.
 OLD: Final = 2 * 365 * 24 * 3600 * 1000
@@ -80,7 +82,7 @@ class Disturb:
     """Something on the network between the mirror and one side: see `network.Rule`."""
 
     side: Side
-    what: Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
+    what: What
     request: str
     count: int
     seconds: float
@@ -115,7 +117,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One topic's life. `coalesce_bytes` is a setting of the flow, 0 for none; `compacted` lets records be overwritten."""
+    """One topic's life. `coalesce_bytes` is a setting of the flow, 0 for none; `compacted`: holes are made first."""
 
     seed: int
     partitions: int
@@ -149,7 +151,9 @@ def schedule(seed: int, *, crashes: bool = True) -> Schedule:
         if trims and (number == 0 or chance.random() < 0.3):
             trim = (Trim(chance.randrange(partitions), chance.uniform(0.1, 0.9), mirrored_only=number > 0),)
         rounds.append(Round(written, trim, _fault(chance, crashes)))
-    return Schedule(seed=seed, partitions=partitions, coalesce_bytes=coalesce, compacted=compacted, rounds=tuple(rounds))
+    return Schedule(
+        seed=seed, partitions=partitions, coalesce_bytes=coalesce, compacted=compacted, rounds=tuple(rounds)
+    )
 
 
 def _chunks(chance: Random, partitions: int, old: bool, first: bool) -> Iterator[Chunk]:
@@ -172,7 +176,7 @@ def _fault(chance: Random, crashes: bool) -> Fault:
     )[0]
     side: Side = chance.choice(["source", "target"])
     point = chance.choice([one for one in POINTS if one not in _UNSURE])
-    count = chance.choice([1, 1, 1, 2, 3, 5, 8])
+    count = chance.choice([1, 1, 1, 1, 2, 2, 3, 5])
     seconds = round(chance.uniform(0.0, 1.0), 3)
     match kind:
         case "die":
@@ -191,7 +195,7 @@ def _fault(chance: Random, crashes: bool) -> Fault:
     if side == "target":
         requests = [*["produce", "markers"] * 4, "list-offsets", "leader-epoch", "metadata", "describe-producers"]
     request = chance.choice(requests)
-    what = chance.choice(["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"])
+    what = chance.choice(WHATS)
     if what == "flip":
         request = "fetch" if side == "source" else "produce"
     return Disturb(side, what, request, count, seconds)

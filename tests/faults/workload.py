@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from .schedule import Chunk
 
@@ -22,8 +22,8 @@ class Topic:
         self.name = name
         self._bootstrap = bootstrap
         self._chance = Random(seed)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        self._producers: dict[tuple[str, bool], Producer] = {}
+        self._admin = admin(bootstrap)
+        self._producers: dict[str, Producer] = {}
         self._written = 0
         create(self._admin, name, partitions, configs)
 
@@ -48,6 +48,14 @@ class Topic:
         (deleted,) = self._admin.delete_records([TopicPartition(self.name, partition, before)]).values()
         assert deleted.result(_SECONDS).low_watermark >= before
 
+    def configure(self, configs: dict[str, str]) -> None:
+        """Set these of the topic's configs."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()
+        ]
+        asked = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=entries)
+        self._admin.incremental_alter_configs([asked])[asked].result(_SECONDS)
+
     def _produce(self, producer: Producer, chunk: Chunk, now: int) -> None:
         chance, number = self._chance, self._written
         self._written += 1
@@ -62,8 +70,9 @@ class Topic:
         )
 
     def _producer(self, chunk: Chunk) -> Producer:
-        key = (chunk.codec, bool(chunk.ending))
-        if key not in self._producers:
+        """One for each codec; transactions share one, since each costs a coordinator's time to begin."""
+        kind = "transactional" if chunk.ending else chunk.codec
+        if kind not in self._producers:
             settings: dict[str, str | int | float | bool] = {
                 "bootstrap.servers": self._bootstrap,
                 "compression.type": chunk.codec,
@@ -72,11 +81,16 @@ class Topic:
                 "log_level": 0,  # brokers that are killed are no news
             }
             if chunk.ending:
-                settings["transactional.id"] = f"{self.name}-{chunk.codec}"
-            self._producers[key] = Producer(settings)
+                settings["transactional.id"] = self.name
+            self._producers[kind] = Producer(settings)
             if chunk.ending:
-                self._producers[key].init_transactions(_SECONDS)
-        return self._producers[key]
+                self._producers[kind].init_transactions(_SECONDS)
+        return self._producers[kind]
+
+
+def admin(bootstrap: str) -> AdminClient:
+    """A client that does not complain of brokers that are killed."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def create(admin: AdminClient, name: str, partitions: int, configs: dict[str, str]) -> None:

@@ -1,0 +1,55 @@
+"""A lane as a task runs it: what it returns when its last words cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from helpers import settings_between
+
+from mirror.embedded import Cluster
+from mirror.pipeline import Assignment
+from mirror.policy.rules import Rules
+from mirror.spark import relay
+from mirror.spark.relay import Lane, Receipt, run_lane
+from mirror.spark.stopmark import StopMark
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+
+@pytest.mark.brokers
+def test_a_journal_that_does_not_answer_costs_no_receipt(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is while the target restarts. A lane that failed instead would be run again, and its epoch with it."""
+
+    async def hangs(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(relay, "_append", hangs)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name])
+    at = TopicPartition(topic_name, 0)
+
+    async def receipts() -> list[Receipt]:
+        mark = await StopMark.open("127.0.0.1")
+        try:
+            return await run_lane(
+                Lane(
+                    flow=topic_name,
+                    instance="one",
+                    number=0,
+                    source=Endpoint.of(settings.source),
+                    target=Endpoint.of(settings.target),
+                    assignments=(Assignment(at, at, None, Rules()),),
+                    deadline=time.time(),
+                    memory_bytes=1 << 20,
+                    stop_mark=mark.address,
+                    so_far={},
+                )
+            )
+        finally:
+            await mark.close()
+
+    (receipt,) = asyncio.run(receipts())
+    assert (receipt.figures.topic, receipt.figures.partition) == at
