@@ -1,0 +1,234 @@
+"""The checker finds every planted fault, on real brokers and in dumps, and nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from checker import Dump, Expected, Kind, Record, check, compare
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from helpers import RECENT_MS, make_topic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.embedded import Cluster
+
+COUNT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One record to write; `aborted` ones take two offsets, their own and their transaction's marker."""
+
+    value: bytes
+    key: bytes = b"k"
+    timestamp: int = RECENT_MS
+    headers: tuple[tuple[str, str | bytes | None], ...] = (("h", b"1"),)
+    aborted: bool = False
+    open: bool = False
+
+
+def write(bootstrap: str, topic: str, records: Iterable[Written]) -> list[Producer]:
+    """All of them in order; returns the producers of transactions that were left open."""
+    plain = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    kept: list[Producer] = []
+    for number, record in enumerate(records):
+        producer = plain
+        if record.aborted or record.open:
+            plain.flush(20)
+            producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number}"})
+            producer.init_transactions(20)
+            producer.begin_transaction()
+        producer.produce(
+            topic, record.value, record.key, partition=0, timestamp=record.timestamp, headers=list(record.headers)
+        )
+        if record.aborted or record.open:
+            producer.flush(20)
+        if record.aborted:
+            end = _end(bootstrap, topic)
+            producer.abort_transaction(20)
+            while _end(bootstrap, topic) == end:  # the marker comes a moment after the answer
+                pass
+        if record.open:
+            kept.append(producer)
+    assert not plain.flush(20)
+    return kept
+
+
+def _end(bootstrap: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1])
+    finally:
+        consumer.close()
+
+
+def healthy() -> list[Written]:
+    return [Written(b"value %d" % number, timestamp=RECENT_MS + number) for number in range(COUNT)]
+
+
+def edited(at: int, **changes: Any) -> Callable[[list[Written]], list[Written]]:
+    return lambda records: [*records[:at], replace(records[at], **changes), *records[at + 1 :]]
+
+
+#: What is planted -> how the target is written then, and what must be found, at least.
+PLANTED: dict[str, tuple[Callable[[list[Written]], list[Written]], Kind, int]] = {
+    "loss": (lambda r: [*r[:20], Written(b"gone", aborted=True), *r[22:]], Kind.LOST, 20),
+    "missing tail": (lambda r: r[:-3], Kind.TAIL_LOST, 57),
+    "repeat": (lambda r: [*r[:30], r[29], *r[31:]], Kind.REPEATED, 30),
+    "repeat at the end": (lambda r: [*r, r[-1]], Kind.REPEATED, 60),
+    "swap": (lambda r: [*r[:10], r[11], r[10], *r[12:]], Kind.SWAPPED, 10),
+    "bit": (edited(40, value=b"value 4\xb0"), Kind.VALUE, 40),
+    "no value": (edited(40, value=None), Kind.VALUE, 40),
+    "key": (edited(5, key=b"j"), Kind.KEY, 5),
+    "off by one": (lambda r: [*r[:25], Written(b"one more"), *r[25:]], Kind.SHIFTED, 26),
+    "off by two from the start": (lambda r: [Written(b"gone", aborted=True), *r], Kind.SHIFTED, 2),
+    "extra": (lambda r: [*r, Written(b"one more")], Kind.EXTRA, 60),
+    "timestamp": (edited(7, timestamp=RECENT_MS - 1), Kind.TIMESTAMP, 7),
+    "header": (edited(8, headers=(("h", b"2"),)), Kind.HEADERS, 8),
+    "order of headers": (edited(9, headers=(("a", b"1"), ("h", b"1"))), Kind.HEADERS, 9),
+    "hanging": (lambda r: [*r, Written(b"open", open=True)], Kind.HANGING, 60),
+    "aborted data": (lambda r: [*r[:20], Written(b"gone", aborted=True), *r[22:]], Kind.VISIBLE_UNCOMMITTED, 20),
+}
+
+
+@pytest.mark.brokers
+def test_nothing_is_found_where_nothing_is_wrong(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name)
+        write(cluster.bootstrap, topic_name, healthy())
+    assert check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name) == []
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(
+    fault: str, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    plant, kind, offset = PLANTED[fault]
+    for cluster, records in ((source_cluster, healthy()), (target_cluster, plant(healthy()))):
+        make_topic(cluster.bootstrap, topic_name)
+        kept = write(cluster.bootstrap, topic_name, records)
+    found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    for producer in kept:
+        producer.abort_transaction(20)
+    assert (kind, offset) in [(one.kind, one.first) for one in found], "\n".join(map(str, found))
+
+
+@pytest.mark.brokers
+def test_a_log_that_starts_later_is_found(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name)
+        write(cluster.bootstrap, topic_name, healthy())
+    admin = AdminClient({"bootstrap.servers": target_cluster.bootstrap})
+    (deleted,) = admin.delete_records([TopicPartition(topic_name, 0, 5)]).values()
+    deleted.result(20)
+    found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    assert [(one.kind, one.first, one.last) for one in found] == [(Kind.LOG_START, 5, 5), (Kind.LOST, 0, 4)]
+
+
+@pytest.mark.brokers
+def test_broker_times_and_missing_partitions(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    make_topic(source_cluster.bootstrap, topic_name, partitions=2)
+    make_topic(target_cluster.bootstrap, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
+    for cluster in (source_cluster, target_cluster):
+        write(cluster.bootstrap, topic_name, healthy())
+    both = (source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    assert {one.kind for one in check(*both)} == {Kind.PARTITIONS, Kind.TIMESTAMP}
+    assert {one.kind for one in check(*both, expected=Expected(own_times=True))} == {Kind.PARTITIONS}
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    ("position", "kinds"),
+    [
+        (30, []),
+        (31, [Kind.GROUP_AHEAD]),
+        (29, [Kind.GROUP_BEHIND]),
+        (COUNT + 1, [Kind.GROUP_BEYOND]),
+        (None, [Kind.GROUP_MISSING]),
+    ],
+)
+def test_positions_of_groups(
+    position: int | None, kinds: Sequence[Kind], source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    for cluster, at in ((source_cluster, 30), (target_cluster, position)):
+        make_topic(cluster.bootstrap, topic_name)
+        write(cluster.bootstrap, topic_name, healthy())
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": topic_name})
+        if at is not None:
+            consumer.commit(offsets=[TopicPartition(topic_name, 0, at)], asynchronous=False)
+        consumer.close()
+    found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name, groups=[topic_name])
+    assert [one.kind for one in found] == kinds
+
+
+def dumped(records: Sequence[Record], start: int = 0, end: int | None = None) -> Dump:
+    last = records[-1].offset + 1 if records else start
+    return Dump(start, end or last, end or last, tuple(records), tuple(records))
+
+
+def found_in(source: Dump, target: Dump, **expected: Any) -> list[tuple[Kind, int, int]]:
+    return [(one.kind, one.first, one.last) for one in compare(source, target, "t", 0, Expected(**expected))]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Record]:
+    """Records at rising offsets, with holes, and contents that may repeat."""
+    offsets = sorted(draw(st.sets(st.integers(0, 40), min_size=2, max_size=20)))
+    few = st.sampled_from([b"a", b"b", None])
+    return [Record(offset, draw(st.integers(0, 3)), 0, draw(few), draw(few), ()) for offset in offsets]
+
+
+@given(logs())
+def test_equal_dumps_differ_in_nothing(records: list[Record]) -> None:
+    assert found_in(dumped(records), dumped(records)) == []
+
+
+@given(logs(), st.data())
+def test_any_change_of_a_record_is_found(records: list[Record], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(records) - 1))
+    field = data.draw(st.sampled_from(["timestamp", "timestamp_type", "key", "value", "headers"]))
+    other: Any = {"timestamp": 9, "timestamp_type": 1, "key": b"z", "value": b"z", "headers": (("z", None),)}[field]
+    changed = [*records[:at], records[at]._replace(**{field: other}), *records[at + 1 :]]
+    assert [one[1:] for one in found_in(dumped(records), dumped(changed))] == [(records[at].offset,) * 2]
+
+
+@given(logs(), st.data())
+def test_any_record_that_is_missing_moved_or_too_much_is_found(records: list[Record], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(records) - 1))
+    end = records[-1].offset + 10
+    without = [*records[:at], *records[at + 1 :]]
+    free = data.draw(st.sampled_from(sorted(set(range(end)) - {record.offset for record in records})))
+    moved = sorted([*without, records[at]._replace(offset=free)])
+    more = sorted([*records, records[at]._replace(offset=free)])
+    for target in (without, moved, more):
+        assert found_in(dumped(records, end=end), dumped(target, end=end))
+
+
+@given(logs())
+def test_declared_gaps_are_the_real_ones(records: list[Record]) -> None:
+    gap = (records[0].offset, records[1].offset)
+    rest = records[1:]
+    assert found_in(dumped(records), dumped(rest), gaps=(gap,)) == []
+    assert found_in(dumped(records), dumped(rest)) == [(Kind.LOST, gap[0], gap[0])]
+    assert found_in(dumped(records), dumped(records), gaps=(gap,)) == [(Kind.GAP_UNTRUE, gap[0], gap[0])]
+
+
+def test_what_was_deleted_on_the_source_is_compared_with_an_older_dump() -> None:
+    records = [Record(offset, 0, 0, None, b"%d" % offset, ()) for offset in range(10)]
+    now = dumped(records[4:], start=4)
+    assert found_in(now.over(dumped(records)), dumped(records), same_start=False) == []
+    wrong = [records[0]._replace(value=b"?"), *records[1:]]
+    assert found_in(now.over(dumped(records)), dumped(wrong), same_start=False) == [(Kind.VALUE, 0, 0)]
+    assert (Kind.LOG_START, 0, 0) in found_in(now, dumped(records))
+
+
+def test_what_cannot_be_read_is_told() -> None:
+    records = [Record(0, 0, 0, None, b"", ())]
+    assert (Kind.UNREADABLE, -1, -1) in found_in(dumped(records), replace(dumped(records), error="a bad CRC"))
