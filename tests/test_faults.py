@@ -51,7 +51,7 @@ def player(clusters: tuple[Cluster, Cluster], tmp_path_factory: pytest.TempPathF
 @pytest.mark.brokers
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_a_schedule_of_faults(seed: int, player: Player) -> None:
-    played = player.play(schedule(seed, crashes=seed % 10 == 0))
+    played = player.play(schedule(seed))
     print(played)
     assert played.is_good
 
@@ -112,21 +112,20 @@ def test_a_seed_makes_one_schedule() -> None:
     assert {type(one.fault).__name__ for found in made for one in found.rounds} == {
         *("Die", "Fall", "Sleep", "Double", "Disturb", "Hang", "Crash")
     }
-    assert not any(schedule(seed, crashes=False).has_crashes for seed in range(200))
 
 
 @pytest.mark.brokers
 def test_what_is_wrong_on_the_target_is_bad(
     player: Player, clusters: tuple[Cluster, Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place of a fault, a stranger writes to the target: the mirror stops, and nothing in the schedule explains it."""
+    """In place of a fault, a stranger writes to the target: the mirror stops, for no cause in the schedule."""
 
     def strange(self: _Play, _: Fault) -> None:
         self._start().wait(COPY_SECONDS)
         produce(clusters[1].bootstrap, self._played.topic, [b"foreign"])
 
     monkeypatch.setattr(_Play, "_suffer", strange)
-    plan = schedule(4, crashes=False)
+    plan = schedule(4)
     calm = Schedule(seed=4, partitions=1, coalesce_bytes=0, compacted=False, rounds=plan.rounds[:1])
     told = player.play(calm)
     assert not told.is_good
@@ -171,17 +170,16 @@ def test_a_flipped_bit_breaks_the_crc_and_nothing_else(source_cluster: Cluster, 
     for seed in range(100):
         changed = flipped(frame, Random(seed))
         assert sum((one ^ other).bit_count() for one, other in zip(frame, changed, strict=True)) == 1
-        broken = [crc_holds(raw) for raw in split(memoryview(changed[16:]))]
-        assert broken == [False, *[True] * (len(broken) - 1)]
+        assert not crc_holds(next(split(memoryview(changed[16:]))))
     assert flipped(b"no batch" * 20, Random(0)) == b"no batch" * 20
 
 
 def test_a_proxy_of_a_broker_that_is_down_cuts(free_port: int) -> None:
     with Network(f"127.0.0.1:{free_port}") as network:
         host, port = network.bootstrap.split(":")
-        with socket.create_connection((host, int(port)), timeout=5) as link:
-            with contextlib.suppress(ConnectionResetError):  # as good
-                assert link.recv(1) == b""
+        # a reset is as good as an end
+        with socket.create_connection((host, int(port)), timeout=5) as link, contextlib.suppress(ConnectionResetError):
+            assert link.recv(1) == b""
 
 
 def test_network_ends_with_its_threads() -> None:

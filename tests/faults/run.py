@@ -28,7 +28,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True, help="of the first schedule")
     parser.add_argument("--count", type=int, default=1, help="how many seeds in a row")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no schedule after so long")
-    parser.add_argument("--no-crashes", action="store_true", help="kill no brokers, which takes seconds each time")
     options = parser.parse_args()
     clusters = start_many([Spec(name=f"faults-{side}", config=BROKERS) for side in ("source", "target")])
     bad: list[int] = []
@@ -44,7 +43,7 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - began > options.seconds:
                 break
-            told = player.play(schedule(seed, crashes=not options.no_crashes))
+            told = player.play(schedule(seed))
             played += 1
             print(
                 told if options.count == 1 or not told.is_good or told.excused else str(told).splitlines()[0],

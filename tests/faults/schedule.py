@@ -130,14 +130,9 @@ class Schedule:
         """Two mirrors write at the same time."""
         return any(isinstance(one.fault, Sleep | Double) for one in self.rounds)
 
-    @property
-    def has_crashes(self) -> bool:
-        """A broker is killed."""
-        return any(isinstance(one.fault, Crash) for one in self.rounds)
 
-
-def schedule(seed: int, *, crashes: bool = True) -> Schedule:
-    """The schedule of a seed; the same without the faults that kill brokers where `crashes` is False."""
+def schedule(seed: int) -> Schedule:
+    """The schedule of a seed."""
     chance = Random(seed)
     partitions = chance.choice([1, 1, 2, 3])
     compacted = chance.random() < 0.15
@@ -145,12 +140,12 @@ def schedule(seed: int, *, crashes: bool = True) -> Schedule:
     trims = chance.random() < 0.4 and not compacted  # a broker deletes no records of a compacted topic
     coalesce = chance.choice([0, 0, 0, 64 * 1024])
     rounds = []
-    for number in range(chance.randint(2, 5)):
+    for number in range(chance.randint(2, 4)):
         written = tuple(_chunks(chance, partitions, old, first=number == 0))
         trim: tuple[Trim, ...] = ()
         if trims and (number == 0 or chance.random() < 0.3):
             trim = (Trim(chance.randrange(partitions), chance.uniform(0.1, 0.9), mirrored_only=number > 0),)
-        rounds.append(Round(written, trim, _fault(chance, crashes)))
+        rounds.append(Round(written, trim, _fault(chance)))
     return Schedule(
         seed=seed, partitions=partitions, coalesce_bytes=coalesce, compacted=compacted, rounds=tuple(rounds)
     )
@@ -170,10 +165,8 @@ def _chunks(chance: Random, partitions: int, old: bool, first: bool) -> Iterator
             )
 
 
-def _fault(chance: Random, crashes: bool) -> Fault:
-    kind = chance.choices(
-        ["die", "fall", "sleep", "double", "disturb", "hang", "crash"], [8, 2, 3, 3, 8, 1, 1 if crashes else 0]
-    )[0]
+def _fault(chance: Random) -> Fault:
+    kind = chance.choices(["die", "fall", "sleep", "double", "disturb", "hang", "crash"], [8, 2, 3, 3, 8, 1, 1])[0]
     side: Side = chance.choice(["source", "target"])
     point = chance.choice([one for one in POINTS if one not in _UNSURE])
     count = chance.choice([1, 1, 1, 1, 2, 2, 3, 5])

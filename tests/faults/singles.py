@@ -71,7 +71,7 @@ class Points:
         for point in points:
             if point not in FRESH:
                 topic.write(self._chunks())
-            count = self._chance.choice([1, 1, 2])
+            count = 1 if point in FRESH else self._chance.choice([1, 1, 2])
             # what is passed once only is died at the first time
             for strike in (Strike(point, count), Strike(point))[2 - count :]:
                 mirror = Mirror(flow, self._folder, strike, seconds=_SECONDS)
