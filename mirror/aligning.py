@@ -5,7 +5,8 @@ So a source that begins at offset S is given an equal target by S records of not
 DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at the position in the log, so
 whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
 
-    A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted
+    A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
+        broker crashed and brought it back (`position.py`), it is deleted again before more data follows
     A2  one batch is under way at a time, and each must land where it belongs
 """
 

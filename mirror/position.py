@@ -30,7 +30,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.batch.header import CONTROL, RawBatch, split
+from mirror.batch.header import APPEND_TIME, CONTROL, RawBatch, split
 from mirror.batch.likeness import batch_difference, marker_difference
 from mirror.batch.restamp import ERAS, Stamp
 from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
@@ -51,8 +51,9 @@ class Position:
     """Where to go on: the next offset on both sides (they are equal in `preserve`), and the next batch's stamp.
 
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
-    batch, or -1. `begin` is where the target must be made to begin first, as its source does, and -1 where it does.
-    `lost_until` is where the source goes on, where it lost the records from `next_offset` up to there; -1 where not.
+    batch, or -1. `begin` is where the target must be made to begin first, since all before it is padding or missing,
+    and -1 where nothing is to be done. `lost_until` is where the source goes on, where it lost the records from
+    `next_offset` up to there; -1 where not.
     """
 
     next_offset: int
@@ -135,7 +136,9 @@ async def resume(
         if twin is not None and twin.header.base_offset < end:
             last_epoch = twin.header.partition_leader_epoch
     stamp, known = await _next_stamp(target, target_partition, own, end, tail if ours else None)
-    return Position(end, stamp, known, last_epoch, lost_until=start if end < start else -1)
+    begin = await _padding_end(target, target_partition, target_start, own) if target_start < start else target_start
+    begin = begin if begin > target_start else -1
+    return Position(end, stamp, known, last_epoch, begin, lost_until=start if end < start else -1)
 
 
 async def _next_stamp(
@@ -158,6 +161,22 @@ async def _next_stamp(
     newest = max(found, key=lambda p: (p.producer_id, p.epoch))
     stamp = Stamp(newest.producer_id, newest.epoch, newest.last_sequence)
     return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
+
+
+async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
+    """Where the padding with which a log starts ends; `start` where there is none.
+
+    A broker notes once a minute where its logs begin (Kafka `LogManager.checkpointLogStartOffsets`): one that crashes
+    before brings padding back that was deleted.
+    """
+    at = start
+    while (first := (await _batch_at(target, partition, at))[0]) is not None:
+        header = first.header
+        untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
+        if not (untimed and own.is_kin(header.producer_id) and _is_padding(first)):
+            break
+        at = header.next_offset
+    return at
 
 
 def _is_padding(tail: RawBatch) -> bool:
