@@ -52,6 +52,8 @@ BROKERS: Final = {
     "log.flush.start.offset.checkpoint.interval.ms": 100,
     "log.initial.task.delay.ms": 100,
 }
+#: Besides, for clusters of three: every topic is on all, and two must have what is acknowledged.
+REPLICATED: Final = BROKERS | {"default.replication.factor": 3, "min.insync.replicas": 2}
 
 
 @dataclass(slots=True)
@@ -273,26 +275,31 @@ class _Play:
 
     def _hang(self, fault: Hang) -> None:
         cluster = self._clusters[fault.side]
-        mirror = self._start()
-        begun = sum(self._mirrored())
-        _until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive, 10)
-        cluster.suspend(0)
+        node = self._chance.randrange(len(cluster.nodes))
+        mirror = self._under_way()
+        cluster.suspend(node)
         try:
             time.sleep(fault.seconds)
         finally:
-            cluster.resume(0)
+            cluster.resume(node)
         self._finish(mirror, _ROUND_SECONDS, "a mirror whose broker hung")
-        self._tell(f"  {_told(mirror)}")
+        self._tell(f"  broker {node}: {_told(mirror)}")
 
     def _crash(self, fault: Crash) -> None:
         cluster = self._clusters[fault.side]
-        mirror = self._start()
-        begun = sum(self._mirrored())
-        _until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive, 10)
-        cluster.kill(0)
-        cluster.restart(0)
+        node = self._chance.randrange(len(cluster.nodes))
+        mirror = self._under_way()
+        cluster.kill(node)
+        cluster.restart(node)
         self._finish(mirror, _ROUND_SECONDS + 20, "a mirror whose broker died")
-        self._tell(f"  {_told(mirror)}")
+        self._tell(f"  broker {node}: {_told(mirror)}")
+
+    def _under_way(self) -> Mirror:
+        """A mirror that has begun to copy, or is done already."""
+        begun = sum(self._mirrored())
+        mirror = self._start()
+        _until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive, 10)
+        return mirror
 
     # --- the end
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest 
 def main() -> int:
     """Play, print, and count."""
     # Not at the top: every mirror's process imports this module anew.
-    from faults.play import BROKERS, Player
+    from faults.play import BROKERS, REPLICATED, Player
     from faults.schedule import schedule
     from mirror.embedded import Spec, start_many
     from mirror.observe import logs
@@ -28,8 +28,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True, help="of the first schedule")
     parser.add_argument("--count", type=int, default=1, help="how many seeds in a row")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no schedule after so long")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="of each cluster")
     options = parser.parse_args()
-    clusters = start_many([Spec(name=f"faults-{side}", config=BROKERS) for side in ("source", "target")])
+    config = REPLICATED if options.brokers == 3 else BROKERS
+    clusters = start_many(
+        [Spec(nodes=options.brokers, name=f"faults-{side}", config=config) for side in ("source", "target")]
+    )
     bad: list[int] = []
     excused: list[int] = []
     played = 0
