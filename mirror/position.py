@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +45,10 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITT
 _SETTLE_PAUSE: Final = 0.05
 #: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
+#: How far the markers at a log's end are looked through: two mirrors that write at once notice it after two requests of
+#: a thousand at the latest. And how many bytes are fetched at a time.
+_LOOK_BACK: Final = 2000
+_LOOK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ async def resume(
     def stop(state: State, detail: str, advice: str) -> PartitionStop:
         return PartitionStop(state, source_partition.topic, source_partition.partition, end, detail, advice)
 
-    tail = (await _batch_at(target, target_partition, end - 1))[0] if end > target_start else None
+    tail = await _batch_at(target, target_partition, end - 1) if end > target_start else None
     if tail is None and end > target_start:
         raise ClusterUnreachable(
             f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
@@ -122,9 +127,10 @@ async def resume(
         )
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
-        twin, is_aborted = await _batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
+        twin = await _batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
         if ours and tail.header.attributes & CONTROL:
-            difference = marker_difference(tail.header.base_offset, None if is_aborted else twin)
+            oldest = max(start, target_start, end - _LOOK_BACK)
+            difference = await _run_difference(source, source_partition, target, target_partition, oldest, end)
         else:
             difference = batch_difference(tail, twin, may_be_rewritten=ours)
         if difference:
@@ -163,6 +169,53 @@ async def _next_stamp(
     return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
 
 
+async def _run_difference(
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    oldest: int,
+    end: int,
+) -> str:
+    """What is wrong with the markers at the end of the target's log, those from `oldest` on, or the empty string.
+
+    The last one alone does not tell: two mirrors that fill a gap at once write it twice, and what is too much may reach
+    over the records behind the gap into the next one.
+    """
+    first = oldest
+    async for raw, _ in _batches(target, target_partition, oldest, end, READ_UNCOMMITTED):
+        if not raw.header.attributes & CONTROL:
+            first = raw.header.next_offset
+    async for raw, is_aborted in _batches(source, source_partition, first, end, READ_COMMITTED):
+        if difference := marker_difference(first, end, None if is_aborted else raw):
+            return difference
+    return ""
+
+
+async def _batches(
+    cluster: Cluster, partition: TopicPartition, offset: int, end: int, isolation: int
+) -> AsyncIterator[tuple[RawBatch, bool]]:
+    """The batches that hold offsets from `offset` to before `end`; for a committed read, whether each was aborted."""
+    while offset < end:
+        fetched = await fetch_at(cluster, partition, offset, max_bytes=_LOOK_BYTES, isolation=isolation)
+        aborted, before = Aborted(fetched.aborted), offset
+        try:
+            found = [(raw, aborted.covers(raw)) for raw in split(fetched.records)]
+        except MalformedBatch as damage:
+            raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
+        except BadRecords as damage:
+            raise MalformedBatch(f"{cluster}: {damage.detail}", 0, damage.offset) from damage
+        for raw, is_aborted in found:
+            if raw.header.last_offset < offset:
+                continue
+            if raw.header.base_offset >= end:
+                return
+            yield raw, is_aborted
+            offset = raw.header.next_offset
+        if offset == before:
+            return
+
+
 async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
     """Where the padding with which a log starts ends; `start` where there is none.
 
@@ -170,7 +223,7 @@ async def _padding_end(target: Cluster, partition: TopicPartition, start: int, o
     before brings padding back that was deleted.
     """
     at = start
-    while (first := (await _batch_at(target, partition, at))[0]) is not None:
+    while (first := await _batch_at(target, partition, at)) is not None:
         header = first.header
         untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
         if not (untimed and own.is_kin(header.producer_id) and _is_padding(first)):
@@ -203,24 +256,15 @@ async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
 
 async def _batch_at(
     cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED
-) -> tuple[RawBatch | None, bool]:
-    """The batch that holds `offset`, or the next one; None where the log ends before. And whether it belongs to an
-    aborted transaction, for a committed read.
-    """
+) -> RawBatch | None:
+    """The batch that holds `offset`, or the next one; None where the log ends before."""
     try:
         fetched = await fetch_at(cluster, partition, offset, isolation=isolation)
     except BrokerError as problem:
         if problem.code == OFFSET_OUT_OF_RANGE:
-            return None, False
+            return None
         raise
-    aborted = Aborted(fetched.aborted)
     try:
-        for raw in split(fetched.records):
-            is_aborted = aborted.covers(raw)
-            if raw.header.last_offset >= offset:
-                return raw, is_aborted
+        return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
     except MalformedBatch as damage:
         raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
-    except BadRecords as damage:
-        raise MalformedBatch(f"{cluster}: {damage.detail}", 0, damage.offset) from damage
-    return None, False

@@ -136,4 +136,12 @@ def test_a_source_that_cannot_be_read() -> None:
     ],
 )
 def test_a_marker_stands_where_the_source_has_no_record(offset: int, source: RawBatch | None, is_right: bool) -> None:
-    assert (marker_difference(offset, source) == "") is is_right
+    assert (marker_difference(offset, offset + 1, source) == "") is is_right
+
+
+def test_markers_in_a_row_stand_where_the_source_has_no_record() -> None:
+    assert marker_difference(102, 107, HOLES) == ""
+    for first, end in ((101, 107), (102, 108), (90, 101), (109, 120)):
+        assert marker_difference(first, end, HOLES) != ""
+    assert marker_difference(90, 100, SOURCE) == ""
+    assert marker_difference(90, 101, SOURCE) != ""

@@ -15,15 +15,17 @@ from mirror.errors import BadRecords
 _TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
 
 
-def marker_difference(offset: int, theirs: RawBatch | None) -> str:
-    """What is wrong with a marker of ours at `offset`, or the empty string: the source must have no record there.
+def marker_difference(first: int, end: int, theirs: RawBatch | None) -> str:
+    """What is wrong with markers of ours from offset `first` to before `end`, or the empty string: the source must have
+    no record there.
 
-    `theirs` is the source's batch there or the next one; None where there is none, or an aborted one.
+    `theirs` is a batch of the source that holds some of these offsets, or the next one; None where there is none, or an
+    aborted one.
     """
     if theirs is None or theirs.header.attributes & CONTROL:
         return ""
     its = theirs.header
-    if its.magic == 2 and (offset < its.base_offset or not its.count):
+    if its.magic == 2 and (end <= its.base_offset or not its.count):
         return ""
     if its.magic == 2 and its.is_dense:
         return "the source has a record where the target has a marker"
@@ -33,7 +35,8 @@ def marker_difference(offset: int, theirs: RawBatch | None) -> str:
         found = read(theirs)
     except BadRecords as damage:
         return f"the source's batch cannot be read: {damage.detail}"
-    return "the source has a record where the target has a marker" if offset in found.offsets else ""
+    there = any(first <= offset < end for offset in found.offsets)
+    return "the source has a record where the target has a marker" if there else ""
 
 
 def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritten: bool) -> str:
