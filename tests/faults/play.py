@@ -59,7 +59,7 @@ REPLICATED: Final = BROKERS | {"default.replication.factor": 3, "min.insync.repl
 @dataclass(slots=True)
 class Played:
     """How a schedule ended. `stops` are the partitions that ended in a state that must not go on; `excused` is what was
-    found behind the offset at which one of two mirrors said that another one wrote, too.
+    found in these behind the offset at which one of two mirrors said that another one wrote, too.
     """
 
     schedule: Schedule
@@ -316,8 +316,9 @@ class _Play:
             self._fail("the last mirror reported nothing")
         source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
         expected = Expected(same_start=not self._before)
+        stopped = {at.partition for at, one in report.items() if one.state.is_stop}
         for found in check(source, target, self._played.topic, expected=expected, before=self._before or None):
-            told = found.first >= self._contended(found.partition)
+            told = found.partition in stopped and found.first >= self._contended(found.partition)
             (self._played.excused if told else self._played.findings).append(found)
 
     def _contended(self, partition: int) -> float:
@@ -329,7 +330,7 @@ class _Play:
 
     def _may_stop(self, state: State) -> bool:
         """README, limits: markers have no number, and batches none that a broker remembers when they are old."""
-        return state in (State.CONTENDED, State.DIVERGED) and self._schedule.has_two_writers
+        return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.has_two_writers
 
     def _mirrored(self) -> list[int]:
         """The target's log ends, 0 for a partition that is not there yet."""
