@@ -136,10 +136,13 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
     async def fetched(*_: Any, **__: Any) -> Fetched:
         return answer
 
+    async def looked_at() -> list[Any]:
+        return [each async for each in position._batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
+
     monkeypatch.setattr(position, "fetch_at", fetched)
     source: Any = "source"
     with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
-        asyncio.run(position._batch_at(source, answer.partition, 5, queries.READ_COMMITTED))
+        asyncio.run(looked_at())
 
 
 def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
