@@ -28,7 +28,7 @@ from mirror.wire.cluster import TopicPartition as WirePartition
 from .mirroring import Mirror, Standing
 from .network import Network, Rule
 from .points import REQUESTS, Strike
-from .schedule import Crash, Die, Disturb, Double, Fall, Fault, Hang, Round, Schedule, Sleep
+from .schedule import Chunk, Crash, Die, Disturb, Double, Fall, Fault, Hang, Round, Schedule, Sleep
 from .workload import Topic, admin, create
 
 #: Seconds within which a mirror with a fault must end by itself, and one without.
@@ -36,6 +36,7 @@ _ROUND_SECONDS: Final = 40.0
 _LAST_SECONDS: Final = 60.0
 #: Seconds after which a topic is taken without holes, where the cleaner finds nothing to do.
 _CLEANING_SECONDS: Final = 4.0
+_ROLLING: Final = Chunk(partition=0, batches=1, records=1, value_bytes=10, codec="none", age_ms=0)
 #: Topics keep everything, however old; and the brokers' own cleaning comes soon.
 KEPT: Final = {"retention.ms": "-1"}
 COMPACTED: Final = {
@@ -198,11 +199,18 @@ class _Play:
 
     def _compact(self, topic: Topic) -> None:
         """Wait until the cleaner made holes, then let it rest: what is mirrored must not vanish from the source."""
-        before = self._held()
-        _until(lambda: self._held() < before, _CLEANING_SECONDS)
+        written = self._held()
+        rolling = [replace(_ROLLING, partition=partition) for partition in range(self._schedule.partitions)]
+        deadline = time.monotonic() + _CLEANING_SECONDS
+        while (held := self._held()) >= written and time.monotonic() < deadline:
+            topic.write(
+                rolling
+            )  # whoever appends after `segment.ms` closes a segment, and only closed ones are cleaned
+            written += len(rolling)
+            time.sleep(0.2)
         topic.configure({"cleanup.policy": "delete", "retention.ms": "-1"})
         create(admin(self._clusters["target"].bootstrap), topic.name, self._schedule.partitions, KEPT)
-        self._tell(f"compacted from {before} records to {self._held()}")
+        self._tell(f"compacted from {written} records to {held}")
 
     def _held(self) -> int:
         held = dump(self._clusters["source"].bootstrap, self._played.topic, uncommitted=False)
