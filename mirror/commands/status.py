@@ -7,7 +7,6 @@ by the age of its last report and, on its own machine, by its process.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
-import psutil
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -26,7 +24,8 @@ from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.groupfigures import KEY as GROUPS
 from mirror.observe.groupfigures import GroupFigures
-from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic, parsed
+from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
+from mirror.offsets.owner import Owner, ended_instance
 from mirror.wire.cluster import Cluster, Endpoint
 
 #: A running mirror reports every partition at least every ten seconds.
@@ -34,9 +33,6 @@ STALE_MS: Final = 15_000
 WATCH_SECONDS: Final = 1.0
 #: Columns from which on every partition's verdicts are shown beside it.
 WIDE: Final = 110
-#: What process ids and times in ms are below, on any machine: anybody may write to a topic.
-_PIDS: Final = 2**31
-_TIMES: Final = 2**63
 
 
 class Pulse(StrEnum):
@@ -46,26 +42,6 @@ class Pulse(StrEnum):
     RUNNING = "running"
     SILENT = "silent"
     ENDED = "not running"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The process that last took the flow; `at_ms`: when, Unix time."""
-
-    instance: str
-    host: str
-    pid: int
-    at_ms: int
-
-    @property
-    def is_here(self) -> bool:
-        """It ran on this machine, so its process can be looked at."""
-        return self.host == socket.gethostname()
-
-    @property
-    def lives(self) -> bool:
-        """There is such a process on this machine."""
-        return self.is_here and psutil.pid_exists(self.pid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,18 +117,9 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
     for key, value in journal.items():
         try:
             if key == OWNER:
-                told = parsed(value)
-                at = Owner(
-                    instance=str(told["instance"]),
-                    host=str(told["host"]),
-                    pid=int(told["pid"]),
-                    at_ms=int(told["at_ms"]),
-                )
-                if not 0 <= at.pid < _PIDS or abs(at.at_ms) >= _TIMES:
-                    raise ValueError("numbers beyond any machine's")
-                owner = at
+                owner = Owner.read(value)
             elif key == ENDED:
-                ended = str(parsed(value)["instance"])
+                ended = ended_instance(value)
             elif key.startswith(b"state/"):
                 figures.append(Figures.from_json(value))
             elif key == GROUPS:

@@ -2,9 +2,9 @@
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
 S2  of two mirrors of one flow the younger goes on: it writes its name into the journal, and the older, when it reads
-that, ends as CONTENDED.
-    Until it does, both append the same batches under the same numbers, which is harmless (invariant P3 in
-    `position.py`)
+that, ends as CONTENDED; the younger waits for that (`handover.py`).
+    Where both run all the same, they append the same batches under the same numbers, which is harmless (invariant P3
+    in `position.py`)
 S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so
 mending the cause is enough.
     What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen
@@ -15,9 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +30,11 @@ from mirror.observe.figures import Figures
 from mirror.offsets import accepted
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, parsed
+from mirror.offsets.journal import OWNER, Entry, Journal, parsed
+from mirror.offsets.owner import Owner
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
+from mirror.spark import handover
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.plan import lanes_of
 from mirror.spark.relay import Lane, Receipt, relay
@@ -85,7 +85,9 @@ class Supervisor:
             journal = Journal(target, self._flow.name)
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
-            since = await self._claim(journal)
+            since = await handover.claim(journal, Owner.here(self._instance))
+            if older := await handover.older_ended(journal, since, self._stopping):
+                self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
             assignments = await self._bounded(source, await self._recorded(source, journal))
             watching = asyncio.create_task(self._watch_journal(journal, since))
             watching.add_done_callback(lambda _: self._stopping.set())
@@ -102,7 +104,7 @@ class Supervisor:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
-            await self._sign_off(journal)
+            await handover.sign_off(journal, self._instance)
         self._conclude(assignments)
         return self._outcome
 
@@ -225,22 +227,6 @@ class Supervisor:
         receipts: list[Receipt] = self._context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
         return receipts
 
-    async def _claim(self, journal: Journal) -> int:
-        """Write our name as the owner (S2); the offset after it, from which on to watch."""
-        owner = {
-            "instance": self._instance,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "at_ms": int(time.time() * 1000),
-        }
-        return await journal.append([(OWNER, json.dumps(owner).encode())]) + 1
-
-    async def _sign_off(self, journal: Journal) -> None:
-        """Say that this is an end and not a crash; a target that is away then just sees us go silent."""
-        with contextlib.suppress(ClusterError, TimeoutError):
-            async with asyncio.timeout(1.0):
-                await journal.append([(ENDED, json.dumps({"instance": self._instance}).encode())])
-
     async def _recorded(self, source: Cluster, journal: Journal) -> list[Assignment]:
         """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are
         recorded now.
@@ -343,20 +329,20 @@ class Supervisor:
         """What one record of the journal tells a running mirror."""
         try:
             if entry.key == OWNER and entry.value:
-                self._taken_over(parsed(entry.value))
+                self._taken_over(Owner.read(entry.value))
             elif entry.key.startswith(b"state/") and entry.value:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self._instance:
                     self._live[TopicPartition(figures.topic, figures.partition)] = figures
             elif (loss := accepted.read(entry)) is not None:
                 self._accepted[loss.target] = loss.offsets
-        except (ValueError, KeyError, TypeError) as problem:  # somebody else's record
+        except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
 
-    def _taken_over(self, owner: Mapping[str, Any]) -> None:
-        if owner["instance"] != self._instance:
-            self._outcome.contended = f"pid {owner['pid']} on {owner['host']}"
+    def _taken_over(self, owner: Owner) -> None:
+        if owner.instance != self._instance:
+            self._outcome.contended = str(owner)
             self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
             self._stopping.set()
 
