@@ -136,6 +136,21 @@ def test_a_partition_that_is_reported_no_more_beside_one_that_is() -> None:
     assert [one["stale"] for one in as_dict(found)["partitions"]] == [False, True]
 
 
+def test_what_an_earlier_run_reported_is_not_told_as_this_one_s() -> None:
+    before = figures(0, instance="other", age_ms=60_000), figures(1, instance="other", age_ms=60_000)
+    starting = text_of(told(journal(*before, figures(2))), 160)
+    assert (
+        "3 partitions: 1 CAUGHT_UP, 2 without a fresh report; lag 0 records; copied by this run: 1,000 rec" in starting
+    )
+    nothing_yet = told(journal(before[0], age_ms=500))
+    assert nothing_yet.pulse is Pulse.RUNNING
+    assert "1 partition: 1 without a fresh report; lag unknown; copied by this run: 0 records" in text_of(
+        nothing_yet, 160
+    )
+    stopped = figures(0, instance="other", age_ms=60_000, state=State.REFUSED, detail="too large")
+    assert "2 partitions: 1 CAUGHT_UP, 1 REFUSED; lag" in text_of(told(journal(stopped, figures(1))), 160)
+
+
 # --- what is shown --------------------------------------------------------------------------------------------------
 
 
@@ -164,8 +179,11 @@ def test_offsets_that_markers_took_are_shown_where_there_are_some() -> None:
 
 
 def test_an_unknown_lag_is_not_none() -> None:
-    row = text_of(told(journal(figures(log_end=-1, next_offset=-1, lag_ms=None)))).splitlines()[-1]
-    assert row.split()[2:5] == ["-", "-", "-"]
+    unknown = figures(log_end=-1, next_offset=-1, lag_ms=None, state=State.RETENTION_GAP)
+    shown = text_of(told(journal(unknown)))
+    assert shown.splitlines()[-1].split()[2:5] == ["-", "-", "-"]
+    assert "1 RETENTION_GAP; lag unknown;" in shown
+    assert "; lag 0 records and unknown for 1 partition;" in text_of(told(journal(unknown, figures(1))), 160)
 
 
 def test_stops_are_named_with_what_to_do() -> None:

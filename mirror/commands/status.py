@@ -26,6 +26,7 @@ from mirror.observe.groupfigures import KEY as GROUPS
 from mirror.observe.groupfigures import GroupFigures
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner, ended_instance
+from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint
 
 #: A running mirror reports every partition at least every ten seconds.
@@ -281,21 +282,28 @@ def _heading(found: Status) -> Text:
 
 
 def _totals(found: Status) -> Text:
-    totals = Totals.of(found.figures)
+    """Where the mirror runs, a state or lag from before its first report would pass for that of now: a stop remains."""
     running = found.pulse is Pulse.RUNNING
     run = "this run" if running else "the last run"
-    states = (Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(totals.states.items()))
+    fresh = [one for one in found.figures if not running or one.state.is_stop or not found.is_stale(one)]
+    silent = len(found.figures) - len(fresh)
+    unknown = [one for one in fresh if one.log_end < 0 and one.state is not State.CAUGHT_UP]
+    now = Totals.of(fresh)
+    copied = Totals.of(one for one in found.figures if not found.owner or one.instance == found.owner.instance)
+    states = [Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(now.states.items())]
+    states += [Text(f"{silent} without a fresh report", "yellow")] if silent else []
     return Text.assemble(
         "" if running else "last known: ",
-        f"{count(totals.partitions, 'partition')}: ",
+        f"{count(len(found.figures), 'partition')}: ",
         Text(", ").join(states),
-        f"; lag {count(totals.lag_records, 'record')}",
-        f", latency {duration(totals.lag_ms)}" if totals.lag_ms else "",
-        f"; copied by {run}: {count(totals.records, 'record')} in",
-        f" {count(totals.batches, 'batch', 'batches')}, {size(totals.bytes)}",
-        f"; {count(totals.filled, 'offset')} without a record filled" if totals.filled else "",
-        f"; {count(totals.lost, 'offset')} lost by the source" if totals.lost else "",
-        f"; {_verdicts(totals.verdicts)}" if totals.verdicts else "",
+        "; lag unknown" if len(unknown) == len(fresh) else f"; lag {count(now.lag_records, 'record')}",
+        f" and unknown for {count(len(unknown), 'partition')}" if 0 < len(unknown) < len(fresh) else "",
+        f", latency {duration(now.lag_ms)}" if now.lag_ms else "",
+        f"; copied by {run}: {count(copied.records, 'record')} in",
+        f" {count(copied.batches, 'batch', 'batches')}, {size(copied.bytes)}",
+        f"; {count(copied.filled, 'offset')} without a record filled" if copied.filled else "",
+        f"; {count(copied.lost, 'offset')} lost by the source" if copied.lost else "",
+        f"; {_verdicts(copied.verdicts)}" if copied.verdicts else "",
     )
 
 
