@@ -54,7 +54,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
         ours, theirs = source.topics.get(topic), target.topics.get(target_topic)
         if ours is None or theirs is None:
             where = source if ours is None else target
-            raise ConfigError(f"{topic if ours is None else target_topic}: no such topic on cluster {where}")
+            raise ConfigError(f"{topic if ours is None else target_topic}: no such topic on {where}")
         known = ours.leaders.keys() & theirs.leaders.keys()
         if unknown := sorted(set(partitions) - known):
             raise ConfigError(f"{topic}: has no partition {', '.join(map(str, unknown))}")
