@@ -169,7 +169,7 @@ def _undecided(raw: RawBatch) -> Outcome:
 
 def _at(bootstrap: str) -> ClusterSettings:
     try:
-        return ClusterSettings.model_validate({"alias": "named", "bootstrap.servers": bootstrap})
+        return ClusterSettings.model_validate({"alias": "unnamed", "bootstrap.servers": bootstrap})
     except pydantic.ValidationError as problem:
         details = "; ".join(error["msg"] for error in problem.errors(include_url=False, include_input=False))
         raise ConfigError(f"--bootstrap {bootstrap}: {details}") from problem
