@@ -123,7 +123,8 @@ async def resume(
         raise stop(
             State.RETENTION_GAP,
             f"the source deleted offsets {end} to {start - 1} before they were mirrored",
-            "Run mirror accept to go on behind them, or recreate the target topic to begin again",
+            f"Run `mirror accept CONFIG {source_partition.topic}` to go on behind them, "
+            "or recreate the target topic to begin again",
         )
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
