@@ -409,7 +409,7 @@ def test_a_copy_that_ends_inside_a_batch() -> None:
 def test_both_logs_begin_inside_a_batch() -> None:
     theirs = [one for one in remade(WIDE, max_bytes=600) if end_of(one) >= 100]
     report = compared([WIDE], theirs, bounds=Bounds(100, 200, 0, 200, 200))
-    assert (report.differences, report.rewritten) == ((), 1)
+    assert (report.differences, report.rewritten, report.records) == ((), 1, 100)
     ours = stored([*some(*range(100)), Record(100), *some(*range(101, 200))])
     assert kinds(compared([ours], theirs, bounds=Bounds(101, 200, 0, 200, 200))) == []
     assert kinds(compared([ours], theirs, bounds=Bounds(100, 200, 0, 200, 200))) == [(100, Kind.KEY)]

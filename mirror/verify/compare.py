@@ -101,7 +101,7 @@ class _Side:
         self.taken += 1
         self.until = raw.header.last_offset
         self.batches += 1
-        self.records += _records_in(raw) or 0
+        self.records += _records_in(raw, self.reader.start) or 0
         self.bytes += raw.header.size
         return raw
 
@@ -300,11 +300,14 @@ def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
     )
 
 
-def _records_in(raw: RawBatch) -> int | None:
-    """How many records the header tells of; None for a compressed set before magic 2, which does not say."""
+def _records_in(raw: RawBatch, start: int = 0) -> int | None:
+    """How many records the header tells of, where the log begins inside the batch those behind its `start`; None for a
+    compressed set before magic 2, which does not say.
+    """
     header = raw.header
     if header.magic == 2:
-        return max(0, header.count)
+        hidden = max(0, start - header.base_offset) if header.is_dense else 0
+        return max(0, header.count - hidden)
     return None if header.codec else 1
 
 
