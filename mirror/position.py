@@ -31,7 +31,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.batch.header import APPEND_TIME, CONTROL, RawBatch, split
+from mirror.batch.header import APPEND_TIME, RawBatch, split
 from mirror.batch.likeness import batch_difference, marker_difference
 from mirror.batch.restamp import ERAS, Stamp
 from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
@@ -129,7 +129,7 @@ async def resume(
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
         twin = await _batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
-        if ours and tail.header.attributes & CONTROL:
+        if ours and tail.header.is_control:
             oldest = max(start, target_start, end - _LOOK_BACK)
             difference = await _run_difference(source, source_partition, target, target_partition, oldest, end)
         else:
@@ -153,7 +153,7 @@ async def _next_stamp(
 ) -> tuple[Stamp, bool]:
     """What comes after `tail`, a batch of ours at the log's end, and whether the leader knows the producer (P3)."""
     found = [p for p in await producers(target, partition) if own.is_kin(p.producer_id)]
-    is_marker = tail is not None and bool(tail.header.attributes & CONTROL)
+    is_marker = tail is not None and tail.header.is_control
     if is_marker:
         await asyncio.sleep(_MARKERS_PAUSE)
     if (tail is None or is_marker) and await settled_end(target, partition) != end:
@@ -185,7 +185,7 @@ async def _run_difference(
     """
     first = oldest
     async for raw, _ in _batches(target, target_partition, oldest, end, READ_UNCOMMITTED):
-        if not raw.header.attributes & CONTROL:
+        if not raw.header.is_control:
             first = raw.header.next_offset
     async for raw, is_aborted in _batches(source, source_partition, first, end, READ_COMMITTED):
         if difference := marker_difference(first, end, None if is_aborted else raw):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 from rawbatches import batch, crc32c, forged, legacy, raw
@@ -13,6 +14,8 @@ from mirror.batch.likeness import batch_difference, marker_difference
 from mirror.batch.recipe import Recipe
 from mirror.batch.rewrite import rewrite
 
+#: Of a message before magic 2.
+ATTRIBUTES_AT = 17
 RECORDS = [Record(n, n, b"k%d" % n, b"value %d" % n, ((b"h", b"1"),)) for n in range(10)]
 
 
@@ -32,6 +35,17 @@ HOLES = stored([RECORDS[0], RECORDS[1], RECORDS[7], RECORDS[9]])
 def test_a_batch_is_like_itself_whatever_its_producer() -> None:
     ours = raw(batch(100, count=10, payload=encoded(RECORDS), producer_id=5, producer_epoch=1, base_sequence=3))
     assert batch_difference(ours, SOURCE, may_be_rewritten=False) == ""
+
+
+def test_a_spare_bit_of_an_old_message_makes_no_marker_of_it() -> None:
+    """Where magic 2 says that a batch is a marker, a message of magic 1 has a bit without a meaning."""
+    plain = bytearray(legacy(7, 1))
+    plain[ATTRIBUTES_AT] |= CONTROL
+    plain[12:16] = crc32(plain[16:]).to_bytes(4)
+    source = raw(bytes(plain))
+    (ours,) = rewritten(source)
+    assert batch_difference(ours, source, may_be_rewritten=True) == ""
+    assert marker_difference(7, 8, source) != ""
 
 
 @pytest.mark.parametrize(("field", "value"), [("base_timestamp", 1), ("max_timestamp", 1)])

@@ -121,6 +121,11 @@ class BatchHeader:
         """Every offset between base and last offset holds a record: what a broker demands of a producer."""
         return self.count == self.last_offset_delta + 1
 
+    @property
+    def is_control(self) -> bool:
+        """A marker. Before magic 2 the bit has no meaning, and may be set."""
+        return self.magic == 2 and bool(self.attributes & CONTROL)
+
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:

@@ -9,7 +9,7 @@ batch.
 from __future__ import annotations
 
 from mirror.batch.checksum import same_records
-from mirror.batch.header import APPEND_TIME, CONTROL, RawBatch
+from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.errors import BadRecords
 
 _TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
@@ -22,7 +22,7 @@ def marker_difference(first: int, end: int, theirs: RawBatch | None) -> str:
     `theirs` is a batch of the source that holds some of these offsets, or the next one; None where there is none, or an
     aborted one.
     """
-    if theirs is None or theirs.header.attributes & CONTROL:
+    if theirs is None or theirs.header.is_control:
         return ""
     its = theirs.header
     if its.magic == 2 and (end <= its.base_offset or not its.count):
@@ -48,7 +48,7 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
     mine, its = ours.header, theirs.header
     if may_be_rewritten and its.magic == 2 and its.base_offset > mine.last_offset:
         return ""  # the source has a hole there
-    if mine.attributes & CONTROL or its.attributes & CONTROL:
+    if mine.is_control or its.is_control:
         return "one of them is a control batch"
     names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
     unlike = next((name for name in names if getattr(mine, name) != getattr(its, name)), "")

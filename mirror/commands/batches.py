@@ -14,7 +14,6 @@ from mirror.batch.control import marker_type
 from mirror.batch.header import (
     APPEND_TIME,
     CODECS,
-    CONTROL,
     DELETE_HORIZON,
     TRANSACTIONAL,
     BatchHeader,
@@ -170,7 +169,7 @@ def iso(timestamp: int) -> str | None:
 
 def marker_name(raw: RawBatch) -> str | None:
     """What a control batch says: COMMIT, ABORT, another of Kafka's names; None for a batch of data."""
-    if not raw.header.attributes & CONTROL:
+    if not raw.header.is_control:
         return None
     try:
         kind = marker_type(raw)
