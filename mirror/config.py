@@ -308,8 +308,6 @@ def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
         for key in section if isinstance(section, dict) and protocol == "PLAINTEXT" else ():
             if key.startswith(("sasl.", "ssl.")) and key in _names(ClusterSettings):
                 yield ((side, key), "has no effect with security.protocol PLAINTEXT; remove it")
-    if _at(data, "topics", "offsets") == "translate":
-        yield ("topics", "offsets"), "translate is not supported yet; only preserve is"
     if _at(data, "topics", "start") not in (None, "earliest"):
         yield ("topics", "start"), "only earliest is supported yet"
     rules = _at(data, "topics", "rules")

@@ -32,8 +32,10 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.policy.aborted import Aborted
 from mirror.policy.rules import NO_LIMIT, Rules
+from mirror.policy.runs import Ledger
 from mirror.policy.selection import TopicPair
 from mirror.position import Position, resume
+from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally
 from mirror.states import State
 from mirror.wire.backoff import Backoff
@@ -135,12 +137,15 @@ class Pipeline:
         memory_bytes: int,
         so_far: Mapping[TopicPartition, Tally] | None = None,
         on_loss: OnLoss = log_loss,
+        recall: Recall = unrecorded,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
-        told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError.
+        told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError;
+        `recall` gives the ledgers of partitions whose offsets move.
         """
         share = min(_LARGEST, max(_SMALLEST, memory_bytes // (3 * max(1, len(assignments)))))
-        self._flow, self._source, self._target, self._on_loss = flow, source, target, on_loss
+        self._flow, self._source, self._target = flow, source, target
+        self._on_loss, self._recall = on_loss, recall
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._moved = asyncio.Event()
@@ -273,16 +278,16 @@ class Pipeline:
     async def _begin(self, keeper: _Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
-        position = await self._position(mine)
+        position, ledger = await self._position(mine)
         while position.begin >= 0:
             await self._align(keeper, position)
-            position = await self._position(mine)
-        sink = Sink(mine.source, mine.target, position, mine.rules)
+            position, ledger = await self._position(mine)
+        sink = Sink(mine.source, mine.target, position, mine.rules, ledger)
         if former is not None:
-            if position.next_offset > former.sent:
-                detail = f"the log ends at {position.next_offset}, this mirror wrote up to {former.sent}"
+            if position.end > former.sent:
+                detail = f"the log ends at {position.end}, this mirror wrote up to {former.sent}"
                 raise sink.contended(position.next_offset, detail)
-            self._writer.settled(former, position.next_offset)
+            self._writer.settled(former, position.end)
             keeper.doubts += former.doubtful
             if keeper.doubts >= DOUBTFUL_TRIES:
                 raise self._stop_for(keeper, State.REFUSED, former.unsettled, "See the target broker's log")
@@ -298,9 +303,12 @@ class Pipeline:
         self._writer.flush()
         self._changed(sink)
 
-    async def _position(self, mine: Assignment) -> Position:
+    async def _position(self, mine: Assignment) -> tuple[Position, Ledger | None]:
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
-        return await resume(self._flow, self._source, mine.source, self._target, mine.target, accepted)
+        logs = self._flow, self._source, mine.source, self._target, mine.target
+        if mine.rules.translates:
+            return await resume_translated(*logs, accepted, self._recall)
+        return await resume(*logs, accepted), None
 
     async def _align(self, keeper: _Keeper, position: Position) -> None:
         """Let the target begin where the source does."""

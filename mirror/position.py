@@ -53,12 +53,13 @@ _LOOK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on: the next offset on both sides (they are equal in `preserve`), and the next batch's stamp.
+    """Where to go on: the next offset of the source, in `preserve` the target's as well, and the next batch's stamp.
 
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
     batch, or -1. `begin` is where the target must be made to begin first, since all before it is padding or missing,
     and -1 where nothing is to be done. `lost_until` is where the source goes on, where it lost the records from
-    `next_offset` up to there; -1 where not.
+    `next_offset` up to there; -1 where not. `lands` is where the next batch lands in the target if that is not at
+    `next_offset`, the source's.
     """
 
     next_offset: int
@@ -67,6 +68,12 @@ class Position:
     last_epoch: int
     begin: int = -1
     lost_until: int = -1
+    lands: int = -1
+
+    @property
+    def end(self) -> int:
+        """Where the target's log ends."""
+        return self.next_offset if self.lands < 0 else self.lands
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
@@ -75,6 +82,48 @@ def producer_id(flow: str, target: TopicPartition) -> int:
     """
     digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") % ((1 << 52) // ERAS)) * ERAS + (1 << 52)
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
+    target's; `tail` is the target's last batch. `own` is what the flow's producer begins with.
+    """
+
+    source: TopicPartition
+    start: int
+    readable: int
+    target_start: int
+    end: int
+    tail: RawBatch | None
+    own: Stamp
+
+    @property
+    def tail_is_ours(self) -> bool:
+        """This flow wrote the target's last batch."""
+        return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
+
+    def stop(self, state: State, offset: int, detail: str, advice: str) -> PartitionStop:
+        """The stop at a source offset."""
+        return PartitionStop(state, self.source.topic, self.source.partition, offset, detail, advice)
+
+
+async def look_at_logs(
+    flow: str, source: Cluster, source_partition: TopicPartition, target: Cluster, target_partition: TopicPartition
+) -> Logs:
+    """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
+    end = await settled_end(target, target_partition)
+    start, readable = await asyncio.gather(
+        list_offset(source, source_partition, EARLIEST), list_offset(source, source_partition, LATEST)
+    )
+    target_start = await list_offset(target, target_partition, EARLIEST)
+    tail = await batch_at(target, target_partition, end - 1) if end > target_start else None
+    if tail is None and end > target_start:
+        raise ClusterUnreachable(
+            f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
+        )
+    own = Stamp(producer_id(flow, target_partition))
+    return Logs(source_partition, start, readable, target_start, end, tail, own)
 
 
 async def resume(
@@ -88,25 +137,15 @@ async def resume(
     """The position of one partition, with the check that both logs agree on its last batch (P5).
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
-    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), MalformedBatch for what cannot be read, and
-    ClusterUnreachable, AccessDenied, BrokerError as queries do.
+    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
-    end = await settled_end(target, target_partition)
-    start, readable = await asyncio.gather(
-        list_offset(source, source_partition, EARLIEST), list_offset(source, source_partition, LATEST)
-    )
-    target_start = await list_offset(target, target_partition, EARLIEST)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition)
+    start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
+    tail, own, ours = logs.tail, logs.own, logs.tail_is_ours
 
     def stop(state: State, detail: str, advice: str) -> PartitionStop:
-        return PartitionStop(state, source_partition.topic, source_partition.partition, end, detail, advice)
+        return logs.stop(state, end, detail, advice)
 
-    tail = await _batch_at(target, target_partition, end - 1) if end > target_start else None
-    if tail is None and end > target_start:
-        raise ClusterUnreachable(
-            f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
-        )
-    own = Stamp(producer_id(flow, target_partition))
-    ours = tail is not None and own.is_kin(tail.header.producer_id)
     if end > readable:
         raise stop(
             State.TRUNCATED if ours else State.DIVERGED,
@@ -116,7 +155,7 @@ async def resume(
             else "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
         )
     if end <= start and (end == 0 < start or (tail is not None and ours and _is_padding(tail))):
-        stamp, known = await _next_stamp(target, target_partition, own, end, tail)
+        stamp, known = await next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=start)
     first, upto = accepted or (end, end)
     if end < start and not (first <= end and start <= upto and (ours or tail is None)):
@@ -128,7 +167,7 @@ async def resume(
         )
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
-        twin = await _batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
+        twin = await batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
         if ours and tail.header.is_control:
             oldest = max(start, target_start, end - _LOOK_BACK)
             difference = await _run_difference(source, source_partition, target, target_partition, oldest, end)
@@ -142,13 +181,13 @@ async def resume(
             )
         if twin is not None and twin.header.base_offset < end:
             last_epoch = twin.header.partition_leader_epoch
-    stamp, known = await _next_stamp(target, target_partition, own, end, tail if ours else None)
+    stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
     begin = await _padding_end(target, target_partition, target_start, own) if target_start < start else target_start
     begin = begin if begin > target_start else -1
     return Position(end, stamp, known, last_epoch, begin, lost_until=start if end < start else -1)
 
 
-async def _next_stamp(
+async def next_stamp(
     target: Cluster, partition: TopicPartition, own: Stamp, end: int, tail: RawBatch | None
 ) -> tuple[Stamp, bool]:
     """What comes after `tail`, a batch of ours at the log's end, and whether the leader knows the producer (P3)."""
@@ -184,16 +223,16 @@ async def _run_difference(
     over the records behind the gap into the next one.
     """
     first = oldest
-    async for raw, _ in _batches(target, target_partition, oldest, end, READ_UNCOMMITTED):
+    async for raw, _ in batches(target, target_partition, oldest, end, READ_UNCOMMITTED):
         if not raw.header.is_control:
             first = raw.header.next_offset
-    async for raw, is_aborted in _batches(source, source_partition, first, end, READ_COMMITTED):
+    async for raw, is_aborted in batches(source, source_partition, first, end, READ_COMMITTED):
         if difference := marker_difference(first, end, None if is_aborted else raw):
             return difference
     return ""
 
 
-async def _batches(
+async def batches(
     cluster: Cluster, partition: TopicPartition, offset: int, end: int, isolation: int
 ) -> AsyncIterator[tuple[RawBatch, bool]]:
     """The batches that hold offsets from `offset` to before `end`; for a committed read, whether each was aborted."""
@@ -224,7 +263,7 @@ async def _padding_end(target: Cluster, partition: TopicPartition, start: int, o
     before brings padding back that was deleted.
     """
     at = start
-    while (first := await _batch_at(target, partition, at)) is not None:
+    while (first := await batch_at(target, partition, at)) is not None:
         header = first.header
         untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
         if not (untimed and own.is_kin(header.producer_id) and _is_padding(first)):
@@ -255,7 +294,7 @@ async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
     return end
 
 
-async def _batch_at(
+async def batch_at(
     cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED
 ) -> RawBatch | None:
     """The batch that holds `offset`, or the next one; None where the log ends before."""

@@ -2,16 +2,17 @@
 
 A queue holds batches and gaps. Where the source has an offset that the mirror does not write (a control marker, an
 aborted transaction, a hole that compaction left), the target gets a marker, which takes the offset and is seen by no
-consumer.
+consumer. Where offsets are translated there are no gaps: the ledger is told where records went.
 
     W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
-        nothing repeated; what is missing is a gap, and is filled first
+        nothing repeated; what is missing is a gap, and is filled first. A sink with a ledger passes over what is
+        missing instead, and the batch's place is behind the one before
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror.batch.header import RawBatch
@@ -21,6 +22,7 @@ from mirror.classifier import Action, Verdict
 from mirror.coalesce import Coalescer
 from mirror.errors import PartitionStop
 from mirror.policy.rules import Rules
+from mirror.policy.runs import Ledger
 from mirror.position import Position
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
@@ -37,7 +39,8 @@ FENCE: Final = MARKERS + 1
 @dataclass(slots=True)
 class Tally:
     """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
-    `latency_ms` is the last batch's, None where its records have no timestamps.
+    `latency_ms` is the last batch's, None where its records have no timestamps. Where offsets move, what was dropped is
+    counted below source offset `dropped_until`.
     """
 
     records: int = 0
@@ -45,22 +48,30 @@ class Tally:
     bytes: int = 0
     filled: int = 0
     lost: int = 0
+    dropped_until: int = 0
     latency_ms: int | None = 0
     verdicts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged."""
+    """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
+
+    It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
+    records as (source offset, count).
+    """
 
     header: bytes
     raw: RawBatch
     verdict: Verdict
+    lands: int
+    next_offset: int
+    pieces: tuple[tuple[int, int], ...]
 
     @property
-    def next_offset(self) -> int:
-        """Where the log ends once this is in it."""
-        return self.raw.header.next_offset
+    def end(self) -> int:
+        """Where the target's log ends once this is in it."""
+        return self.lands + self.raw.header.count
 
 
 @dataclass(slots=True)
@@ -80,17 +91,20 @@ class Gap:
 class Sink:
     """Where a partition is written, from one position on.
 
-    `next_offset` is where the next batch to be queued must land; everything below `sent` was sent, everything below
-    `acked` is mirrored. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that
-    is gone. `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the
-    question was sent whose answer said that the log ends at `acked`, by the clock of the event loop.
+    The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
+    appended at `lands`, and everything of the target below `sent` was sent. `ledger`: of a partition whose offsets
+    move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
+    `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the question was sent
+    whose answer said that the log ends at `acked`, by the clock of the event loop.
     """
 
     source: TopicPartition
     target: TopicPartition
     position: Position
     rules: Rules = field(default_factory=Rules)
+    ledger: Ledger | None = None
     next_offset: int = 0
+    lands: int = 0
     stamp: Stamp = field(default_factory=lambda: Stamp(-1))
     sent: int = 0
     acked: int = 0
@@ -110,7 +124,8 @@ class Sink:
     stop: PartitionStop | None = None
 
     def __post_init__(self) -> None:
-        self.next_offset = self.sent = self.acked = self.position.next_offset
+        self.next_offset = self.acked = self.position.next_offset
+        self.lands = self.sent = self.position.end
         self.stamp, self.known = self.position.stamp, self.position.known
         self.coalescer = Coalescer(self.rules)
 
@@ -134,8 +149,10 @@ class Sink:
         """What a rewritten batch must be like to come next."""
         return Recipe(first_offset=self.next_offset, codec=self.rules.codec, max_bytes=self.rules.max_message_bytes)
 
-    def append(self, raw: RawBatch, verdict: Verdict) -> None:
-        """Queue a dense batch, behind a gap where offsets are missing before it (W1)."""
+    def append(self, raw: RawBatch, verdict: Verdict, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+        """Queue a dense batch, behind a gap where offsets are missing before it (W1). `pieces` are its records as
+        (source offset, count) where that is not one run.
+        """
         header = raw.header
         self.fill(header.base_offset)
         assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
@@ -144,12 +161,19 @@ class Sink:
         else:
             head = restamp(raw, self.stamp)
             self.stamp = self.stamp.after(header.last_offset_delta)
-        self.next_offset = header.next_offset
+        pieces = pieces or ((header.base_offset, header.count),)
+        self.next_offset = sum(pieces[-1])
         self.held += len(raw.data)
-        self.queue.append(Outgoing(head, raw, verdict))
+        self.queue.append(Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces))
+        self.lands += header.count
 
     def fill(self, upto: int, verdict: Verdict | None = None) -> None:
-        """Let markers take the offsets below `upto`. Raises PartitionStop where there are too many."""
+        """Let markers take the offsets below `upto`. Raises PartitionStop where there are too many. A sink with a
+        ledger passes them over.
+        """
+        if self.ledger is not None:
+            self._pass_over(upto)
+            return
         count = upto - self.next_offset
         if count > LONGEST_GAP:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
@@ -162,16 +186,42 @@ class Sink:
                 self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then(1 if self.has_gaps else FENCE)))
                 self.has_gaps = True
             self.stamp = last.stamp.then(upto - last.first)
-            self.next_offset = upto
+            self.next_offset = self.lands = upto
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
+
+    def _pass_over(self, upto: int) -> None:
+        """Count the offsets below `upto` as mirrored as soon as what is before them is."""
+        self.next_offset = max(self.next_offset, upto)
+        on_its_way = self.queue or self.in_flight
+        if on_its_way:
+            last = on_its_way[-1]
+            assert isinstance(last, Outgoing)  # there are no gaps where there is a ledger
+            on_its_way[-1] = replace(last, next_offset=self.next_offset)
+        else:
+            self._mirrored(self.next_offset)
+
+    def landed(self, out: Outgoing) -> None:
+        """A batch is in the target's log, and all before it."""
+        if self.ledger is not None:
+            lands = out.lands
+            for source, count in out.pieces:
+                self.ledger.add(source, lands, count)
+                lands += count
+        self._mirrored(out.next_offset)
+
+    def _mirrored(self, upto: int) -> None:
+        self.acked = upto
+        if self.ledger is not None:
+            self.ledger.runs.pass_over(upto)
 
     def lose(self, upto: int) -> None:
         """Let markers take the offsets below `upto`, whose records are gone. Raises PartitionStop as `fill` does."""
         self.fill(upto)
-        last = self.queue[-1]
-        assert isinstance(last, Gap)
-        last.lost_until = upto
+        if self.ledger is None:
+            last = self.queue[-1]
+            assert isinstance(last, Gap)
+            last.lost_until = upto
 
     def forget(self) -> None:
         """Drop what is queued: whoever goes on fetches it again."""

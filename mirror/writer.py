@@ -84,7 +84,9 @@ class Writer:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
         self._sinks[sink.source] = sink
         self._turns.setdefault(sink.source, len(self._turns))
-        self.tallies.setdefault(sink.source, Tally())
+        tally = self.tallies.setdefault(sink.source, Tally())
+        if sink.ledger is not None and sink.position.lost_until >= 0:
+            tally.lost += sink.position.lost_until - sink.position.next_offset
 
     def finish(self) -> None:
         """Send nothing more: forget what is queued, and leave what is in flight to be acknowledged."""
@@ -97,7 +99,7 @@ class Writer:
     def settled(self, sink: Sink, end: int) -> None:
         """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
         for out in sink.doubted:
-            if out.next_offset <= end:
+            if out.end <= end:
                 self._count(sink.source, out)
         sink.doubted.clear()
 
@@ -116,19 +118,26 @@ class Writer:
             case Action.PASS | Action.RESTAMP:
                 sink.append(raws[0], verdict)
             case Action.DROP:
-                sink.fill(raws[0].header.next_offset, verdict)
+                self._drop(verdict, raws[0], sink)
             case Action.REWRITE:
                 self._rewrite(verdict, raws, sink)
             case Action.REFUSE:
                 advice = "Check the source's copy of the batch"
                 raise sink.refuse(raws[0].header.base_offset, f"REFUSE for reason {verdict.reason}", advice)
 
+    def _drop(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
+        upto, tally = raw.header.next_offset, self.tallies[sink.source]
+        sink.fill(upto, verdict)
+        if sink.ledger is not None and upto > tally.dropped_until:  # no marker's answer will count it
+            tally.dropped_until = upto
+            tally.verdicts[str(verdict)] += 1
+
     def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
-        from mirror.batch.rewrite import rewrite  # noqa: PLC0415 -- half a second, for partitions that need it
+        from mirror.batch.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
 
         try:
-            for made in rewrite(raws, sink.recipe):
-                sink.append(made, verdict)
+            for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.ledger is not None):
+                sink.append(made, verdict, pieces(offsets))
         except RecordTooLarge as record:
             raise sink.refuse(record.offset, record.detail, "Raise max.message.bytes of the target topic") from record
         except BadRecords as damage:
@@ -189,7 +198,7 @@ class Writer:
             sink.queue.popleft()
             sink.in_flight.append(out)
             sink.node = channel.node
-            sink.sent = out.next_offset
+            sink.sent = out.end
             batches[sink.target] = (out.header, out.raw.records)
             size += len(out.raw.data)
             sent.append(sink)
@@ -308,11 +317,12 @@ class Writer:
             sink.doubted.append(out)
             sink.doubtful = ack.error_code in _DOUBTFUL
             self._unsettle(sink, f"the target answered {ack.error_code.name}")
-        elif ack.base_offset != header.base_offset:  # W4
+        elif ack.base_offset != out.lands:  # W4
             self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
         else:
             sink.known = True
-            sink.acked, sink.seen_at = header.next_offset, sent_at
+            sink.seen_at = sent_at
+            sink.landed(out)
             self._count(sink.source, out)
         self._on_change(sink)
 

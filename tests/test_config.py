@@ -182,7 +182,6 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
             '"a:1", ssl.ca.location: x}',
             "2: source.ssl.ca.location: has no effect with security.protocol PLAINTEXT",
         ),
-        ("[orders]", "[a], offsets: translate", "4: topics.offsets: translate is not supported yet"),
         ("[orders]", "[a], start: latest", "4: topics.start: only earliest is supported yet"),
         ("[orders]", "[a], start: 2026-01-31", "4: topics.start: only earliest is supported yet"),
         ("[orders]", "[a], rules: [{match: a, rekey: b}]", "4: topics.rules.0.rekey: rules are not supported yet"),

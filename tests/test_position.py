@@ -137,7 +137,7 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
         return answer
 
     async def looked_at() -> list[Any]:
-        return [each async for each in position._batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
+        return [each async for each in position.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
 
     monkeypatch.setattr(position, "fetch_at", fetched)
     source: Any = "source"

@@ -8,9 +8,14 @@ batch.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mirror.batch.checksum import same_records
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.errors import BadRecords
+
+if TYPE_CHECKING:
+    from mirror.batch.records import Records
 
 _TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
 
@@ -62,21 +67,28 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
 
 
 def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:
-    from mirror.batch.records import headers, key, value  # noqa: PLC0415 -- loads the compiler, and is seldom needed
-    from mirror.batch.rewrite import read  # noqa: PLC0415 -- the same
+    from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
     try:
-        mine, its = read(ours), read(theirs)
+        return records_difference(read(ours), read(theirs), timed=not ours.header.attributes & APPEND_TIME)
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
-    at = {int(offset): index for index, offset in enumerate(its.offsets)}
-    for index, offset in enumerate(map(int, mine.offsets)):
+
+
+def records_difference(ours: Records, theirs: Records, *, timed: bool) -> str:
+    """What differs between records at the same offsets, or the empty string; those on one side only do not count.
+    Timestamps do where they are `timed`: an append-time target has a clock of its own.
+    """
+    from mirror.batch.records import headers, key, value  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    at = {int(offset): index for index, offset in enumerate(theirs.offsets)}
+    for index, offset in enumerate(map(int, ours.offsets)):
         twin = at.get(offset)
         if twin is None:  # a hole, before the source's batch or in it, or a record of its next batch
             continue
         for name, field in (("key", key), ("value", value), ("headers", headers)):
-            if field(mine, index) != field(its, twin):
+            if field(ours, index) != field(theirs, twin):
                 return f"the {name} of the record at offset {offset}"
-        if not ours.header.attributes & APPEND_TIME and mine.timestamps[index] != its.timestamps[twin]:
+        if timed and ours.timestamps[index] != theirs.timestamps[twin]:
             return f"the timestamp of the record at offset {offset}"
     return ""

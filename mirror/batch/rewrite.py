@@ -2,7 +2,8 @@
 
 The same records in the same order, with the same codec unless the recipe names another one; keys, values, headers and
 timestamps untouched. What comes out is dense, as a broker demands of a producer (Kafka `LogValidator.validateBatch`),
-and carries the source's offsets: a batch with holes becomes one batch for each run without them.
+and carries the source's offsets: a batch with holes becomes one batch for each run without them. Where offsets are
+translated, one batch closes up over them.
 
 The result is a function of the source batches and the recipe, so two writers append the same batches (invariant P2 in
 `position.py`).
@@ -21,7 +22,7 @@ from mirror.batch import legacy, records
 from mirror.batch.codecs import compress
 from mirror.batch.header import CRC_AT, CRC_FROM, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, parse_header
 from mirror.batch.recipe import CAP, Recipe
-from mirror.batch.records import MOST_RECORDS, Records, joined
+from mirror.batch.records import MOST_RECORDS, Int64s, Records, joined
 from mirror.errors import RecordTooLarge
 
 _NONE: Final = -1
@@ -37,19 +38,30 @@ def read(raw: RawBatch, cap: int = CAP) -> Records:
 
 
 def rewrite(raws: Sequence[RawBatch], recipe: Recipe) -> tuple[RawBatch, ...]:
+    """The batches of `rewritten`."""
+    return tuple(batch for batch, _ in rewritten(raws, recipe))
+
+
+def rewritten(
+    raws: Sequence[RawBatch], recipe: Recipe, *, closes_up: bool = False
+) -> Iterator[tuple[RawBatch, Int64s]]:
     """The records of `raws`, batches of one codec in offset order, as the fewest dense batches that fit and
-    stay under the cap.
+    stay under the cap, each with its records' source offsets. A batch ends at each hole, unless it `closes_up`.
 
     Base offsets and CRCs are set and producer fields are empty; `restamp` does the rest. Raises BadRecords for a
     payload that is not what its header says, RecordTooLarge for a record that fits into no batch.
     """
     codec = raws[0].header.codec if recipe.codec is None else recipe.codec
-    return tuple(
-        batch
-        for every in _together(raws, recipe.cap)
-        for run in _dense(every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every)))
-        for batch in _fitting(run, codec, recipe.max_bytes)
-    )
+    for every in _together(raws, recipe.cap):
+        wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
+        for run in (wanted,) if closes_up else _dense(wanted):
+            yield from _fitting(run, codec, recipe.max_bytes)
+
+
+def pieces(offsets: Int64s) -> tuple[tuple[int, int], ...]:
+    """Runs of offsets without a hole, as (first offset, count)."""
+    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    return tuple((int(offsets[start]), stop - start) for start, stop in pairwise(edges))
 
 
 def _together(raws: Sequence[RawBatch], cap: int) -> Iterator[Records]:
@@ -70,16 +82,17 @@ def _together(raws: Sequence[RawBatch], cap: int) -> Iterator[Records]:
 
 def _dense(every: Records) -> Iterator[Records]:
     """Cut where offsets are missing."""
-    cuts = np.flatnonzero(np.diff(every.offsets) != 1) + 1
-    edges = [0, *(int(cut) for cut in cuts), len(every)]
-    yield from (every.rows(start, stop) for start, stop in pairwise(edges) if stop > start)
+    at = 0
+    for _, count in pieces(every.offsets) if len(every) else ():
+        yield every.rows(at, at + count)
+        at += count
 
 
-def _fitting(run: Records, codec: int, max_bytes: int) -> Iterator[RawBatch]:
+def _fitting(run: Records, codec: int, max_bytes: int) -> Iterator[tuple[RawBatch, Int64s]]:
     """Cut where a batch would be too large, each time after as many records as fit."""
     while len(run):
         fits, batch = _longest(run, codec, max_bytes)
-        yield batch
+        yield batch, run.offsets[:fits]
         run = run.rows(fits, len(run))
 
 
@@ -116,7 +129,7 @@ def _plausible(run: Records, max_bytes: int) -> int:
 
 
 def build(run: Records, codec: int) -> RawBatch:
-    """One batch of records without holes, at the offset of the first."""
+    """One batch of records, at the offset of the first; where some are missing in between, the others close up."""
     base_timestamp = int(run.timestamps[0])
     payload = compress(codec, records.encode(run, base_timestamp))
     delta = len(run) - 1

@@ -28,8 +28,10 @@ from mirror import names
 from mirror.errors import ClusterError
 from mirror.observe.figures import Figures
 from mirror.offsets.groupside import Hindrance, Offsets, Side
+from mirror.offsets.runlog import Indexes
 from mirror.pipeline import Assignment
 from mirror.policy.following import Agreement, Decision, Standing, decide
+from mirror.policy.rules import NO_LIMIT
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.groups import Committed, Refusal
@@ -60,6 +62,25 @@ def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
     def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
         target = pairs.get(at)
         return (target, committed) if target else None
+
+    return translate
+
+
+def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes) -> Translate:
+    """Offsets that moved, by the runs of the target partitions. One behind them is told as if nothing would be dropped
+    from there on: too far, so that whoever knows where the runs end holds it back.
+    """
+
+    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
+        target = pairs.get(at)
+        if target is None:
+            return None
+        index = indexes.get(target)
+        last = index.last if index is not None else None
+        if index is None or last is None:
+            return target, committed
+        beyond = max(0, committed.offset - last.next_source)
+        return target, committed._replace(offset=index.to_target(committed.offset) + beyond)
 
     return translate
 
@@ -115,15 +136,17 @@ class GroupSync:
         translate: Translate,
         origins: Mapping[str, tuple[str, UUID | None]],
         vouched: Callable[[TopicPartition], bool],
+        told_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
     ) -> None:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
-        partition whether its target holds its records (G2).
+        partition whether its target holds its records (G2). `told_until`: of a target partition, the offset up to
+        which it is known what its offsets mean.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._translate = tuple(include), translate
-        self._origins, self._vouched = origins, vouched
+        self._origins, self._vouched, self._told_until = origins, vouched, told_until
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
@@ -231,7 +254,8 @@ class GroupSync:
             made = work.decisions[group] = {}
             for at, committed in work.sources[group].items():
                 if at in ends:
-                    made[at] = decide(committed, ends[at], targets.get(at), agreed.get(at))
+                    end = min(ends[at], self._told_until(at))
+                    made[at] = decide(committed, end, targets.get(at), agreed.get(at))
                 else:
                     self._target.hindered(f"the leader of {at} does not answer", group, passing=True)
 
@@ -306,12 +330,22 @@ def sync_of(
     include: Sequence[re.Pattern[str]],
     assignments: Sequence[Assignment],
     reports: Sequence[Mapping[TopicPartition, Figures]],
+    indexes: Indexes,
 ) -> GroupSync:
-    """The sync of a flow that preserves offsets. `reports`: figures by source partition, looked up at every look."""
+    """The sync of a flow. Looked up at every look: `reports`, figures by source partition, and `indexes`, where offsets
+    moved to.
+    """
 
     def vouched(at: TopicPartition) -> bool:
         return is_vouched(*(figures.get(at) for figures in reports))
 
-    translate = preserved({a.source: a.target for a in assignments})
+    def told_until(at: TopicPartition) -> int:
+        last = indexes[at].last if at in indexes else None
+        return last.next_target if last is not None else 0
+
+    pairs = {a.source: a.target for a in assignments}
     origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
-    return GroupSync(source, target, include, translate, origins, vouched)
+    common = source, target, include
+    if any(a.rules.translates for a in assignments):
+        return GroupSync(*common, translated(pairs, indexes), origins, vouched, told_until)
+    return GroupSync(*common, preserved(pairs), origins, vouched)

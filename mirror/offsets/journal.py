@@ -9,6 +9,7 @@ worth knowing later.
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
     groups                     how consumer groups stand, after each look that changed it or ten seconds
+    runs/<topic>/<partition>/<offset>  where offsets moved to (`runlog.py`)
 
 Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so
 they go without a producer id; a repeated state is the same state. Encoding and decoding are kio's. Anybody may write
@@ -76,8 +77,8 @@ class Journal:
         """The journal is one partition, so its order is the order of events."""
         return TopicPartition(journal_topic(self.flow), 0)
 
-    async def append(self, entries: Sequence[tuple[bytes, bytes]]) -> int:
-        """Append keys and values as one batch; the offset of the first.
+    async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """Append keys and values (None: a deletion) as one batch; the offset of the first.
 
         Raises ClusterUnreachable, AccessDenied, BrokerError.
         """
@@ -134,7 +135,7 @@ def parsed(value: bytes) -> Any:
         raise ValueError("JSON that is nested too deeply") from error
 
 
-def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
+def encode(entries: Iterable[tuple[bytes, bytes | None]]) -> bytes:
     """One batch, uncompressed, without a producer id, as a producer sends it."""
     now = TZAwareMicros.parse(datetime.now(UTC).replace(microsecond=0))
     records = tuple(

@@ -70,6 +70,11 @@ class Rules:
     timestamp_after_max_ms: int = NO_LIMIT
     timestamp_before_max_ms: int = NO_LIMIT
 
+    @property
+    def translates(self) -> bool:
+        """Offsets move."""
+        return self.offsets == "translate"
+
     @classmethod
     def from_configs(
         cls,

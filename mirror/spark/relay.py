@@ -11,24 +11,29 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
+from mirror.offsets.ledgers import Ledgers
 from mirror.pipeline import Assignment, Loss, Pipeline, log_loss
+from mirror.policy.runs import Runs
 from mirror.sink import Tally
 from mirror.spark.stopmark import MarkAddress, watch
 from mirror.wire.cluster import Cluster as WireCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 REPORT_SECONDS = 1.0
+LAST_WORD_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others."""
+    """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others. `runs`:
+    by target partition whose offsets move, the last ones that the journal has before `journal_offset`, None where all of it is to be read.
+    """
 
     flow: str
     instance: str
@@ -40,6 +45,8 @@ class Lane:
     memory_bytes: int
     stop_mark: MarkAddress
     so_far: Mapping[TopicPartition, Tally]
+    runs: Mapping[TopicPartition, Runs] = field(default_factory=dict)
+    journal_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +72,12 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             await log_loss(loss)
             await journal.append([loss_entry(loss)])
 
-        pipeline = Pipeline(lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far, on_loss)
+        ledgers = Ledgers(journal, lane.runs, lane.journal_offset)
+        pipeline = Pipeline(
+            lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far, on_loss, ledgers.recall
+        )
         marked = watch(lane.stop_mark, pipeline.finish)
-        reporting = asyncio.create_task(_report(lane, pipeline, journal))
+        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal))
         try:
             await pipeline.run(lane.deadline)
         finally:
@@ -76,14 +86,16 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             await asyncio.wait([marked, reporting])
         tallies = pipeline.tallies
         figures = pipeline.figures(lane.instance)
-        with contextlib.suppress(ClusterError, WireError, TimeoutError):  # the receipts carry the same to the driver
-            async with asyncio.timeout(1.0):
+        # The receipts carry the same figures to the driver, and runs are found again.
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_SECONDS):
+                await ledgers.record()
                 await _append(journal, figures)
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
 
 
-async def _report(lane: Lane, pipeline: Pipeline, journal: Journal) -> None:
-    """Live figures every second, of the partitions that moved and, now and then, of all."""
+async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal) -> None:
+    """Runs and live figures every second, of the partitions that moved and, now and then, figures of all."""
     log = logs.get("mirror.relay")
     told: dict[bytes, tuple[object, ...]] = {}
     failing = False
@@ -94,6 +106,7 @@ async def _report(lane: Lane, pipeline: Pipeline, journal: Journal) -> None:
         figures = pipeline.figures(lane.instance)
         moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]
         try:
+            await ledgers.record()
             await _append(journal, moved)
         except (
             ClusterError,

@@ -32,6 +32,7 @@ from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import OWNER, Entry, Journal, parsed
 from mirror.offsets.owner import Owner
+from mirror.offsets.runlog import Indexes
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
 from mirror.spark import handover
@@ -70,6 +71,8 @@ class Supervisor:
         self._reached: dict[TopicPartition, int] = {}
         self._left_out: dict[TopicPartition, str] = {}
         self._accepted: dict[TopicPartition, tuple[int, int]] = {}
+        self._runs = Indexes()
+        self._learned_until = 0
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._outcome = Outcome()
@@ -88,11 +91,12 @@ class Supervisor:
             since = await handover.claim(journal, Owner.here(self._instance))
             if older := await handover.older_ended(journal, since, self._stopping):
                 self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
+            self._learned_until = since
             assignments = await self._bounded(source, await self._recorded(source, journal))
-            watching = asyncio.create_task(self._watch_journal(journal, since))
+            watching = asyncio.create_task(self._watch_journal(journal))
             watching.add_done_callback(lambda _: self._stopping.set())
             flow, reports = self._flow, (self._live, self._outcome.figures)
-            sync = sync_of(source, target, flow.groups, assignments, reports)
+            sync = sync_of(source, target, flow.groups, assignments, reports, self._runs)
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds)
             following = asyncio.create_task(groups.run())
             try:
@@ -173,7 +177,7 @@ class Supervisor:
         assignments = [replace(a, accepted=self._accepted.get(a.target)) for a in assignments]
         leaders = {a.source: source.leader(a.source) for a in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
-        deadline = time.time() + flow.epoch_seconds
+        deadline, last = time.time() + flow.epoch_seconds, self._runs.last()
         lanes = [
             Lane(
                 flow=flow.name,
@@ -186,6 +190,8 @@ class Supervisor:
                 memory_bytes=flow.memory_bytes // len(packed),
                 stop_mark=mark.address,
                 so_far={a.source: self._tallies[a.source] for a in lane if a.source in self._tallies},
+                runs={a.target: last[a.target] for a in lane if a.target in last},
+                journal_offset=self._learned_until,
             )
             for index, lane in enumerate(packed)
         ]
@@ -232,8 +238,10 @@ class Supervisor:
         recorded now.
         """
         known = await journal.latest()
-        for key, value in known.items():
-            self._learn(Entry(0, key, value))
+        entries = [Entry(0, key, value) for key, value in known.items()]
+        for entry in entries:
+            self._learn(entry)
+        self._runs.learn(entries)
         unseen: dict[bytes, bytes] = {}
         assignments: list[Assignment] = []
         for assignment in self._flow.assignments:
@@ -305,18 +313,19 @@ class Supervisor:
         except ClusterError as problem:
             self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
-    async def _watch_journal(self, journal: Journal, offset: int) -> None:
+    async def _watch_journal(self, journal: Journal) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
         live = self._live
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                entries, offset = await journal.read(offset)
+                entries, self._learned_until = await journal.read(self._learned_until)
             except (ClusterError, WireError, MalformedBatch) as problem:
                 self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
                 continue
             for entry in entries:
                 self._learn(entry)
+            self._runs.learn(entries)
             self._watch(live)
             caught_up = len(live) == len(self._flow.assignments) and all(
                 f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()

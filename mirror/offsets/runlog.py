@@ -1,0 +1,200 @@
+"""Runs in the journal, and the index over them that answers where an offset moved to.
+
+    key    runs/<target topic>/<partition>/<target offset of the first run>
+    value  {"source": of the first run, "target": the same, "runs": [length, skip, length, ...], "next": ...}
+
+A `skip` is what the source has between two runs, `next` is the source offset below which all is accounted for. A record
+grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one of each.
+
+    I1  runs are recorded after their data is acknowledged. What a dead mirror had not recorded is found again from both
+        logs (`retracing.py`)
+    I2  where a record is missing or was overwritten by an older form of itself, the runs up to there hold good and no
+        further
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from mirror.observe.logs import get
+from mirror.offsets.journal import Entry, parsed
+from mirror.policy.runs import Ledger, Run, Runs
+from mirror.wire.cluster import TopicPartition
+
+_PREFIX = "runs/"
+_LARGEST = 2**63 - 1
+_log = get(__name__)
+
+#: A key and its new value, None for a deletion.
+Change = tuple[bytes, bytes | None]
+
+
+class Recorded(NamedTuple):
+    """One record: the runs of a target partition that begin at offset `begin`; None where they are gone."""
+
+    target: TopicPartition
+    begin: int
+    runs: Runs | None
+
+
+def entries(target: TopicPartition, ledger: Ledger) -> list[Change]:
+    """What is to be recorded of a partition, deletions first."""
+    pending, obsolete = ledger.pending()
+    return [
+        *((_key(target, begin), None) for begin in obsolete),
+        *((_key(target, runs.begin), _value(runs)) for runs in pending),
+    ]
+
+
+def read(record: Entry) -> Recorded | None:
+    """What a record tells of runs; None where it is about something else. Raises ValueError, KeyError, TypeError or
+    OverflowError where it is not one that `entries` made.
+    """
+    if not record.key.startswith(_PREFIX.encode()):
+        return None
+    where, _, begin = record.key.decode()[len(_PREFIX) :].rpartition("/")
+    topic, _, partition = where.rpartition("/")
+    target, first = TopicPartition(topic, int(partition)), int(begin)
+    if record.value is None:
+        return Recorded(target, first, None)
+    told = parsed(record.value)
+    source, at, numbers = int(told["source"]), int(told["target"]), [int(number) for number in told["runs"]]
+    if at != first or min(source, at, *numbers[1::2]) < 0 or not len(numbers) % 2:
+        raise ValueError("not the runs of a partition")
+    runs = Runs(source, at)
+    for skip, length in zip((0, *numbers[1::2]), numbers[::2], strict=True):
+        runs.add(runs.next_source + skip, runs.next_target, length)
+    runs.pass_over(int(told["next"]))
+    if runs.next_source > _LARGEST:
+        raise ValueError("offsets beyond 64 bits")
+    return Recorded(target, first, runs)
+
+
+def recorded(records: Iterable[Entry]) -> Iterator[Recorded]:
+    """What records tell of runs; one under such a key that is none is skipped with a warning."""
+    for record in records:
+        try:
+            told = read(record)
+        except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
+            key = record.key.decode(errors="replace")
+            _log.warning("journal_record_unread", key=key, reason=repr(problem))
+        else:
+            if told is not None:
+                yield told
+
+
+class RunIndex:
+    """All runs of one target partition, in the pieces in which they are recorded. `last`: the newest piece up to which
+    nothing is missing (I2).
+    """
+
+    def __init__(self) -> None:
+        self.last: Runs | None = None
+        self._begins: list[int] = []
+        self._pieces: dict[int, Runs] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces.values()))
+
+    def __iter__(self) -> Iterator[Run]:
+        return (run for piece in self.pieces for run in piece)
+
+    @property
+    def pieces(self) -> tuple[Runs, ...]:
+        """In offset order."""
+        return tuple(self._pieces[begin] for begin in self._begins)
+
+    def learn(self, recorded: Recorded) -> None:
+        """One more record, in the order of the journal."""
+        begin, runs, last = recorded.begin, recorded.runs, self.last
+        self._forget(begin)
+        if runs is not None:
+            at = bisect_left(self._begins, begin)
+            if at and self._pieces[self._begins[at - 1]].next_target >= runs.next_target:
+                return  # an older form of what is known
+            self._begins.insert(at, begin)
+            self._pieces[begin] = runs
+            while at + 1 < len(self._begins) and self._pieces[self._begins[at + 1]].next_target <= runs.next_target:
+                self._forget(self._begins[at + 1])  # found again in another piece
+            if last is not None and begin == self._begins[-1] and begin in (last.begin, last.next_target):
+                self.last = runs
+                return
+        self.last = self._newest()
+
+    def _forget(self, begin: int) -> None:
+        if self._pieces.pop(begin, None) is not None:
+            del self._begins[bisect_left(self._begins, begin)]
+
+    def _newest(self) -> Runs | None:
+        whole = None
+        for piece in self.pieces:
+            if whole is not None and piece.begin > whole.next_target:
+                break
+            whole = piece
+        return whole
+
+    def to_target(self, source: int) -> int:
+        """Where the first record at or behind a source offset is, as far as that is told, and never too far."""
+        if not self._begins:
+            return 0
+        at = bisect_right(self._begins, source, key=lambda begin: self._pieces[begin].source_begin) - 1
+        return self._pieces[self._begins[max(0, at)]].to_target(source)
+
+    def to_source(self, target: int) -> int | None:
+        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        at = bisect_right(self._begins, target) - 1
+        found = self._pieces[self._begins[at]].to_source(target) if at >= 0 else None
+        if found is None and at + 1 < len(self._begins) and self._begins[at + 1] == target:
+            return self._pieces[self._begins[at + 1]].source_begin
+        return found
+
+    def expired(self, log_start: int) -> list[int]:
+        """Where the pieces begin that tell of nothing from `log_start` on, the target's first offset. The last stays:
+        it says where to go on.
+        """
+        return [begin for begin in self._begins[:-1] if self._pieces[begin].next_target <= log_start]
+
+
+class Indexes(dict[TopicPartition, RunIndex]):
+    """By target partition."""
+
+    def __init__(self, records: Iterable[Entry] = ()) -> None:
+        """What `records` tell, in the order of the journal."""
+        super().__init__()
+        self.learn(records)
+
+    def learn(self, records: Iterable[Entry]) -> None:
+        """More records."""
+        for told in recorded(records):
+            self.setdefault(told.target, RunIndex()).learn(told)
+
+    def last(self) -> dict[TopicPartition, Runs]:
+        """The newest runs of each partition."""
+        found = ((target, index.last) for target, index in self.items())
+        return {target: runs for target, runs in found if runs is not None}
+
+    def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
+        """The deletion of what tells of nothing from the targets' first offsets on."""
+        return [
+            (_key(target, begin), None)
+            for target, log_start in log_starts.items()
+            if target in self
+            for begin in self[target].expired(log_start)
+        ]
+
+
+def _key(target: TopicPartition, begin: int) -> bytes:
+    return f"{_PREFIX}{target.topic}/{target.partition}/{begin}".encode()
+
+
+def _value(runs: Runs) -> bytes:
+    numbers: list[int] = []
+    end = None
+    for run in runs:
+        numbers += [run.length] if end is None else [run.source - end, run.length]
+        end = run.source + run.length
+    told = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
+    return json.dumps(told, separators=(",", ":")).encode()

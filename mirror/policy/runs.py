@@ -1,0 +1,166 @@
+"""Where offsets moved to: runs of records whose source and target offsets are equally far apart (pure).
+
+    source   100 101 102 <marker> 104 105 <aborted: 106 to 109> 110 111
+    target    90  91  92           93  94                        95  96
+    runs     (100, 90)            (104, 93)                     (110, 95)
+
+A run ends only where the distance changes.
+
+    T1  the target's offsets have no gaps, since nobody else writes there: a run ends where the next one begins, and two
+        numbers of eight bytes are all that is kept of it
+    T2  both columns rise, so either way a lookup is a search
+    T3  a run tells of records that the target has acknowledged, and stays true while the target holds them: whoever
+        writes it twice writes the same
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+#: Runs in one record of the journal: some 3 KB, written anew each second while it grows.
+RUNS_IN_A_RECORD: Final = 256
+_NEVER: Final = (-1, -1, -1)
+
+
+class Run(NamedTuple):
+    """`length` records, from offset `source` on there and from `target` on here."""
+
+    source: int
+    target: int
+    length: int
+
+
+class Runs:
+    """Consecutive runs of one partition. The source is accounted for below `next_source`, which may lie behind the last
+    record: markers and the like are passed over. The next record lands at `next_target`.
+    """
+
+    __slots__ = ("_sources", "_targets", "next_source", "next_target")
+
+    def __init__(self, next_source: int = 0, next_target: int = 0) -> None:
+        """No runs yet."""
+        self._sources, self._targets = array("q"), array("q")
+        self.next_source, self.next_target = next_source, next_target
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __iter__(self) -> Iterator[Run]:
+        edges = pairwise((*self._targets, self.next_target))
+        for source, (target, end) in zip(self._sources, edges, strict=True):
+            yield Run(source, target, end - target)
+
+    @property
+    def begin(self) -> int:
+        """The first target offset that is told of; `next_target` where there is none."""
+        return self._targets[0] if self._targets else self.next_target
+
+    @property
+    def source_begin(self) -> int:
+        """The source offset of the record at `begin`."""
+        return self._sources[0] if self._sources else self.next_source
+
+    def continues(self, source: int, target: int) -> bool:
+        """Whether a record at these offsets belongs to the last run."""
+        return bool(self._sources) and source - target == self._sources[-1] - self._targets[-1]
+
+    def add(self, source: int, target: int, count: int) -> None:
+        """`count` more records. Raises ValueError where they do not come next (T1, T2)."""
+        if target != self.next_target or source < self.next_source or count < 1:
+            told = f"{self.next_source} there and {self.next_target} here"
+            raise ValueError(f"{count} records from {source} there to {target} here do not follow {told}")
+        if not self.continues(source, target):
+            self._sources.append(source)
+            self._targets.append(target)
+        self.next_source, self.next_target = source + count, target + count
+
+    def pass_over(self, upto: int) -> None:
+        """The source has nothing to mirror below `upto`."""
+        self.next_source = max(self.next_source, upto)
+
+    def to_target(self, source: int) -> int:
+        """Where the first record at or behind a source offset is, or will be."""
+        if source >= self.next_source:
+            return self.next_target
+        at = bisect_right(self._sources, source) - 1
+        if at < 0:
+            return self.begin
+        end = self._targets[at + 1] if at + 1 < len(self._targets) else self.next_target
+        return min(self._targets[at] + source - self._sources[at], end)
+
+    def to_source(self, target: int) -> int | None:
+        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        if target == self.next_target:
+            return self.next_source
+        if not self.begin <= target < self.next_target:
+            return None
+        at = bisect_right(self._targets, target) - 1
+        return self._sources[at] + target - self._targets[at]
+
+    def cut(self, target: int) -> None:
+        """Forget what is at `target` and behind it: the target lost it. Raises ValueError below `begin`."""
+        if target >= self.next_target:
+            return
+        source = self.to_source(target)
+        if source is None:
+            raise ValueError(f"runs from {self.begin} on cannot be cut at {target}")
+        kept = bisect_left(self._targets, target)
+        del self._sources[kept:], self._targets[kept:]
+        if kept:
+            source = self._sources[-1] + target - self._targets[-1]
+        self.next_source, self.next_target = source, target
+
+
+class Ledger:
+    """The runs of one partition as its writer keeps them: the last ones, and those that were not recorded yet."""
+
+    def __init__(self, runs: Runs | None = None) -> None:
+        """`runs` are the last ones recorded."""
+        self.runs = runs or Runs()
+        self._full: list[Runs] = []
+        self._obsolete: list[int] = []
+        self._recorded = self._standing()
+        self._pending = (0, 0, self._recorded)
+
+    def add(self, source: int, target: int, count: int) -> None:
+        """`count` records were acknowledged. Raises ValueError where they do not come next."""
+        runs = self.runs
+        if len(runs) >= RUNS_IN_A_RECORD and not runs.continues(source, target):
+            self._full.append(runs)
+            self.runs = Runs(runs.next_source, runs.next_target)
+        self.runs.add(source, target, count)
+
+    def cut(self, target: int) -> None:
+        """The target lost what is at `target` and behind it. Raises ValueError below `runs.begin`."""
+        begin = self.runs.begin
+        self.runs.cut(target)
+        if not len(self.runs):
+            self._obsolete.append(begin)
+
+    def restart(self, runs: Runs, obsolete: list[int]) -> None:
+        """Go on with earlier runs: the target lost what came later. Records of runs that begin at `obsolete` are to
+        go.
+        """
+        self.runs, self._full = runs, []
+        self._obsolete += obsolete
+        self._recorded = _NEVER
+        self._pending = (0, 0, _NEVER)
+
+    def pending(self) -> tuple[list[Runs], list[int]]:
+        """Runs to be recorded, each list under its `begin`, and where those begin whose records are to go."""
+        open_runs = [self.runs] if len(self.runs) and self._standing() != self._recorded else []
+        self._pending = (len(self._full), len(self._obsolete), self._standing())
+        return [*self._full, *open_runs], list(self._obsolete)
+
+    def recorded(self) -> None:
+        """What `pending` told last is recorded."""
+        full, obsolete, self._recorded = self._pending
+        del self._full[:full], self._obsolete[:obsolete]
+        self._pending = (0, 0, self._recorded)
+
+    def _standing(self) -> tuple[int, int, int]:
+        return self.runs.begin, self.runs.next_source, self.runs.next_target

@@ -1,0 +1,274 @@
+"""Where a partition stands whose offsets move (`translate`), and runs that were not recorded, found again.
+
+    R1  position = the target's log end, carried over to the source by the runs: by those recorded, and from where
+        these end by what both logs hold
+    R2  the target holds the source's records in their order, so each of its records is the next one of the source, or
+        one that the source has deleted since, and then an offset is missing there; anything else was written by
+        somebody else
+    R3  the target's last batch equals what the source has at its offsets, or nothing is written
+
+Records are told apart by all that a consumer gets of them. Where the source has lost one of several that are equal in
+all of that, timestamps included, what is left may be taken for the lost one, which a reader cannot tell either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from mirror.batch.header import APPEND_TIME, RawBatch
+from mirror.batch.likeness import batch_difference, records_difference
+from mirror.errors import BadRecords, PartitionStop
+from mirror.policy.runs import Ledger, Runs
+from mirror.position import Logs, Position, batch_at, batches, look_at_logs, next_stamp
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
+
+if TYPE_CHECKING:
+    from mirror.batch.records import Records
+
+#: Gives the ledger of a target partition; its runs begin at or below an offset of the target's, if such are recorded.
+Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
+
+#: A record's key, value and headers.
+Content = tuple[bytes | None, bytes | None, bytes]
+
+_SOMEBODY: Final = "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
+
+
+async def unrecorded(_target: TopicPartition, _end: int) -> Ledger:
+    """The ledger where nothing is ever recorded: each time, everything is retraced."""
+    return Ledger()
+
+
+async def resume_translated(
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    accepted: tuple[int, int] | None,
+    recall: Recall,
+) -> tuple[Position, Ledger]:
+    """The position of one partition (R1), with the check of its last batch (R3), and its ledger, complete up to there.
+
+    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
+    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP), and as `look_at_logs` does.
+    """
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition)
+    ledger = await recall(target_partition, logs.end)
+    if not logs.end:
+        ledger.restart(Runs(logs.start), [])
+    elif logs.end > ledger.runs.next_target:
+        if not len(ledger.runs) and logs.target_start:
+            detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
+            raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
+        await _retrace(ledger, logs, source, target, target_partition)
+    else:
+        ledger.cut(logs.end)
+        await _check_tail(ledger.runs, logs, source)
+    at = ledger.runs.next_source
+    if at > logs.readable:
+        detail = f"offsets up to {at - 1} were mirrored, the source's log ends at {logs.readable}"
+        advice = "The source lost records that were mirrored; keep or delete the target topic"
+        raise logs.stop(State.TRUNCATED, at, detail, advice)
+    first, upto = accepted or (at, at)
+    if at < logs.start and not (first <= at and logs.start <= upto):
+        raise logs.stop(
+            State.RETENTION_GAP,
+            at,
+            f"the source deleted offsets {at} to {logs.start - 1} before they were mirrored",
+            f"Run `mirror accept CONFIG {source_partition.topic}` to go on behind them, "
+            "or recreate the target topic to begin again",
+        )
+    before = await batch_at(source, source_partition, at - 1) if at > logs.start else None
+    follows = before is not None and before.header.next_offset == at
+    stamp, known = await next_stamp(
+        target, target_partition, logs.own, logs.end, logs.tail if logs.tail_is_ours else None
+    )
+    position = Position(
+        next_offset=at,
+        stamp=stamp,
+        known=known,
+        last_epoch=before.header.partition_leader_epoch if before is not None and follows else -1,
+        lost_until=logs.start if at < logs.start else -1,
+        lands=logs.end,
+    )
+    return position, ledger
+
+
+async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
+    """Raises PartitionStop where the target's last batch is not what the source has where it came from (R3)."""
+    tail = logs.tail
+    if tail is None or not len(runs):
+        return
+    header = tail.header
+    first, last = runs.to_source(max(header.base_offset, runs.begin)), runs.to_source(header.last_offset)
+    if first is None or last is None or first < logs.start:
+        return
+    twin = await batch_at(source, logs.source, first, READ_COMMITTED)
+    if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
+        moved = RawBatch(replace(header, base_offset=first), tail.data)
+        difference = batch_difference(moved, twin, may_be_rewritten=logs.tail_is_ours)
+    elif twin is None:
+        difference = "the source has no batch there"
+    else:
+        difference = _moved_difference(runs, tail, twin)
+    if difference:
+        detail = f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}"
+        raise logs.stop(State.DIVERGED, first, f"{detail}: {difference}", _SOMEBODY)
+
+
+def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
+    """The same for a batch whose records were closed up."""
+    from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    try:
+        ours, theirs = read(tail), read(twin)
+    except BadRecords as damage:
+        return f"one of them cannot be read: {damage.detail}"
+    ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours))
+    for index, offset in enumerate(ours.offsets.tolist()):
+        if (moved := runs.to_source(offset)) is not None:
+            ours.offsets[index] = moved
+    return records_difference(ours, theirs, timed=not tail.header.attributes & APPEND_TIME)
+
+
+async def _retrace(
+    ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+) -> None:
+    """Add to the ledger what the target holds beyond it. Raises PartitionStop where that is not the source's (R2)."""
+    at, begin = ledger.runs.next_source, ledger.runs.next_target
+
+    def diverged(detail: str) -> PartitionStop:
+        runs = ledger.runs
+        return logs.stop(
+            State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", _SOMEBODY
+        )
+
+    theirs = _Records(batches(source, logs.source, max(at, logs.start), logs.readable, READ_COMMITTED), at)
+    ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
+    try:
+        while await ours.more():
+            goes_on = await theirs.more()
+            if ours.markers:
+                raise diverged("a control marker is there, as only a mirror with equal offsets writes them")
+            if ours.offset != ledger.runs.next_target:
+                raise diverged(f"no record is there, the next one is at {ours.offset}")
+            count = _alike(theirs, ours) if goes_on else 0
+            if count:
+                ledger.add(theirs.offset, ours.offset, count)
+                theirs.pass_by(count)
+            else:
+                count = 1
+                following = theirs.offset if goes_on else logs.readable
+                if following <= ledger.runs.next_source:
+                    raise diverged(f"the record is not the source's at offset {ledger.runs.next_source}")
+                ledger.add(ledger.runs.next_source, ours.offset, 1)
+            ours.pass_by(count)
+    except BadRecords as damage:
+        raise diverged(f"a batch cannot be read: {damage.detail}") from damage
+
+
+class _Records:
+    """One log's records, a batch at a time, from offset `begin` on; of the batch at hand, `left` are to come."""
+
+    def __init__(self, log: AsyncIterator[tuple[RawBatch, bool]], begin: int) -> None:
+        self._log, self._begin = log, begin
+        self._rows: Records | None = None
+        self._contents: list[Content] = []
+        self._at = 0
+        self.raw: RawBatch | None = None
+        self.left = 0
+        self.markers = 0
+
+    async def more(self) -> bool:
+        """Whether a record is at hand. Raises BadRecords."""
+        while not self.left:
+            self.raw, is_aborted = await anext(self._log, (None, False))
+            if self.raw is None:
+                return False
+            header = self.raw.header
+            self.markers += header.is_control
+            self._rows, self._at = None, 0
+            if not (is_aborted or header.is_control):
+                self.left = header.count
+                if header.magic < 2 or not header.is_dense or header.base_offset < self._begin:
+                    self.left = len(self.rows)
+        return True
+
+    @property
+    def rows(self) -> Records:
+        """The records of the batch at hand, as far as they count."""
+        from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        assert self.raw is not None
+        if self._rows is None:
+            every = read(self.raw)
+            self._rows = every.rows(int(every.offsets.searchsorted(self._begin)), len(every))
+            self._contents = _contents(self._rows)
+        return self._rows
+
+    @property
+    def offset(self) -> int:
+        """The offset of the record at hand."""
+        assert self.raw is not None
+        return self.raw.header.base_offset + self._at if self._rows is None else int(self._rows.offsets[self._at])
+
+    @property
+    def is_whole(self) -> bool:
+        """The batch at hand is without holes, and none of it was passed by."""
+        return self._rows is None and self._at == 0
+
+    def pass_by(self, count: int) -> None:
+        """Go on behind `count` records."""
+        self._at += count
+        self.left -= count
+
+    def following(self) -> Iterator[tuple[Content, int, int]]:
+        """Of every record that is left: its content, timestamp and offset."""
+        rows = self.rows
+        return zip(
+            self._contents[self._at :],
+            rows.timestamps[self._at :].tolist(),
+            rows.offsets[self._at :].tolist(),
+            strict=True,
+        )
+
+
+def _alike(theirs: _Records, ours: _Records) -> int:
+    """How many records at hand are the same on both sides and, in the source, at offsets in a row."""
+    assert theirs.raw is not None
+    assert ours.raw is not None
+    if theirs.is_whole and ours.is_whole:
+        moved = RawBatch(replace(ours.raw.header, base_offset=theirs.offset), ours.raw.data)
+        if not batch_difference(moved, theirs.raw, may_be_rewritten=False):
+            return ours.left
+    timed = not ours.raw.header.attributes & APPEND_TIME
+    count, offset = 0, theirs.offset
+    for (mine, stamp, _), (its, its_stamp, its_offset) in zip(ours.following(), theirs.following(), strict=False):
+        if mine != its or (timed and stamp != its_stamp) or its_offset != offset + count:
+            break
+        count += 1
+    return count
+
+
+def _contents(rows: Records) -> list[Content]:
+    """All of each record but offset and timestamp."""
+    data = rows.data.tobytes()
+    columns = (
+        *(rows.key_at, rows.key_size, rows.value_at, rows.value_size),
+        *(rows.headers_at, rows.headers_end, rows.header_count),
+    )
+    return [
+        (
+            data[key_at : key_at + key_size] if key_size >= 0 else None,
+            data[value_at : value_at + value_size] if value_size >= 0 else None,
+            data[headers_at:headers_end] if count else b"",
+        )
+        for key_at, key_size, value_at, value_size, headers_at, headers_end, count in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]

@@ -1,0 +1,219 @@
+"""Where offsets moved to: runs, ledgers, their records, and the index over them, against a plain list."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.offsets import runlog
+from mirror.offsets.journal import Entry
+from mirror.offsets.runlog import Indexes, RunIndex
+from mirror.policy import runs as module
+from mirror.policy.runs import Ledger, Run, Runs
+from mirror.wire.cluster import TopicPartition
+
+TARGET = TopicPartition("orders.eu", 3)
+
+#: What a source has, in order: (offsets without a record, records behind them).
+LOGS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=30)
+
+
+def offsets_of(log: list[tuple[int, int]]) -> list[int]:
+    """The source offset of every record; its place is its target offset."""
+    found: list[int] = []
+    at = 0
+    for skipped, count in log:
+        at += skipped
+        found += range(at, at + count)
+        at += count
+    return found
+
+
+def ledger_of(log: list[tuple[int, int]]) -> Ledger:
+    ledger = Ledger()
+    at = 0
+    for skipped, count in log:
+        ledger.add(at + skipped, ledger.runs.next_target, count)
+        at += skipped + count
+    return ledger
+
+
+def index_of(ledger: Ledger) -> RunIndex:
+    written = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger)]
+    return Indexes(written).get(TARGET, RunIndex())
+
+
+@pytest.fixture(autouse=True)
+def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RUNS_IN_A_RECORD", 4)
+
+
+def test_the_example_of_the_module() -> None:
+    runs = Runs(100, 90)
+    for source, target, count in ((100, 90, 3), (104, 93, 2), (110, 95, 2)):
+        runs.add(source, target, count)
+    assert list(runs) == [Run(100, 90, 3), Run(104, 93, 2), Run(110, 95, 2)]
+    assert [runs.to_target(offset) for offset in (99, 100, 102, 103, 104, 106, 111, 112, 500)] == [
+        *(90, 90, 92, 93, 93, 95, 96, 97, 97)
+    ]
+    assert [runs.to_source(offset) for offset in (89, 90, 92, 93, 95, 96, 97, 98)] == [
+        *(None, 100, 102, 104, 110, 111, 112, None)
+    ]
+
+
+def test_runs_that_go_on_are_one() -> None:
+    runs = Runs()
+    runs.add(0, 0, 5)
+    runs.add(5, 5, 5)
+    assert list(runs) == [Run(0, 0, 10)]
+    runs.pass_over(12)
+    runs.add(12, 10, 1)
+    assert list(runs) == [Run(0, 0, 10), Run(12, 10, 1)]
+
+
+@pytest.mark.parametrize(("source", "target", "count"), [(4, 5, 1), (5, 6, 1), (5, 4, 1), (5, 5, 0)])
+def test_what_does_not_come_next_is_refused(source: int, target: int, count: int) -> None:
+    runs = Runs()
+    runs.add(0, 0, 5)
+    with pytest.raises(ValueError, match="do not follow 5 there and 5 here"):
+        runs.add(source, target, count)
+
+
+@given(LOGS)
+def test_every_lookup_is_exact(log: list[tuple[int, int]]) -> None:
+    records, ledger = offsets_of(log), ledger_of(log)
+    index = index_of(ledger)
+    end = ledger.runs.next_source
+    for offset in range(end + 1):
+        assert index.to_target(offset) == sum(record < offset for record in records)
+    for target, source in enumerate(records):
+        assert index.to_source(target) == source
+    assert index.to_source(len(records)) == (end if records else None)
+    assert [offset for run in index for offset in range(run.source, run.source + run.length)] == records
+    assert index.last is None or index.last.next_target == len(records)
+
+
+@given(LOGS, st.integers(0, 200))
+def test_a_cut_forgets_what_the_target_lost(log: list[tuple[int, int]], target: int) -> None:
+    runs = Runs()
+    for source in (records := offsets_of(log)):
+        runs.add(source, runs.next_target, 1)
+    runs.cut(target)
+    kept = records[:target]
+    assert [offset for run in runs for offset in range(run.source, run.source + run.length)] == kept
+    assert runs.next_target == len(kept)
+    assert not kept or runs.next_source == kept[-1] + 1
+    for source in records[target:]:  # and goes on as before
+        runs.add(source, runs.next_target, 1)
+
+
+@given(LOGS, st.data())
+def test_records_written_in_any_steps_are_the_same_index(log: list[tuple[int, int]], data: st.DataObject) -> None:
+    ledger, indexes, written = Ledger(), Indexes(), 0
+    for source in (records := offsets_of(log)):
+        ledger.add(source, ledger.runs.next_target, 1)
+        if data.draw(st.booleans()):
+            changes = runlog.entries(TARGET, ledger)
+            indexes.learn(Entry(0, key, value) for key, value in changes)
+            ledger.recorded()
+            written += len(changes)
+    indexes.learn(Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger))
+    index = indexes.get(TARGET, RunIndex())
+    assert [index.to_source(target) for target in range(len(records))] == records
+    assert all(len(piece) <= 4 for piece in index.pieces)
+    ledger.recorded()
+    assert runlog.entries(TARGET, ledger) == []
+    assert written <= len(records) * 2
+
+
+def test_what_was_not_recorded_is_told_again() -> None:
+    ledger = ledger_of([(1, 1)] * 6)
+    first = runlog.entries(TARGET, ledger)
+    assert [key for key, _ in first] == [b"runs/orders.eu/3/0", b"runs/orders.eu/3/4"]
+    assert runlog.entries(TARGET, ledger) == first
+    ledger.recorded()
+    ledger.add(50, 6, 1)
+    assert [key for key, _ in runlog.entries(TARGET, ledger)] == [b"runs/orders.eu/3/4"]
+
+
+def test_a_record_can_be_read() -> None:
+    ledger = ledger_of([(10, 3), (2, 5)])
+    ledger.runs.pass_over(30)
+    assert runlog.entries(TARGET, ledger) == [
+        (b"runs/orders.eu/3/0", b'{"source":10,"target":0,"runs":[3,2,5],"next":30}')
+    ]
+
+
+def test_an_emptied_record_is_deleted() -> None:
+    ledger = ledger_of([(1, 1)] * 5)
+    index = index_of(ledger)
+    ledger.recorded()
+    ledger.cut(4)
+    changes = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger)]
+    assert changes == [Entry(0, b"runs/orders.eu/3/4", None)]
+    for told in runlog.recorded(changes):
+        index.learn(told)
+    assert index.last is not None
+    assert index.last.next_target == 4
+
+
+def test_a_record_that_is_missing_ends_what_holds_good() -> None:
+    entries = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12))]
+    index = Indexes(entries[:1] + entries[2:])[TARGET]
+    assert index.last is not None
+    assert index.last.next_target == 4
+    assert index.to_target(10**6) == 12, "what is beyond the hole is still told"
+    again = Ledger(index.last)
+    for source in offsets_of([(1, 1)] * 14)[4:]:  # found again, and more
+        again.add(source, again.runs.next_target, 1)
+    for told in runlog.recorded(Entry(0, key, value) for key, value in runlog.entries(TARGET, again)):
+        index.learn(told)
+    assert [run.target for run in index] == list(range(14))
+    assert index.last.next_target == 14
+
+
+def test_an_older_form_of_a_record_hides_nothing() -> None:
+    ledger = ledger_of([(1, 1)] * 2)
+    older = runlog.entries(TARGET, ledger)
+    whole = ledger_of([(1, 1)] * 6)
+    indexes = Indexes(Entry(0, key, value) for key, value in runlog.entries(TARGET, whole))
+    indexes.learn(Entry(0, key, value) for key, value in older)
+    index = indexes[TARGET]
+    assert index.last is not None
+    assert index.last.next_target == 2, "what lies between is found again from both logs"
+
+
+def test_what_the_target_deleted_is_not_kept() -> None:
+    indexes = Indexes(Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12)))
+    assert indexes.expired({TARGET: 3}) == []
+    assert indexes.expired({TARGET: 9}) == [(b"runs/orders.eu/3/0", None), (b"runs/orders.eu/3/4", None)]
+    assert indexes.expired({TARGET: 12}) == indexes.expired({TARGET: 9}), "the last says where to go on"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"runs/a/0/0", b"{"),
+        (b"runs/a/0/x", b"{}"),
+        (b"runs/a", b"{}"),
+        (b"runs/a/0/0", b'{"source":0,"target":0,"runs":[],"next":0}'),
+        (b"runs/a/0/0", b'{"source":0,"target":0,"runs":[1,2],"next":0}'),
+        (b"runs/a/0/0", b'{"source":0,"target":5,"runs":[1],"next":1}'),
+        (b"runs/a/0/0", b'{"source":0,"target":0,"runs":[0],"next":1}'),
+        (b"runs/a/0/0", b'{"source":0,"target":0,"runs":[1,-1,1],"next":1}'),
+        (b"runs/a/0/0", b'{"source":-1,"target":0,"runs":[1],"next":1}'),
+        (b"runs/a/0/0", b'{"source":0,"target":0,"runs":[9223372036854775807],"next":9223372036854775808}'),
+        (b"runs/a/0/0", b'{"source":9223372036854775807,"target":0,"runs":[1,9223372036854775807,1],"next":1}'),
+        (b"runs/a/0/0", b'{"source":1e999,"target":0,"runs":[1],"next":1}'),
+        (b"runs/a/0/0", b"[" * 100_000),
+        (b"runs/\xff/0/0", b"{}"),
+    ],
+)
+def test_somebody_elses_record_tells_nothing(key: bytes, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    assert Indexes([Entry(0, key, value)]) == {}
+
+
+@given(st.binary(max_size=40), st.binary(max_size=200) | st.text("[]{}\":,0123456789ext", max_size=200).map(str.encode))
+def test_any_bytes_are_a_record_or_none(key: bytes, value: bytes) -> None:
+    Indexes([Entry(0, b"runs/" + key, value), Entry(0, b"runs/a/0/0", value)])
