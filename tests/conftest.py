@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ _SLOW_MACHINES = [HealthCheck.too_slow]
 settings.register_profile("deterministic", derandomize=True, deadline=None, suppress_health_check=_SLOW_MACHINES)
 settings.register_profile("exhaustive", max_examples=10_000, deadline=None, suppress_health_check=_SLOW_MACHINES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
+
+# A shell without job control starts what runs in its background with SIGINT ignored, and what a test starts would
+# inherit that: a Ctrl-C would do nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
