@@ -187,8 +187,9 @@ class _Records:
     async def more(self) -> bool:
         """Whether a record is at hand. Raises BadRecords."""
         while not self.left:
-            self.raw, is_aborted = await anext(self._log, (None, False))
-            if self.raw is None:
+            try:
+                self.raw, is_aborted = await anext(self._log)
+            except StopAsyncIteration:
                 return False
             header = self.raw.header
             self.markers += header.is_control

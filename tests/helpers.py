@@ -13,10 +13,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 from mirror.admin.client import Admin
-from mirror.admin.topics import apply, plan_topics, rules_of
+from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
 from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal
+from mirror.offsets.ledgers import Ledgers
 from mirror.pipeline import Assignment, Pipeline, assign
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
@@ -110,12 +112,19 @@ def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[RawBa
 
 
 def mirror_once(
-    source_bootstrap: str, target_bootstrap: str, topics: Sequence[str], flow: str = "test", **more: Any
+    source_bootstrap: str,
+    target_bootstrap: str,
+    topics: Sequence[str],
+    flow: str = "test",
+    *,
+    records_runs: bool = True,
+    **more: Any,
 ) -> dict[TopicPartition, Figures]:
     """Copy topics up to the source's ends of now as `mirror run --once` does, in this process and without Spark.
 
     Creates missing target topics; `more` goes into the section `topics` of the settings. Returns the figures by source
-    partition: a partition that was not copied whole has a state, a detail and a lag that say why.
+    partition: a partition that was not copied whole has a state, a detail and a lag that say why. Where offsets are
+    translated, `records_runs` false is a mirror that dies before it wrote down where they moved to.
     """
     settings = settings_between(source_bootstrap, target_bootstrap, topics, flow, **more)
     source, target = Admin(settings.source), Admin(settings.target)
@@ -124,16 +133,23 @@ def mirror_once(
     rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
-    return asyncio.run(_copied(settings, assignments))
+    if settings.topics.offsets == "translate":
+        ensure_flow_topic(target, flow)
+    return asyncio.run(_copied(settings, assignments, records_runs=records_runs))
 
 
-async def _copied(settings: Settings, assignments: Sequence[Assignment]) -> dict[TopicPartition, Figures]:
+async def _copied(
+    settings: Settings, assignments: Sequence[Assignment], *, records_runs: bool
+) -> dict[TopicPartition, Figures]:
     one = Endpoint(settings.source.alias, settings.source.bootstrap)
     other = Endpoint(settings.target.alias, settings.target.bootstrap)
     async with Cluster(one) as source, Cluster(other) as target:
         await source.refresh({assignment.source.topic for assignment in assignments})
         ends = await asyncio.gather(*(list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments))
         bounded = [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
-        pipeline = Pipeline(settings.flow, source, target, bounded, MEMORY_BYTES)
+        ledgers = Ledgers(Journal(target, settings.flow), {}, None)
+        pipeline = Pipeline(settings.flow, source, target, bounded, MEMORY_BYTES, recall=ledgers.recall)
         await pipeline.run(time.time() + COPY_SECONDS)
+        if records_runs:
+            await ledgers.record()
         return {TopicPartition(f.topic, f.partition): f for f in pipeline.figures("test")}

@@ -1,0 +1,279 @@
+"""Offsets that move: every record once and in order, and an exact translation of every one, judged by kafka-python."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
+from samerecords import read
+from test_gaps import transactions
+
+from mirror.embedded import Cluster
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.runlog import Indexes, RunIndex
+from mirror.states import State
+from mirror.wire.cluster import Cluster as WireCluster
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+pytestmark = pytest.mark.brokers
+
+
+@pytest.fixture
+def pair(source_cluster: Cluster, target_cluster: Cluster) -> tuple[str, str]:
+    return source_cluster.bootstrap, target_cluster.bootstrap
+
+
+def copied(pair: tuple[str, str], topic: str, state: State = State.CAUGHT_UP, **more: Any) -> Figures:
+    found = mirror_once(*pair, [topic], flow=topic, offsets="translate", **more)[TopicPartition(topic, 0)]
+    assert found.state is state, found
+    return found
+
+
+def index_of(pair: tuple[str, str], topic: str) -> RunIndex:
+    """What the journal says of the topic's partition 0."""
+
+    async def learned() -> Indexes:
+        host, port = pair[1].split(":")
+        async with WireCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([journal_topic(topic)])
+            entries, _ = await Journal(cluster, topic).read()
+            return Indexes(entries)
+
+    return asyncio.run(learned()).get(TopicPartition(topic, 0), RunIndex())
+
+
+def assert_translated(pair: tuple[str, str], topic: str) -> int:
+    """The same records in the same order, and each offset translated to where its record is; how many there are."""
+    theirs, ours = list(read(pair[0], topic, 0)), list(read(pair[1], topic, 0))
+    assert [one[1:] for one in ours] == [one[1:] for one in theirs]
+    index = index_of(pair, topic)
+    places = {one[0]: mine[0] for one, mine in zip(theirs, ours, strict=True)}
+    assert {source: index.to_target(source) for source in places} == places
+    assert {target: index.to_source(target) for target in places.values()} == {t: s for s, t in places.items()}
+    following = None
+    end = theirs[-1][0] + 1 if theirs else 0
+    for source in reversed(range(end)):  # an offset without a record stands for the record behind it
+        following = places.get(source, following)
+        assert index.to_target(source) == following
+    return len(theirs)
+
+
+def test_transactions(pair: tuple[str, str], topic_name: str) -> None:
+    """A third aborted; plain records in between; and each run goes on where the last one ended."""
+    random = Random(7)
+    make_topic(pair[0], topic_name)
+    for number in range(4):
+        produce(pair[0], topic_name, [b"plain %d" % number] * 20)
+        transactions(pair[0], topic_name, [random.random() > 0.3 for _ in range(20)], name=str(number))
+        found = copied(pair, topic_name)
+        assert found.lag_records == 0
+    assert found.verdicts["DROP/aborted"] > 0
+    count = assert_translated(pair, topic_name)
+    stored = stored_batches(pair[1], topic_name)
+    assert stored[-1].header.next_offset == count, "nothing but records"
+
+
+@pytest.mark.parametrize("records_runs", [False, True])
+def test_runs_that_were_not_recorded_are_found_again(
+    pair: tuple[str, str], topic_name: str, *, records_runs: bool
+) -> None:
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True, False, True, True], name="one")
+    copied(pair, topic_name, records_runs=records_runs)
+    before = index_of(pair, topic_name)
+    assert bool(len(before)) is records_runs
+    transactions(pair[0], topic_name, [True, False, True], name="two")
+    copied(pair, topic_name, records_runs=False)
+    transactions(pair[0], topic_name, [False, True], name="three")
+    copied(pair, topic_name)
+    assert assert_translated(pair, topic_name) == 30
+
+
+def test_a_lost_journal_is_made_anew(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    for number in range(3):
+        produce(pair[0], topic_name, [b"%d" % index for index in range(100)], codec="zstd")
+        transactions(pair[0], topic_name, [True, False], name=str(number))
+    copied(pair, topic_name)
+    admin = AdminClient({"bootstrap.servers": pair[1]})
+    admin.delete_topics([journal_topic(topic_name)])[journal_topic(topic_name)].result(20)
+    transactions(pair[0], topic_name, [True], name="last")
+    deadline = time.monotonic() + 20
+    while journal_topic(topic_name) in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+    copied(pair, topic_name)
+    assert assert_translated(pair, topic_name) == 320
+
+
+def compacted(bootstrap: str, topic: str, random: Random, number: int = 2000) -> None:
+    """A topic of which the cleaner took more than half."""
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.001",
+        "max.compaction.lag.ms": "100",
+        "delete.retention.ms": "100",
+    }
+    make_topic(bootstrap, topic, configs=configs)
+    client = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1000, "compression.type": "lz4"})
+    for value in range(number):
+        client.produce(topic, b"%d" % value, key=b"%d" % random.randrange(300), partition=0)
+        if value % 100 == 99:
+            client.flush(20)
+    shrink(bootstrap, topic, client, number // 2)
+
+
+def shrink(bootstrap: str, topic: str, client: Producer, most: int) -> None:
+    """Wait until the cleaner left at most so many records."""
+    deadline = time.monotonic() + 60
+    while sum(1 for _ in read(bootstrap, topic, 0)) > most:
+        assert time.monotonic() < deadline, "the cleaner did not run"
+        client.produce(topic, b"again", key=b"last", partition=0)  # rolls a segment
+        client.flush(20)
+        time.sleep(0.2)
+
+
+def test_a_compacted_topic_closes_up(pair: tuple[str, str], topic_name: str) -> None:
+    compacted(pair[0], topic_name, Random(5))
+    make_topic(pair[1], topic_name)
+    found = copied(pair, topic_name)
+    assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found
+    assert assert_translated(pair, topic_name) <= 1000
+    many = sum(1 for one in stored_batches(pair[0], topic_name) if one.header.count)
+    assert len(stored_batches(pair[1], topic_name)) == many, "a batch with holes stays one"
+
+
+def test_what_was_compacted_after_it_was_mirrored(pair: tuple[str, str], topic_name: str) -> None:
+    """And before it was recorded where it went: what is left is found, the rest is where the holes are."""
+    make_topic(
+        pair[0],
+        topic_name,
+        configs={
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.001",
+            "min.compaction.lag.ms": "8000",
+            "max.compaction.lag.ms": "8001",
+        },
+    )
+    make_topic(pair[1], topic_name)
+    random = Random(5)
+    client = Producer({"bootstrap.servers": pair[0], "linger.ms": 1000, "compression.type": "lz4"})
+    for value in range(2000):
+        client.produce(topic_name, b"%d" % value, key=b"%d" % random.randrange(300), partition=0)
+        if value % 100 == 99:
+            client.flush(20)
+    every = {one[4]: one[0] for one in read(pair[0], topic_name, 0)}
+    copied(pair, topic_name, records_runs=False)
+    shrink(pair[0], topic_name, client, 1000)
+    left = {one[4] for one in read(pair[0], topic_name, 0)}
+    assert len(left) < len(every)
+    client.produce(topic_name, b"more", key=b"more", partition=0)
+    client.flush(20)
+    copied(pair, topic_name)
+    index = index_of(pair, topic_name)
+    for target, *_, value, _ in read(pair[1], topic_name, 0):
+        if value in left and value in every:
+            assert index.to_source(target) == every[value]
+            assert index.to_target(every[value]) == target
+
+
+def test_a_source_that_begins_late(pair: tuple[str, str], topic_name: str) -> None:
+    """No padding: the target begins at 0."""
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(100)])
+    trim(pair[0], topic_name, 55)
+    copied(pair, topic_name)
+    assert stored_batches(pair[1], topic_name)[0].header.base_offset == 0
+    assert assert_translated(pair, topic_name) == 45
+    transactions(pair[0], topic_name, [True])
+    copied(pair, topic_name)
+    assert assert_translated(pair, topic_name) == 50
+
+
+def trim(bootstrap: str, topic: str, offset: int) -> None:
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    for deleted in client.delete_records([Place(topic, 0, offset)]).values():
+        deleted.result(20)
+
+
+def test_what_the_source_deleted_before_it_was_mirrored(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(100)])
+    copied(pair, topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(100, 200)])
+    trim(pair[0], topic_name, 150)
+    found = copied(pair, topic_name, State.RETENTION_GAP)
+    assert (found.next_offset, "offsets 100 to 149" in found.detail) == (100, True)
+    found = copied(pair, topic_name, on_data_loss="continue")
+    assert (found.lost, found.next_offset) == (50, 200)
+    assert copied(pair, topic_name).lost == 0, "told once"
+    index = index_of(pair, topic_name)
+    assert [(run.source, run.target, run.length) for run in index] == [(0, 0, 100), (150, 100, 50)]
+    assert [index.to_target(offset) for offset in (99, 100, 149, 150, 199)] == [99, 100, 100, 100, 149]
+
+
+def test_what_the_target_lost_is_mirrored_again(pair: tuple[str, str], topic_name: str) -> None:
+    """A target topic made anew begins anew, whatever the journal holds."""
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True] * 10)
+    copied(pair, topic_name)
+    admin = AdminClient({"bootstrap.servers": pair[1]})
+    admin.delete_topics([topic_name])[topic_name].result(20)
+    deadline = time.monotonic() + 20
+    while topic_name in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+    copied(pair, topic_name)
+    assert assert_translated(pair, topic_name) == 50
+
+
+@pytest.mark.parametrize("records_runs", [False, True])
+def test_a_source_topic_that_is_another_one(pair: tuple[str, str], topic_name: str, *, records_runs: bool) -> None:
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(20)])
+    copied(pair, topic_name, records_runs=records_runs)
+    make_topic(pair[0], f"{topic_name}.other")
+    produce(pair[0], f"{topic_name}.other", [b"other %d" % index for index in range(40)])
+    rename = {"rename": {f"{topic_name}.other": topic_name}}
+    more = {"flow": topic_name, "offsets": "translate", "naming": rename}
+    found = mirror_once(*pair, [f"{topic_name}.other"], **more)[TopicPartition(f"{topic_name}.other", 0)]
+    assert found.state is State.DIVERGED, found
+
+
+def test_a_foreign_record_in_the_target(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(20)])
+    copied(pair, topic_name)
+    produce(pair[1], topic_name, [b"foreign"])
+    produce(pair[0], topic_name, [b"%d" % index for index in range(20)])
+    found = copied(pair, topic_name, State.DIVERGED)
+    assert "at offset 20 of the target, the record is not the source's at offset 20" in found.detail
+
+
+def test_a_topic_that_was_mirrored_with_equal_offsets(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True, True])
+    mirror_once(*pair, [topic_name], flow=topic_name)
+    found = copied(pair, topic_name, State.DIVERGED)
+    assert "a control marker is there" in found.detail
+
+
+def test_batches_split_and_joined(pair: tuple[str, str], topic_name: str) -> None:
+    """The target takes smaller batches, or tiny ones are joined."""
+    make_topic(pair[0], topic_name)
+    make_topic(pair[1], topic_name, configs={"max.message.bytes": "2000"})
+    produce(pair[0], topic_name, [bytes(300)] * 100, batch=50)
+    transactions(pair[0], topic_name, [True, False])
+    produce(pair[0], topic_name, [b"tiny"] * 50, batch=2, begin_ms=RECENT_MS + 1000)
+    found = copied(pair, topic_name, coalesce_bytes=1024)
+    assert found.verdicts["REWRITE/too_large"]
+    assert found.verdicts["REWRITE/coalesced"]
+    assert assert_translated(pair, topic_name) == 155
