@@ -242,10 +242,9 @@ def test_a_source_topic_that_is_another_one(pair: tuple[str, str], topic_name: s
     copied(pair, topic_name, records_runs=records_runs)
     make_topic(pair[0], f"{topic_name}.other")
     produce(pair[0], f"{topic_name}.other", [b"other %d" % index for index in range(40)])
-    rename = {"rename": {f"{topic_name}.other": topic_name}}
-    more = {"flow": topic_name, "offsets": "translate", "naming": rename}
-    found = mirror_once(*pair, [f"{topic_name}.other"], **more)[TopicPartition(f"{topic_name}.other", 0)]
-    assert found.state is State.DIVERGED, found
+    naming = {"rename": {f"{topic_name}.other": topic_name}}
+    found = mirror_once(*pair, [f"{topic_name}.other"], flow=topic_name, offsets="translate", naming=naming)
+    assert found[TopicPartition(f"{topic_name}.other", 0)].state is State.DIVERGED, found
 
 
 def test_a_foreign_record_in_the_target(pair: tuple[str, str], topic_name: str) -> None:

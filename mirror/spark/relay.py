@@ -32,7 +32,8 @@ LAST_WORD_SECONDS = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others. `runs`:
-    by target partition whose offsets move, the last ones that the journal has before `journal_offset`, None where all of it is to be read.
+    by target partition whose offsets move, the last ones that the journal has before `journal_offset`; that is None
+    where all of it is to be read.
     """
 
     flow: str
