@@ -126,9 +126,7 @@ def offsets(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
-    reverse: Annotated[
-        bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")
-    ] = False,
+    reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:

@@ -176,6 +176,11 @@ class Indexes(dict[TopicPartition, RunIndex]):
         found = ((target, index.last) for target, index in self.items())
         return {target: runs for target, runs in found if runs is not None}
 
+    def told_until(self, target: TopicPartition) -> int:
+        """The offset of a target partition up to which it is told where its records are from."""
+        last = self[target].last if target in self else None
+        return last.next_target if last is not None else 0
+
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
         """The deletion of what tells of nothing from the targets' first offsets on."""
         return [
