@@ -34,8 +34,7 @@ from mirror.batch.header import CODECS, CONTROL, RawBatch, split
 from mirror.observe.logs import get
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.produce import Ack, produce_request, read_produce
-from mirror.wire.protocol import PRODUCE
+from mirror.wire.produce import append
 from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset
 
 OWNER = b"owner"
@@ -81,21 +80,7 @@ class Journal:
 
         Raises ClusterUnreachable, AccessDenied, BrokerError.
         """
-        batch = encode(entries)
-        partition = self.partition
-        topic_ids = {partition.topic: self.cluster.topic_id(partition.topic)}
-
-        def build(version: int, _epoch: int) -> Any:
-            topic_ids[partition.topic] = self.cluster.topic_id(partition.topic)
-            return produce_request(version, {partition: (batch,)}, topic_ids)
-
-        def read(answer: Any) -> Any:
-            return next(read_produce(answer, topic_ids))
-
-        ack: Ack = await self.cluster.call_leader(
-            partition, PRODUCE, build=build, read=read, doing="append to the journal"
-        )
-        return ack.base_offset
+        return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
 
     async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:
         """Every entry from `offset` (the start where None) to the end of now, and the offset to go on from.
