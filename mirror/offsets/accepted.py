@@ -10,7 +10,8 @@ import json
 import time
 from typing import NamedTuple
 
-from mirror.offsets.journal import Entry, parsed
+from mirror.observe.jsonrecords import parsed
+from mirror.offsets.journal import Entry
 from mirror.wire.cluster import TopicPartition
 
 _PREFIX = "accept/"

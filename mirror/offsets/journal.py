@@ -18,11 +18,10 @@ to a topic: a batch that is not the journal's is skipped with a warning, since i
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kio.records.readers import read_batch
 from kio.records.schema import NewRecordBatch, Record
@@ -109,14 +108,6 @@ class Journal:
         entries, _ = await self.read()
         newest = {entry.key: entry.value for entry in entries}
         return {key: value for key, value in newest.items() if value is not None}
-
-
-def parsed(value: bytes) -> Any:
-    """An entry's JSON. Raises ValueError for what is none, however deep it is nested."""
-    try:
-        return json.loads(value)
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
 
 
 def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from mirror.offsets.journal import parsed
+from mirror.observe.jsonrecords import parsed
 
 #: What process ids and times in ms are below, on any machine: anybody may write to a topic.
 _PIDS: Final = 2**31

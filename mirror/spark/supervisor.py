@@ -27,10 +27,11 @@ from pyspark import SparkContext
 from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
+from mirror.observe.jsonrecords import parsed
 from mirror.offsets import accepted
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
-from mirror.offsets.journal import OWNER, Entry, Journal, parsed
+from mirror.offsets.journal import OWNER, Entry, Journal
 from mirror.offsets.owner import Owner
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
