@@ -28,10 +28,10 @@ from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import parsed
-from mirror.offsets import accepted
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import OWNER, Entry, Journal
+from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
 from mirror.pipeline import Assignment
 from mirror.sink import Tally
@@ -335,8 +335,8 @@ class Supervisor:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self._instance:
                     self._live[TopicPartition(figures.topic, figures.partition)] = figures
-            elif (loss := accepted.read(entry)) is not None:
-                self._accepted[loss.target] = loss.offsets
+            elif (accepted := read_accepted(entry)) is not None:
+                self._accepted[accepted.target] = accepted.offsets
         except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
