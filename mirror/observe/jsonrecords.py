@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+#: What reading a record may raise that is of another version, or of somebody else's: OverflowError is an infinity's,
+#: where a whole number should be.
+NOT_OURS: Final = (ValueError, KeyError, TypeError, OverflowError)
 #: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
 _LARGEST: Final = 1 << 63
 

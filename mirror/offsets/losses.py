@@ -39,8 +39,8 @@ def accept_entry(loss: Loss) -> tuple[bytes, bytes]:
 
 
 def read_accepted(record: Entry) -> Accepted | None:
-    """What a record accepts; None where it is about something else. Raises ValueError, KeyError, TypeError or
-    OverflowError where it is not one that `accept_entry` made.
+    """What a record accepts; None where it is about something else. Raises one of `NOT_OURS` where it is not one that
+    `accept_entry` made.
     """
     if not record.key.startswith(_ACCEPT.encode()) or record.value is None:
         return None

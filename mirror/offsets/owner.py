@@ -37,7 +37,7 @@ class Owner:
 
     @classmethod
     def read(cls, value: bytes) -> Owner:
-        """From the journal. Raises ValueError, KeyError, TypeError or OverflowError where it is not one of ours."""
+        """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
         told = parsed(value)
         found = cls(
             instance=str(told["instance"]), host=str(told["host"]), pid=int(told["pid"]), at_ms=int(told["at_ms"])

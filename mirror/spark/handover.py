@@ -17,6 +17,7 @@ from typing import Final
 
 from mirror.errors import ClusterError
 from mirror.observe.figures import Figures
+from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal
 from mirror.offsets.owner import Owner, ended_instance
 
@@ -52,9 +53,9 @@ async def older_ended(journal: Journal, claimed: int, stopping: asyncio.Event) -
 
 def predecessor(entries: Iterable[Entry], claimed: int, now_ms: int) -> Owner | None:
     """The owner before offset `claimed`, unless the journal says that it ended, or it was silent for long."""
-    owners, ended, heard = [], set(_ended(entries := list(entries))), dict[str, int]()
+    owners, ended, heard = list[Owner](), _ended(entries := list(entries)), dict[str, int]()
     for entry in entries:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):  # somebody else's record
+        with contextlib.suppress(*NOT_OURS):
             if entry.key == OWNER and entry.value and entry.offset < claimed - 1:
                 owners.append(Owner.read(entry.value))
             elif entry.key.startswith(b"state/") and entry.value:
@@ -71,12 +72,13 @@ def _is_gone(owner: Owner) -> bool:
     return owner.is_here and (owner.pid == os.getpid() or not owner.lives)
 
 
-def _ended(entries: Iterable[Entry]) -> list[str]:
-    found = []
+def _ended(entries: Iterable[Entry]) -> set[str]:
+    """The instances that ended in good order."""
+    found = set()
     for entry in entries:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(*NOT_OURS):
             if entry.key == ENDED and entry.value:
-                found.append(ended_instance(entry.value))
+                found.add(ended_instance(entry.value))
     return found
 
 

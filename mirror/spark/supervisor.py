@@ -27,7 +27,7 @@ from pyspark import SparkContext
 from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.observe.jsonrecords import parsed
+from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import OWNER, Entry, Journal
@@ -337,7 +337,7 @@ class Supervisor:
                     self._live[TopicPartition(figures.topic, figures.partition)] = figures
             elif (accepted := read_accepted(entry)) is not None:
                 self._accepted[accepted.target] = accepted.offsets
-        except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
+        except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
 
