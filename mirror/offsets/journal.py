@@ -103,11 +103,11 @@ class Journal:
             at = max(following, at + 1)
         return found, at
 
-    async def latest(self) -> dict[bytes, bytes]:
-        """The newest value of every key."""
-        entries, _ = await self.read()
-        newest = {entry.key: entry.value for entry in entries}
-        return {key: value for key, value in newest.items() if value is not None}
+
+def newest(entries: Iterable[Entry]) -> dict[bytes, bytes]:
+    """The newest value of every key, of entries in the journal's order; without keys that were deleted."""
+    found = {entry.key: entry.value for entry in entries}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def encode(entries: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -87,9 +87,10 @@ class Supervisor:
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
             since = await handover.claim(journal, Owner.here(self._instance))
-            if older := await handover.older_ended(journal, since, self._stopping):
+            older, known = await handover.older_ended(journal, since, self._stopping)
+            if older is not None:
                 self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
-            assignments = await self._bounded(source, await self._recorded(source, journal))
+            assignments = await self._bounded(source, await self._recorded(source, journal, known))
             watching = asyncio.create_task(self._watch_journal(journal, since))
             watching.add_done_callback(lambda _: self._stopping.set())
             flow, reports = self._flow, (self._live, self._outcome.figures)
@@ -228,11 +229,10 @@ class Supervisor:
         receipts: list[Receipt] = self._context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
         return receipts
 
-    async def _recorded(self, source: Cluster, journal: Journal) -> list[Assignment]:
-        """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are
-        recorded now.
+    async def _recorded(self, source: Cluster, journal: Journal, known: Mapping[bytes, bytes]) -> list[Assignment]:
+        """The assignments with the topic ids under which the source topics were first seen (S3), as the journal's
+        newest records `known` have them; unseen ones are recorded now.
         """
-        known = await journal.latest()
         for key, value in known.items():
             self._learn(Entry(0, key, value))
         unseen: dict[bytes, bytes] = {}
