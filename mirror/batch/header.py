@@ -126,6 +126,11 @@ class BatchHeader:
         """A marker. Before magic 2 the bit has no meaning, and may be set."""
         return self.magic == 2 and bool(self.attributes & CONTROL)
 
+    @property
+    def is_transactional(self) -> bool:
+        """Data or marker of a transaction. Before magic 2 this bit has no meaning either."""
+        return self.magic == 2 and bool(self.attributes & TRANSACTIONAL)
+
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:

@@ -18,7 +18,7 @@ from rich.text import Text
 from mirror import config as configuration
 from mirror.admin.client import Admin
 from mirror.admin.topics import rules_from
-from mirror.batch.header import CONTROL, TRANSACTIONAL, RawBatch
+from mirror.batch.header import RawBatch
 from mirror.batch.segment import Damage, Kind, Walk
 from mirror.commands.logview import LogView, Wish
 from mirror.config import ClusterSettings, Settings
@@ -163,8 +163,8 @@ class Log:
 
 
 def _undecided(raw: RawBatch) -> Outcome:
-    data = raw.header.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
-    return Outcome.UNDECIDED if data else Outcome.NONE
+    header = raw.header
+    return Outcome.UNDECIDED if header.is_transactional and not header.is_control else Outcome.NONE
 
 
 def _at(bootstrap: str) -> ClusterSettings:

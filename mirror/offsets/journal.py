@@ -29,7 +29,7 @@ from kio.records.writers import write_new_batch
 from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from mirror.batch.header import CODECS, CONTROL, RawBatch, split
+from mirror.batch.header import CODECS, RawBatch, split
 from mirror.observe.logs import get
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
@@ -148,7 +148,7 @@ def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:
 def _entries(raw: RawBatch) -> list[Entry]:
     """Raises SerialError, ValueError or TypeError for a batch that `encode` did not make."""
     header = raw.header
-    if header.attributes & CONTROL:
+    if header.is_control:
         raise ValueError("a transaction's marker")
     if header.codec:  # kio would take the compressed bytes for records
         raise ValueError(f"compressed with {CODECS[header.codec] if header.codec < len(CODECS) else header.codec}")
