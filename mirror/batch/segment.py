@@ -157,11 +157,8 @@ class Walk:
         if not 0 <= magic <= 2:
             return DamageKind.MAGIC, at, f"magic {magic}, and there is none but 0, 1 and 2"
         if length < _SMALLEST[magic]:
-            return (
-                DamageKind.LENGTH,
-                at,
-                f"batch length {length} is less than {_SMALLEST[magic]}, the least of magic {magic}",
-            )
+            least = _SMALLEST[magic]
+            return DamageKind.LENGTH, at, f"batch length {length} is less than {least}, the least of magic {magic}"
         if base_offset < self.next_offset:
             return DamageKind.ORDER, at, f"base offset {base_offset} where {self.next_offset} or more is due"
         if base_offset > self._highest:
