@@ -9,9 +9,9 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from mirror.batch.header import RawBatch
+from mirror.batch.header import RawBatch, codec_name
 from mirror.classifier import Action, Verdict
-from mirror.commands.batches import codec_name, ratio_text
+from mirror.commands.batches import ratio_text
 from mirror.commands.tables import count, number, size, table
 from mirror.policy.outcomes import Outcome
 
