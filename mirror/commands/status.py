@@ -260,7 +260,7 @@ def rendered(found: Status, width: int) -> Group:
 def _heading(found: Status) -> Text:
     heading = Text(f"{found.flow}: ", "bold")
     owner, ago = found.owner, duration(found.age_ms)
-    who = f"pid {owner.pid} on {plain(owner.host)}" if owner else "owner unknown"
+    who = plain(str(owner)) if owner else "owner unknown"
     match found.pulse:
         case Pulse.NEVER_RAN:
             heading.append("never ran", "bold yellow")

@@ -103,12 +103,11 @@ class Totals:
 
 
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_COUNTS = (
-    *("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "filled", "lost", "at_ms"),
-)
+_PLACES = ("partition", "next_offset", "log_end", "lag_records", "at_ms")
+_COUNTS = ("records", "batches", "bytes", "filled", "lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
-    **dict.fromkeys(_COUNTS, (int,)),
+    **dict.fromkeys(_PLACES + _COUNTS, (int,)),
     "lag_ms": (int, type(None)),
     "verdicts": (dict,),
 }
