@@ -51,13 +51,9 @@ def target(target_cluster: Cluster) -> Admin:
 def flow(
     source: Admin, target: Admin, include: list[str], sync: dict[str, bool] | None = None, **topics: Any
 ) -> Settings:
-    return Settings(
-        name="eu-to-us",
-        source=source.settings,
-        target=target.settings,
-        topics={"include": include, **topics},  # type: ignore[arg-type]
-        sync=sync or {},  # type: ignore[arg-type]
-    )
+    sides = {"source": source.settings, "target": target.settings}
+    told = {"name": "eu-to-us", "topics": {"include": include, **topics}, "sync": sync or {}}
+    return Settings.model_validate(sides | told)
 
 
 def refusals(plan: TopicPlan) -> list[str]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -215,8 +216,8 @@ def result_of(*lines: Line, cost: Cost = COST, misfits: Sequence[str] = ()) -> R
         ({"judged": 0, "passed": 0}, "gzip: 0 of 0 verdicts did without decompression"),
     ],
 )
-def test_a_topic_that_does_not_hold_is_objected_to(change: dict[str, object], objection: str) -> None:
-    line = replace(LINE, **change)  # type: ignore[arg-type]
+def test_a_topic_that_does_not_hold_is_objected_to(change: dict[str, Any], objection: str) -> None:
+    line = replace(LINE, **change)
     assert objection in result_of(LINE, line).objections
     assert result_of(LINE, line).as_dict()["ok"] is False
 

@@ -57,8 +57,7 @@ def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, b
     if side and not config:
         raise ConfigError("--side chooses between the clusters of a --config")
     if config or bootstrap:
-        # Late, since a file needs no Kafka client.
-        from mirror.commands.inspect_topic import inspect_topic  # noqa: PLC0415
+        from mirror.commands.inspect_topic import inspect_topic  # noqa: PLC0415 -- a file needs no Kafka client
 
         return inspect_topic(target, wish, config=config, side=side or "source", bootstrap=bootstrap)
     path = Path(target)

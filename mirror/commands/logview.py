@@ -157,8 +157,7 @@ def show(*parts: Table | Text) -> None:
 
 def _measure() -> Callable[[RawBatch], int]:
     """Bytes of the records of a batch of magic 2 without compression; what is returned raises BadRecords."""
-    # Late, since nobody else needs the codecs.
-    from mirror.batch.codecs import decompress  # noqa: PLC0415
+    from mirror.batch.codecs import decompress  # noqa: PLC0415 -- nobody else needs the codecs
 
     return lambda raw: len(decompress(raw.header.codec, raw.records)) if raw.header.codec else len(raw.records)
 
