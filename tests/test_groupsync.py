@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from helpers import make_topic, mirror_once, produce
 from oldbroker import OldBroker
 
-from mirror.admin.client import Admin
+from mirror.admin.client import Admin, Creation
 from mirror.config import ClusterSettings, parse_address
 from mirror.embedded import Cluster
 from mirror.offsets.groupsync import GroupSync, Look, preserved
@@ -436,7 +436,7 @@ def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> Non
     at = TopicPartition(topic_name, 0)
     with Cluster.start(nodes=3, name="three") as target:
         admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target.bootstrap}))
-        assert admin.create_topic(topic_name, partitions=1, replication_factor=3)
+        assert not admin.create_topics([Creation(topic=topic_name, partitions=1, replication_factor=3)])
 
         async def story(pair: Pair) -> None:
             await commit_all(pair.source, groups, {at: Committed(0, "first")})
