@@ -280,7 +280,9 @@ class Writer:
             self._on_change(sink)
             self.flush()
 
-        (asked or marked).add_done_callback(answered)  # type: ignore[union-attr] # one of them was sent
+        behind = asked or marked
+        assert behind is not None, "neither markers nor the question were sent"
+        behind.add_done_callback(answered)
 
     def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
         sink.acked, sink.seen_at = sink.sent, asked_at

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from helpers import make_topic, mirror_once, produce
 from oldbroker import OldBroker
 
-from mirror.admin.client import Admin
+from mirror.admin.client import Admin, Creation
 from mirror.config import ClusterSettings, parse_address
 from mirror.embedded import Cluster
 from mirror.offsets.groupsync import GroupSync, Look, preserved, translated
@@ -202,6 +202,15 @@ def trimmed(bootstrap: str, topic: str) -> list[bytes]:
     return values(17, 60)
 
 
+def mirrored(source_cluster: Cluster, target_cluster: Cluster, topic: str, count: int) -> tuple[str, str]:
+    """A topic with some records that is mirrored as it is now; the addresses of source and target."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic)
+    produce(source, topic, values(0, count))
+    mirror_once(source, target, [topic], flow=topic)
+    return source, target
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
 @pytest.mark.parametrize("filled", [plain, transactional, trimmed], ids=lambda filled: filled.__name__)
@@ -242,10 +251,7 @@ def test_a_group_that_switches_reads_every_record_once(
 def test_a_group_is_never_ahead_of_the_mirror(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 20))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 20)
     produce(source, topic_name, values(20, 50))
 
     async def story(pair: Pair) -> None:
@@ -264,10 +270,7 @@ def test_a_group_is_never_ahead_of_the_mirror(
 def test_a_group_that_was_put_back_is_put_back_there_too(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 50))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
         async def offset() -> int:
@@ -290,10 +293,7 @@ def test_a_group_that_was_put_back_is_put_back_there_too(
 def test_a_group_is_not_put_back_by_a_topic_made_anew(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 50))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
         await pair.commit(pair.source, topic_name, topic_name, 40)
@@ -318,10 +318,7 @@ def test_a_group_is_not_put_back_by_a_topic_made_anew(
 def test_a_group_with_members_at_the_target_is_left_alone(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, protocol: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 50))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
         await pair.commit(pair.source, topic_name, topic_name, 10)
@@ -403,10 +400,7 @@ def test_a_group_deleted_on_the_source_stays_on_the_target(
 
 
 def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 10))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 10)
     groups = [f"{topic_name}-{number}" for number in range(2000)]
     at = TopicPartition(topic_name, 0)
 
@@ -464,7 +458,7 @@ def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> Non
     at = TopicPartition(topic_name, 0)
     with Cluster.start(nodes=3, name="three") as target:
         admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target.bootstrap}))
-        assert admin.create_topic(topic_name, partitions=1, replication_factor=3)
+        assert not admin.create_topics([Creation(topic=topic_name, partitions=1, replication_factor=3)])
 
         async def story(pair: Pair) -> None:
             await commit_all(pair.source, groups, {at: Committed(0, "first")})

@@ -6,28 +6,19 @@ What is accepted is looked at in both logs now, and named; nothing is written to
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.commands.tables import count, number
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
-from mirror.offsets.accepted import entry
 from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.losses import accept_entry
+from mirror.offsets.runlog import Indexes
+from mirror.pipeline import Loss
 from mirror.position import settled_end
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Offsets from `first` up to `upto` of one partition, that the source deleted and the target never had."""
-
-    source: TopicPartition
-    target: TopicPartition
-    first: int
-    upto: int
 
 
 def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitCode:
@@ -36,9 +27,9 @@ def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitC
     Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
     """
     found = asyncio.run(_accept(settings, topic, partitions))
-    for lost in found:
-        offsets = count(lost.upto - lost.first, "offset")
-        print(f"{lost.source}: accepted the loss of {offsets}, {number(lost.first)} to {number(lost.upto - 1)}")
+    for loss in found:
+        offsets = count(loss.next_offset - loss.first, "offset")
+        print(f"{loss.source}: accepted the loss of {offsets}, {number(loss.first)} to {number(loss.next_offset - 1)}")
     if found:
         print("A running mirror goes on behind them when its epoch ends; one that is started does so at once.")
     else:
@@ -46,7 +37,7 @@ def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitC
     return ExitCode.DONE
 
 
-async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Lost]:
+async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Loss]:
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
@@ -62,13 +53,18 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
             (TopicPartition(topic, number), TopicPartition(target_topic, number))
             for number in sorted(partitions or known)
         ]
-        found = [lost for one, other in pairs if (lost := await _lost(source, one, target, other)) is not None]
+        journal = Journal(target, settings.flow)
+        indexes = Indexes((await journal.read())[0]) if settings.topics.offsets == "translate" else None
+        found = [loss for one, other in pairs if (loss := await _loss(source, one, target, other, indexes)) is not None]
         if found:
-            await Journal(target, settings.flow).append([entry(lost.target, lost.first, lost.upto) for lost in found])
+            await journal.append([accept_entry(loss) for loss in found])
         return found
 
 
-async def _lost(source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition) -> Lost | None:
-    """An empty target has lost nothing: it is aligned with where its source begins."""
+async def _loss(
+    source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, indexes: Indexes | None
+) -> Loss | None:
+    """An empty target has lost nothing: it begins where its source does. `indexes`: where offsets moved to."""
     end, start = await asyncio.gather(settled_end(target, other), list_offset(source, one, EARLIEST))
-    return Lost(one, other, end, start) if 0 < end < start else None
+    at = end if indexes is None else indexes.mirrored_until(other)
+    return Loss(one, other, at, start) if end and at < start else None

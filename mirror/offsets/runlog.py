@@ -19,8 +19,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.observe.logs import get
-from mirror.offsets.journal import Entry, parsed
+from mirror.offsets.journal import Entry
 from mirror.policy.runs import Ledger, Run, Runs
 from mirror.wire.cluster import TopicPartition
 
@@ -50,8 +51,8 @@ def entries(target: TopicPartition, ledger: Ledger) -> list[Change]:
 
 
 def read(record: Entry) -> Recorded | None:
-    """What a record tells of runs; None where it is about something else. Raises ValueError, KeyError, TypeError or
-    OverflowError where it is not one that `entries` made.
+    """What a record tells of runs; None where it is about something else. Raises one of `NOT_OURS` where it
+    is not one that `entries` made.
     """
     if not record.key.startswith(_PREFIX.encode()):
         return None
@@ -78,7 +79,7 @@ def recorded(records: Iterable[Entry]) -> Iterator[Recorded]:
     for record in records:
         try:
             told = read(record)
-        except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
+        except NOT_OURS as problem:
             key = record.key.decode(errors="replace")
             _log.warning("journal_record_unread", key=key, reason=repr(problem))
         else:
@@ -180,6 +181,11 @@ class Indexes(dict[TopicPartition, RunIndex]):
         """The offset of a target partition up to which it is told where its records are from."""
         last = self[target].last if target in self else None
         return last.next_target if last is not None else 0
+
+    def mirrored_until(self, target: TopicPartition) -> int:
+        """The source offset up to which that is so."""
+        last = self[target].last if target in self else None
+        return last.next_source if last is not None else 0
 
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
         """The deletion of what tells of nothing from the targets' first offsets on."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirror.batch.header import CONTROL, RawBatch, split
+from mirror.batch.header import RawBatch, split
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.policy.aborted import Aborted
 from mirror.wire.cluster import OFFSET_OUT_OF_RANGE
@@ -113,7 +113,7 @@ class Reader:
             if not 0 <= header.magic <= 2:
                 raise BadRecords(f"a batch of magic {header.magic}", header.base_offset)
             is_aborted = aborted.covers(raw)  # asked about each, since it follows the transactions
-            hidden = is_aborted or (header.magic == 2 and (header.attributes & CONTROL or not header.count))
+            hidden = is_aborted or header.is_control or (header.magic == 2 and not header.count)
             # before magic 2, a compressed set tells its last offset alone
             first = min(self._at, header.base_offset) if header.magic < 2 and header.codec else header.base_offset
             if first < self._end and header.last_offset >= asked:
