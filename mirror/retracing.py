@@ -43,6 +43,15 @@ async def unrecorded(_target: TopicPartition, _end: int) -> Ledger:
     return Ledger()
 
 
+def holding(ledger: Ledger) -> Recall:
+    """A recall for whoever looks at one partition only, and writes nothing."""
+
+    async def recall(_target: TopicPartition, _end: int) -> Ledger:
+        return ledger
+
+    return recall
+
+
 async def resume_translated(
     flow: str,
     source: Cluster,

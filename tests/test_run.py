@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
@@ -151,10 +151,14 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
 
 
 def committed(bootstrap: str, group: str, topic: str) -> int:
-    """Negative where nothing is committed."""
+    """Negative where nothing is committed, or the group's coordinator only just starts."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         return int(consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset)
+    except KafkaException as problem:
+        if not problem.args[0].retriable():
+            raise
+        return -1
     finally:
         consumer.close()
 

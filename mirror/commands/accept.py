@@ -11,12 +11,15 @@ from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.commands.tables import count, number
 from mirror.config import Settings
-from mirror.errors import ConfigError, ExitCode
+from mirror.errors import ConfigError, ExitCode, PartitionStop
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.losses import accept_entry
 from mirror.offsets.runlog import Indexes
 from mirror.pipeline import Loss
+from mirror.policy.runs import Ledger
 from mirror.position import settled_end
+from mirror.retracing import holding, resume_translated
+from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
@@ -54,17 +57,32 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
             for number in sorted(partitions or known)
         ]
         journal = Journal(target, settings.flow)
-        indexes = Indexes((await journal.read())[0]) if settings.topics.offsets == "translate" else None
-        found = [loss for one, other in pairs if (loss := await _loss(source, one, target, other, indexes)) is not None]
+        if settings.topics.offsets == "translate":
+            indexes = Indexes((await journal.read())[0])
+            losses = [await _moved_loss(settings.flow, source, one, target, other, indexes) for one, other in pairs]
+        else:
+            losses = [await _loss(source, one, target, other) for one, other in pairs]
+        found = [loss for loss in losses if loss is not None]
         if found:
             await journal.append([accept_entry(loss) for loss in found])
         return found
 
 
-async def _loss(
-    source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, indexes: Indexes | None
-) -> Loss | None:
-    """An empty target has lost nothing: it begins where its source does. `indexes`: where offsets moved to."""
+async def _loss(source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition) -> Loss | None:
+    """An empty target has lost nothing: it is aligned with where its source begins."""
     end, start = await asyncio.gather(settled_end(target, other), list_offset(source, one, EARLIEST))
-    at = end if indexes is None else indexes.mirrored_until(other)
-    return Loss(one, other, at, start) if end and at < start else None
+    return Loss(one, other, end, start) if 0 < end < start else None
+
+
+async def _moved_loss(
+    flow: str, source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, indexes: Indexes
+) -> Loss | None:
+    """The same where offsets move: what a mirror that starts now would stop for."""
+    ledger = Ledger(indexes[other].last if other in indexes else None)
+    try:
+        await resume_translated(flow, source, one, target, other, None, holding(ledger))
+    except PartitionStop as stop:
+        if stop.state is not State.RETENTION_GAP:
+            raise
+        return Loss(one, other, stop.offset, await list_offset(source, one, EARLIEST))
+    return None

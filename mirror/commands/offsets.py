@@ -13,11 +13,11 @@ from mirror.commands.tables import number, print_json
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.runlog import Indexes, Recorded, RunIndex
+from mirror.offsets.runlog import Indexes
 from mirror.policy.rules import NO_LIMIT
-from mirror.policy.runs import Ledger
+from mirror.policy.runs import Ledger, RunIndex
 from mirror.position import settled_end
-from mirror.retracing import resume_translated
+from mirror.retracing import holding, resume_translated
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
@@ -89,13 +89,9 @@ async def _moved(
     log_start = await list_offset(other, target, EARLIEST)
     if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
         ledger = Ledger(index.last)
-
-        async def recall(_target: TopicPartition, _end: int) -> Ledger:
-            return ledger
-
-        await resume_translated(settings.flow, one, source, other, target, (0, NO_LIMIT), recall)
+        await resume_translated(settings.flow, one, source, other, target, (0, NO_LIMIT), holding(ledger))
         for runs in (*ledger.pending()[0], ledger.runs):
-            index.learn(Recorded(target, runs.begin, runs))
+            index.learn(runs.begin, runs)
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 
 

@@ -31,6 +31,7 @@ from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import OWNER, Entry, Journal
+from mirror.offsets.ledgers import forget_expired
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
 from mirror.offsets.runlog import Indexes
@@ -102,7 +103,7 @@ class Supervisor:
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds)
             following = asyncio.create_task(groups.run())
             try:
-                await self._epochs(source, assignments)
+                await self._epochs(source, journal, assignments)
                 if not self._outcome.contended:
                     await groups.finish(self._stopping)
             finally:
@@ -114,7 +115,7 @@ class Supervisor:
         self._conclude(assignments)
         return self._outcome
 
-    async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
+    async def _epochs(self, source: Cluster, journal: Journal, assignments: list[Assignment]) -> None:
         number, idle = 0, 0
         while not self._stopping.is_set() and (left := self._unfinished(assignments)):
             began = time.time()
@@ -132,6 +133,8 @@ class Supervisor:
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
             await self._refreshed(source)
+            with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
+                await forget_expired(journal, self._runs)
 
     def _made_headway(self) -> bool:
         """Whether any partition got further than ever before."""
