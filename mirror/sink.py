@@ -177,7 +177,7 @@ class Sink:
         count = upto - self.next_offset
         if count > LONGEST_GAP:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
-            raise self.refuse(self.next_offset, detail, "Leave the topic out, or begin behind the gap")
+            raise self.refuse(self.next_offset, detail, "Leave the topic out, or set topics.offsets to translate")
         if count > 0:
             last = self.queue[-1] if self.queue else None
             if isinstance(last, Gap) and not self.filling:

@@ -238,7 +238,7 @@ class Writer:
         try:
             version = connection.version(WRITE_TXN_MARKERS)
         except UnsupportedVersion as lack:
-            advice = "A target that takes no control markers cannot keep the source's offsets; leave the topic out"
+            advice = "Without control markers there are no equal offsets; set topics.offsets to translate"
             self._stopped(sink, sink.refuse(gap.first, str(lack), advice))
             self._on_change(sink)
             return
@@ -263,7 +263,10 @@ class Writer:
             code = read_markers(marked.result()) if marked and not problem else None
             told = _of(sink.target, asked.result()) if asked and not problem else None
             if code in DENIED:
-                detail, advice = f"the target answered {code.name} to control markers", "Grant ALTER on the cluster"
+                detail, advice = (
+                    f"the target answered {code.name} to control markers",
+                    "Grant ALTER on the cluster, or set topics.offsets to translate",
+                )
                 sink.stop = sink.stop or sink.refuse(gap.first, detail, advice, State.DENIED)
             elif code in _NEVER:
                 detail = f"the target answered {code.name} to control markers"

@@ -15,11 +15,14 @@ from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_betwee
 from samerecords import read
 from test_gaps import transactions
 
+from mirror.admin.client import Admin
+from mirror.admin.topics import plan_topics
 from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.runlog import Indexes
+from mirror.policy.rules import NEEDS_ALTER, Severity
 from mirror.policy.runs import RunIndex
 from mirror.states import State
 from mirror.verify.report import VerifyReport
@@ -286,3 +289,43 @@ def test_batches_split_and_joined(pair: tuple[str, str], topic_name: str) -> Non
     assert found.verdicts["REWRITE/too_large"]
     assert found.verdicts["REWRITE/coalesced"]
     assert assert_translated(pair, topic_name) == 155
+
+
+def test_a_target_without_the_right_to_write_markers(
+    pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan refuses equal offsets where they surely need markers, and warns of the rest."""
+    plain, compact = topic_name, f"{topic_name}-compact"
+    make_topic(pair[0], plain)
+    make_topic(pair[0], compact, configs={"cleanup.policy": "compact"})
+
+    def told(offsets: str) -> list[tuple[Severity, str]]:
+        settings = settings_between(*pair, [plain, compact], flow=topic_name, offsets=offsets)
+        plan = plan_topics(Admin(settings.source), Admin(settings.target), settings)
+        return [(one.severity, one.topic) for one in plan.findings if NEEDS_ALTER in one.text]
+
+    assert told("preserve") == []
+    monkeypatch.setattr(Admin, "may_write_markers", lambda _: False)
+    assert told("preserve") == [(Severity.ADVISE, ""), (Severity.REFUSE, compact)]
+    assert told("translate") == []
+
+
+def test_runs_that_are_wrong_are_found_by_verify(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True] * 3)
+    copied(pair, topic_name)
+    write(
+        pair[1],
+        topic_name,
+        {f"runs/{topic_name}/0/0".encode(): b'{"source":0,"target":0,"runs":[5,2,5,1,5],"next":18}'},
+    )
+    report = verified(pair, topic_name)
+    assert not report.equal
+    assert {str(one.kind) for one in report.differences} <= {"missing", "extra", "stray", "value"}
+
+
+def write(bootstrap: str, flow: str, entries: dict[bytes, bytes]) -> None:
+    client = Producer({"bootstrap.servers": bootstrap})
+    for key, value in entries.items():
+        client.produce(journal_topic(flow), value, key=key, partition=0)
+    client.flush(20)

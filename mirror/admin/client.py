@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, NewTopic, ResourceType
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ConfigSource, NewTopic, ResourceType
 
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, ConfigError
@@ -115,6 +115,13 @@ class Admin:
         """How many brokers are alive."""
         with self._doing("count the brokers"):
             return len(self._client.describe_cluster(request_timeout=DEADLINE_S).result().nodes)
+
+    def may_write_markers(self) -> bool:
+        """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`)."""
+        with self._doing("ask for the rights on the cluster"):
+            asked = self._client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
+            rights = set(asked.result().authorized_operations or ())
+            return bool(rights & {AclOperation.ALTER, AclOperation.CLUSTER_ACTION})
 
     def topics(self) -> dict[str, TopicInfo]:
         """Every topic we may see, by name."""

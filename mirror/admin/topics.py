@@ -18,7 +18,7 @@ from mirror.admin.client import Admin, ConfigValue, Creation, TopicInfo
 from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, ClusterUnreachable, PreflightError
 from mirror.observe import logs
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight
+from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, preflight
 from mirror.policy.selection import Selection, TopicPair, select, selects
 
 COPIED_IN_EFFECT = frozenset(
@@ -92,6 +92,11 @@ def plan_topics(source: Admin, target: Admin, settings: Settings) -> TopicPlan:
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = list(_selection_findings(selection, source_topics, settings))
+    offsets = settings.topics.offsets
+    may_fill = offsets == "translate" or target.may_write_markers()
+    if not may_fill:
+        text = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
+        findings.append(Finding(severity=Severity.ADVISE, topic="", text=text))
     if source.cluster_id() == target.cluster_id():
         findings += _loop_findings(selection, settings)
 
@@ -118,7 +123,15 @@ def plan_topics(source: Admin, target: Admin, settings: Settings) -> TopicPlan:
                 _refuse(pair.target, "does not exist and sync.topics is false; create it, or set that to true")
             )
             continue
-        findings += preflight(_values(ours), theirs, pair, target_partitions=partitions, target_replicas=replicas)
+        findings += preflight(
+            _values(ours),
+            theirs,
+            pair,
+            target_partitions=partitions,
+            target_replicas=replicas,
+            offsets=offsets,
+            may_fill=may_fill,
+        )
     return TopicPlan(
         pairs=selection.pairs,
         creations=tuple(creations),

@@ -23,6 +23,7 @@ CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy
 _DEFAULT_MAX_MESSAGE = 1_048_588
 _DEFAULT_SEGMENT = 1 << 30
 _DEFAULT_RETENTION_MS = 604_800_000
+NEEDS_ALTER = "needs ALTER on the target cluster: grant it, or set topics.offsets to translate, which fills nothing"
 #: The first with batches of magic 2 (KIP-98).
 _FIRST_WITH_BATCHES = (0, 11)
 
@@ -114,10 +115,16 @@ def preflight(
     *,
     target_partitions: int,
     target_replicas: int,
+    offsets: Offsets = "preserve",
+    may_fill: bool = True,
 ) -> tuple[Finding, ...]:
-    """All there is to say about a pair whose target topic exists, from both topics' configs and the target's shape."""
+    """All there is to say about a pair whose target topic exists, from both topics' configs and the target's shape.
+    `may_fill`: the mirror has the right to write control markers.
+    """
     refuse = list(_refusals(source, target, pair, target_partitions, target_replicas))
-    advise = list(_advice(source, target))
+    if offsets == "preserve" and not may_fill and "compact" in _policies(source):
+        refuse.append(f"its source is compacted, and to fill the offsets that compaction took away {NEEDS_ALTER}")
+    advise = list(_advice(source, target, offsets))
     return (
         *(Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in refuse),
         *(Finding(severity=Severity.ADVISE, topic=pair.target, text=text) for text in advise),
@@ -150,7 +157,7 @@ def _refusals(
         )
 
 
-def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
+def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offsets) -> Iterator[str]:
     rules = Rules.from_configs(target)
     if rules.codec is not None and rules.codec != _codec(source):
         yield (
@@ -176,10 +183,11 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[st
     elif rules.target_append_time:
         yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
     if "compact" in _policies(source):
-        yield (
-            "its source is compacted: batches with holes are rewritten, and each offset that compaction took away is"
-            " filled with a control marker, which needs ALTER on the cluster"
+        filled = (
+            ", and each offset that compaction took away is filled with a control marker, which needs ALTER on the"
+            " cluster; topics.offsets: translate fills nothing"
         )
+        yield f"its source is compacted: batches with holes are rewritten{'' if offsets == 'translate' else filled}"
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (
             f"refuses records more than {rules.timestamp_after_max_ms} ms ahead of its clock;"
