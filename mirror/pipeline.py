@@ -42,7 +42,8 @@ from mirror.writer import Writer
 
 DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
-_SMALLEST, _LARGEST = 64 * 1024, 4 * 1024 * 1024
+#: Bytes of batches that fetcher and writer may each hold of one partition, at least and at most.
+_LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Pipeline:
         """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
         told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError.
         """
-        share = min(_LARGEST, max(_SMALLEST, memory_bytes // (3 * max(1, len(assignments)))))
+        share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target, self._on_loss = flow, source, target, on_loss
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
