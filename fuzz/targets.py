@@ -147,4 +147,5 @@ TARGETS: Final = {
     "answers": Target(wire.answers, wire.sound_and_lying),
     "versions": Target(wire.versions, wire.first_answers),
     "journal": Target(wire.entries, wire.journals),
+    "runs": Target(wire.runs, wire.ledgers),
 }

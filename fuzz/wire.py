@@ -12,7 +12,8 @@ from rawbatches import batch
 
 from mirror.batch.header import HEADER_BYTES
 from mirror.errors import AccessDenied, FrameTooLarge, MalformedBatch, MalformedFrame
-from mirror.offsets import journal
+from mirror.offsets import journal, runlog
+from mirror.policy.runs import Ledger
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import Ask, read_fetch
 from mirror.wire.frames import FrameReader
@@ -105,6 +106,26 @@ def entries(data: bytes) -> None:
         records = batch(0, count=2, payload=records[:500], max_timestamp=2**62, base_timestamp=-(2**62) * (data[0] & 2))
     with suppress(MalformedBatch):
         journal.decode(memoryview(records))
+
+
+def runs(data: bytes) -> None:
+    """Where offsets moved to: a journal record's key, up to the first newline, and its value."""
+    key, _, value = data.partition(b"\n")
+    for recorded in runlog.recorded([journal.Entry(0, key, value), journal.Entry(1, b"runs/t/0/0", value)]):
+        assert recorded.runs is not None
+        edge = recorded.runs.next_target
+        assert all(recorded.runs.to_target(run.source) == run.target for run in recorded.runs)
+        assert recorded.runs.to_source(edge) == recorded.runs.next_source
+
+
+def ledgers(random: Random) -> Iterator[bytes]:
+    """Seeds."""
+    for count in (1, 2, 300):
+        ledger = Ledger()
+        for _ in range(count):
+            ledger.add(ledger.runs.next_source + random.randrange(3), ledger.runs.next_target, random.randrange(1, 9))
+        for key, value in runlog.entries(TopicPartition("t", 0), ledger):
+            yield key + b"\n" + (value or b"")
 
 
 def journals(random: Random) -> Iterator[bytes]:

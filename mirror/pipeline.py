@@ -44,7 +44,8 @@ from mirror.writer import Writer
 
 DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
-_SMALLEST, _LARGEST = 64 * 1024, 4 * 1024 * 1024
+#: Bytes of batches that fetcher and writer may each hold of one partition, at least and at most.
+_LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class Pipeline:
         told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError;
         `recall` gives the ledgers of partitions whose offsets move.
         """
-        share = min(_LARGEST, max(_SMALLEST, memory_bytes // (3 * max(1, len(assignments)))))
+        share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
         self._on_loss, self._recall = on_loss, recall
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}

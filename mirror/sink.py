@@ -235,4 +235,4 @@ class Sink:
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""
         advice = "Another mirror of this flow runs, or a producer writes to the target topic: end it"
-        return PartitionStop(State.CONTENDED, self.source.topic, self.source.partition, offset, detail, advice)
+        return self.refuse(offset, detail, advice, State.CONTENDED)

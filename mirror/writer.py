@@ -311,14 +311,8 @@ class Writer:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             self._stopped(sink, sink.refuse(header.base_offset, detail, "Compare the two topics' configurations"))
         elif ack.error_code in DENIED:
-            where = (sink.source.topic, sink.source.partition, header.base_offset)
-            stop = PartitionStop(
-                State.DENIED,
-                *where,
-                f"the target answered {ack.error_code.name}",
-                f"Grant WRITE on topic {sink.target.topic}",
-            )
-            self._stopped(sink, stop)
+            detail, advice = f"the target answered {ack.error_code.name}", f"Grant WRITE on topic {sink.target.topic}"
+            self._stopped(sink, sink.refuse(header.base_offset, detail, advice, State.DENIED))
         elif ack.error_code:
             sink.doubted.append(out)
             sink.doubtful = ack.error_code in _DOUBTFUL

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
+from background import BackgroundServers
 from kio.serial import entity_reader, entity_writer
 
 from mirror.wire.protocol import FETCH, METADATA
@@ -21,17 +21,14 @@ from mirror.wire.protocol import FETCH, METADATA
 Tamper = Callable[[Any, bytearray], None]
 
 
-class Proxy:
-    """Runs in a thread of its own; a context manager. `tamper(answer, frame)` gets each decoded Fetch answer and its
-    bytes to change in place.
-    """
+class Proxy(BackgroundServers):
+    """`tamper(answer, frame)` gets each decoded Fetch answer and its bytes to change in place."""
 
     def __init__(self, upstream: str, tamper: Tamper | None = None) -> None:
+        super().__init__()
         host, port = upstream.split(":")
         self._upstream = (host, int(port))
         self._tamper = tamper
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
 
     @property
@@ -39,27 +36,10 @@ class Proxy:
         """Where clients connect."""
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = self._await(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._await(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    def _await(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
-
-    async def _end(self) -> None:
-        self._server.close()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+    async def _listen(self) -> list[asyncio.Server]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        return [server]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._upstream)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mirror.observe import logs
 from mirror.observe.figures import Figures, Totals
+from mirror.observe.groupfigures import GroupFigures
 from mirror.states import State
 
 COUNT = st.integers(0, 2**63 - 1)
@@ -114,6 +115,26 @@ def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> Non
     value = {**json.loads(one().to_json()), name: number}
     with pytest.raises(ValueError, match="64 bits"):
         Figures.from_json(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[1]", "figures of groups must be a JSON object"),
+        (b'{"instance": "me"}', "figures of groups lack at_ms"),
+        (b'{"instance": 1, "at_ms": 1}', "figures of groups: instance is 1"),
+        (b'{"instance": "me", "at_ms": true}', "figures of groups: at_ms is True"),
+        (
+            b'{"instance": "me", "at_ms": 9223372036854775808}',
+            "at_ms is a number of more than 64 bits",
+        ),
+    ],
+    ids=["nested", "no object", "lacking", "no text", "no number", "too large"],
+)
+def test_figures_of_groups_that_are_none(data: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        GroupFigures.from_json(data)
 
 
 def test_totals() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import INT16, INT32, INT64, batch, raw
+from rawbatches import INT16, INT32, INT64, batch, legacy, raw
 
 from mirror.batch.checksum import crc_holds, records_crc
-from mirror.batch.header import HEADER_BYTES, LAYOUT, BatchHeader, RawBatch, parse_header, split
+from mirror.batch.header import CONTROL, HEADER_BYTES, LAYOUT, TRANSACTIONAL, BatchHeader, RawBatch, parse_header, split
 from mirror.errors import MalformedBatch
 
 #: Name, position and struct format of every field, as the protocol guide lists them.
@@ -148,3 +149,28 @@ def test_the_crc_of_the_records_section_leaves_out_the_header() -> None:
     )
     assert records_crc(plain) == records_crc(stamped) == 0xE3069283  # the check value of CRC-32C (RFC 3720)
     assert bytes(plain.records) == b"123456789"
+
+
+@pytest.mark.parametrize(
+    ("data", "meant"), [(legacy(7, 0), False), (legacy(7, 1), False), (batch(7), True)], ids=["0", "1", "2"]
+)
+def test_a_marker_and_a_transaction_are_known_by_their_bits_in_magic_2_alone(data: bytes, meant: bool) -> None:
+    for bit, name in ((CONTROL, "is_control"), (TRANSACTIONAL, "is_transactional")):
+        header = replace(parse_header(data), attributes=bit)
+        assert getattr(header, name) is meant
+        assert getattr(replace(header, attributes=0xFF & ~bit), name) is False
+
+
+@pytest.mark.parametrize(
+    ("data", "records", "codec"),
+    [
+        (batch(7, count=3, attributes=4), 3, "zstd"),
+        (batch(7, count=0, delta=0, attributes=7), 0, "codec 7"),
+        (legacy(7, 0), 1, "none"),
+    ],
+    ids=["zstd", "emptied", "magic 0"],
+)
+def test_what_a_header_tells_of_its_records(data: bytes, records: int, codec: str) -> None:
+    header = parse_header(data)
+    assert (header.stated_records, header.codec_name) == (records, codec)
+    assert replace(parse_header(legacy(7, 1)), attributes=1).stated_records is None, "the set says it, not its wrapper"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -26,6 +27,7 @@ class Ledgers:
         """
         self._journal, self._last, self._read_until = journal, dict(last), read_until
         self._ledgers: dict[TopicPartition, Ledger] = {}
+        self._reading = asyncio.Lock()
         self._is_read = False
 
     async def recall(self, target: TopicPartition, end: int) -> Ledger:
@@ -33,14 +35,9 @@ class Ledgers:
 
         Raises as `Journal.read` does.
         """
-        if not self._is_read:
-            entries, _ = await self._journal.read(self._read_until)
-            if self._read_until is None:
-                self._last = Indexes(entries).last()
-            else:
-                for recorded in runlog.recorded(entries):
-                    self._learn(recorded)
-            self._is_read = True
+        async with self._reading:  # once for all partitions
+            if not self._is_read:
+                await self._read()
         ledger = self._ledgers.get(target)
         if ledger is None:
             ledger = self._ledgers[target] = Ledger(self._last.pop(target, None))
@@ -55,6 +52,15 @@ class Ledgers:
             await self._journal.append(batch)
         for ledger in self._ledgers.values():
             ledger.recorded()
+
+    async def _read(self) -> None:
+        entries, _ = await self._journal.read(self._read_until)
+        if self._read_until is None:
+            self._last = Indexes(entries).last()
+        else:
+            for recorded in runlog.recorded(entries):
+                self._learn(recorded)
+        self._is_read = True
 
     def _learn(self, recorded: Recorded) -> None:
         """Newer runs than `last`: the same ones grown, or those that follow."""

@@ -21,8 +21,7 @@ from mirror.pipeline import Assignment, Loss, Pipeline, log_loss
 from mirror.policy.runs import Runs
 from mirror.sink import Tally
 from mirror.spark.stopmark import MarkAddress, watch
-from mirror.wire.cluster import Cluster as WireCluster
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 REPORT_SECONDS = 1.0
 LAST_WORD_SECONDS = 1.0
@@ -65,7 +64,7 @@ def relay(lanes: Iterable[Lane]) -> Iterator[Receipt]:
 
 async def run_lane(lane: Lane) -> list[Receipt]:
     """Run one lane to its end; the receipts say where each partition stands."""
-    async with WireCluster(lane.source) as source, WireCluster(lane.target) as target:
+    async with Cluster(lane.source) as source, Cluster(lane.target) as target:
         journal = Journal(target, lane.flow)
 
         async def on_loss(loss: Loss) -> None:

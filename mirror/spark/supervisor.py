@@ -307,8 +307,9 @@ class Supervisor:
         return bool(figures) and all(f.state.is_stop for f in figures)
 
     async def _pause(self, seconds: float) -> None:
-        if seconds > 0:
-            await asyncio.wait([asyncio.create_task(self._stopping.wait())], timeout=seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _refreshed(self, source: Cluster) -> None:
         """Leaders for the next plan; an unreachable source is the lanes' to report."""

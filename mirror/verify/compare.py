@@ -17,12 +17,11 @@ from crc32c import crc32c
 from mirror.batch.checksum import crc_holds, records_crc, same_records
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, LENGTH_PREFIX, BatchHeader, RawBatch
 from mirror.verify.reader import Reader, Stored
-from mirror.verify.report import Difference, Kind, Pair, PartitionReport
+from mirror.verify.report import NOTHING, Difference, Kind, Pair, PartitionReport
 
 #: Differences kept of each partition; all are counted.
 KEPT: Final = 100
 _BEYOND: Final = 1 << 63
-_NOTHING: Final = "nothing"
 _SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})
 _FINGERPRINT: Final = Struct(">biqiiqqBI")
 
@@ -259,7 +258,7 @@ class _Comparison:
             records = "1 record" if header.count == 1 else f"{header.count} records"
             ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
             kind = Kind.MISSING if side is self._source else Kind.EXTRA
-            self._differ(max(header.base_offset, self._source.reader.start), kind, ours or _NOTHING, theirs or _NOTHING)
+            self._differ(max(header.base_offset, self._source.reader.start), kind, ours or NOTHING, theirs or NOTHING)
         await self._advance(side)
 
     def _told_of(self, side: _Side, text: str) -> tuple[str, str]:

@@ -17,9 +17,8 @@ from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.records import Records, encode, headers, key, value
 from mirror.batch.rewrite import read
 from mirror.errors import BadRecords
-from mirror.verify.report import Kind
+from mirror.verify.report import NOTHING, Kind
 
-_NOTHING: Final = "nothing"
 _ONE: Final = "a record"
 
 #: Told a difference: its offset, its kind, and what the source and the target have there.
@@ -133,9 +132,9 @@ class Matching:
     def _tell_single(self, run: Run) -> None:
         if run.first is not None and not self._is_over:
             if run is self._source:
-                self._end(run.first, Kind.MISSING, _ONE, _NOTHING)
+                self._end(run.first, Kind.MISSING, _ONE, NOTHING)
             else:
-                self._end(run.first, Kind.EXTRA, _NOTHING, _ONE)
+                self._end(run.first, Kind.EXTRA, NOTHING, _ONE)
 
     def _end(self, offset: int, kind: Kind, source: str, target: str) -> None:
         self._is_over = True

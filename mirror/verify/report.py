@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from mirror.errors import PartitionStop
 from mirror.wire.cluster import TopicPartition
+
+#: What is told of a side that has no record where the other has one.
+NOTHING: Final = "nothing"
 
 
 class Kind(StrEnum):

@@ -34,6 +34,11 @@ UNKNOWN_TOPIC: Final = frozenset({3, 100})
 OFFSET_OUT_OF_RANGE: Final = 1
 
 
+def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
+    """The error for a broker's error code (kio's), whatever it is that was `doing`."""
+    return AccessDenied(f"{doing}: {code.name}") if code in DENIED else BrokerError(int(code), code.name, doing)
+
+
 class TopicPartition(NamedTuple):
     """A partition by name, as people write it."""
 
@@ -273,7 +278,8 @@ class Cluster:
                     part = _part(read, answer)
                     if not part.error_code:
                         return part
-                    _raise_unless_retriable(part.error_code, f"{self}: {doing} of {partition}")
+                    if part.error_code in DENIED or not part.error_code.retriable:
+                        raise refusal(part.error_code, f"{self}: {doing} of {partition}")
                     problem = f"{int(part.error_code)} {part.error_code.name}"
                 except (WireError, TimeoutError) as lost:
                     problem = str(lost) or "no connection in time"
@@ -296,13 +302,6 @@ def _looked_at(task: asyncio.Task[Any]) -> None:
     """Whoever waits gets the exception; where nobody waits any more, it is not an accident."""
     if not task.cancelled():
         task.exception()
-
-
-def _raise_unless_retriable(code: Any, doing: str) -> None:
-    if code in DENIED:
-        raise AccessDenied(f"{doing}: {code.name}")
-    if not code.retriable:
-        raise BrokerError(int(code), code.name, doing)
 
 
 def _usable(task: asyncio.Task[Connection]) -> bool:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from mirror.errors import AccessDenied, BrokerError
-from mirror.wire.cluster import CALL_TIMEOUT, DENIED, Cluster, TopicPartition
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition, refusal
 from mirror.wire.protocol import FIND_COORDINATOR, LIST_GROUPS, OFFSET_COMMIT, OFFSET_FETCH, Api
 
 #: Connections of their own: a commit that waits for replicas must not hold up the journal, nor the other way round.
@@ -82,7 +81,7 @@ class Coordinators:
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedOffsets:
     """Committed offsets by group, with an empty mapping for one that has none, and the groups that were refused."""
 
     offsets: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
@@ -96,10 +95,7 @@ async def list_groups(cluster: Cluster, node: int) -> list[ListedGroup]:
     """
     answer = await cluster.call(node, LIST_GROUPS, PURPOSE)
     if answer.error_code:
-        doing = f"{cluster}: ListGroups at broker {node}"
-        if answer.error_code in DENIED:
-            raise AccessDenied(f"{doing}: {answer.error_code.name}")
-        raise BrokerError(int(answer.error_code), answer.error_code.name, doing)
+        raise refusal(answer.error_code, f"{cluster}: ListGroups at broker {node}")
     typed = answer.__version__ >= 5
     return [
         ListedGroup(told.group_id, told.group_type if typed else "", told.protocol_type, told.group_state)
@@ -129,7 +125,7 @@ async def coordinators(cluster: Cluster, node: int, groups: Iterable[str]) -> Co
     return found
 
 
-async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> Fetched:
+async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> FetchedOffsets:
     """Everything that groups of one coordinator have committed, a transaction's offsets once it is committed.
 
     A group with an error for any partition is refused whole, so that what is not known is not taken for nothing.
@@ -148,7 +144,7 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
         ]
         answers = await _each(cluster, node, OFFSET_FETCH, several)
         told = [(part.group_id, part) for answer in answers for part in answer.groups]
-    found = Fetched()
+    found = FetchedOffsets()
     for group, part in told:
         codes = [part.error_code, *(inner.error_code for topic in part.topics for inner in topic.partitions)]
         if code := next(filter(None, codes), None):

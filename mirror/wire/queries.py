@@ -49,6 +49,11 @@ def list_offsets_request(
     return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
 
 
+def _only_part(answer: Any) -> Any:
+    """What is told of the one partition that was asked about. Raises IndexError where nothing is."""
+    return answer.topics[0].partitions[0]
+
+
 async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, isolation: int = READ_UNCOMMITTED) -> int:
     """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable
     offset when committed.
@@ -57,9 +62,7 @@ async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, is
     def build(version: int, epoch: int) -> Any:
         return list_offsets_request(version, {partition: epoch}, when, isolation)
 
-    part = await cluster.call_leader(
-        partition, LIST_OFFSETS, build=build, read=lambda answer: answer.topics[0].partitions[0], doing="ListOffsets"
-    )
+    part = await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
     return int(part.offset)
 
 
@@ -83,7 +86,7 @@ async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
         partition,
         LEADER_EPOCH,
         build=build,
-        read=lambda answer: answer.topics[0].partitions[0],
+        read=_only_part,
         doing="OffsetForLeaderEpoch",
     )
     return max(int(part.end_offset), await list_offset(cluster, partition, LATEST))
@@ -103,7 +106,7 @@ async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Produc
         partition,
         DESCRIBE_PRODUCERS,
         build=build,
-        read=lambda answer: answer.topics[0].partitions[0],
+        read=_only_part,
         doing="DescribeProducers",
     )
     return tuple(Producer(p.producer_id, p.producer_epoch, p.last_sequence) for p in part.active_producers)
@@ -122,7 +125,7 @@ async def delete_records(cluster: Cluster, partition: TopicPartition, before: in
         partition,
         DELETE_RECORDS,
         build=build,
-        read=lambda answer: answer.topics[0].partitions[0],
+        read=_only_part,
         doing="DeleteRecords",
     )
     return int(part.low_watermark)

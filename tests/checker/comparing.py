@@ -52,9 +52,8 @@ def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Ex
         detail = f"the last stable offset is {target.stable}, the high watermark {target.end}"
         found.append(finding(Kind.HANGING, target.stable, target.stable, detail))
     end = source.end if expected.same_end else target.end
-    asked = [record for record in source.committed if target.start <= record.offset < end]
-    if expected.same_start or target.start > source.start:
-        asked = [record for record in source.committed if source.start <= record.offset < end]
+    start = source.start if expected.same_start else min(source.start, target.start)
+    asked = [record for record in source.committed if start <= record.offset < end]
     found += _joined(_differences(asked, target.committed, expected), finding)
     if [r.offset for r in target.uncommitted] != [r.offset for r in target.committed if r.offset < target.end]:
         seen = {record.offset for record in target.uncommitted} ^ {record.offset for record in target.committed}

@@ -29,11 +29,6 @@ class Record(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
 
-    @property
-    def content(self) -> tuple[object, ...]:
-        """All but the offset."""
-        return self[1:]
-
 
 @dataclass(frozen=True, slots=True)
 class Dump:

@@ -23,9 +23,10 @@ from typing import Any, Final
 from mirror import fetcher, writer
 from mirror.errors import ClusterError, WireError
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import OWNER, Journal
+from mirror.offsets.journal import Journal
+from mirror.offsets.owner import Owner
 from mirror.sink import Tally
-from mirror.spark import relay
+from mirror.spark import handover, relay
 from mirror.spark.flow import Flow
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.stopmark import StopMark
@@ -186,8 +187,8 @@ async def _epoch(
 
 async def _claimed(flow: Flow, instance: str) -> None:
     async with Cluster(flow.target) as target:
-        owner = {"instance": instance, "host": "tests", "pid": os.getpid(), "at_ms": int(time.time() * 1000)}
-        await Journal(target, flow.name).append([(OWNER, json.dumps(owner).encode())])
+        elsewhere = replace(Owner.here(instance), host="tests")  # so that nobody looks at its process
+        await handover.claim(Journal(target, flow.name), elsewhere)
 
 
 async def _ends(flow: Flow) -> dict[TopicPartition, int]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import threading
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final, Self
+from typing import Final
 
+from background import BackgroundServers
 from crc32c import crc32c
 from kio.serial import entity_reader, entity_writer
 
@@ -57,16 +56,14 @@ class Rule:
         return self.count == 0
 
 
-class Network:
-    """Runs in a thread of its own; a context manager."""
+class Network(BackgroundServers):
+    """All brokers of one cluster."""
 
     def __init__(self, upstream: str) -> None:
         """`upstream` is the cluster's bootstrap.servers: all its brokers."""
+        super().__init__()
         self._brokers = [(host, int(port)) for host, port in (one.split(":") for one in upstream.split(","))]
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._ports: dict[tuple[str, int], int] = {}
-        self._servers: list[asyncio.Server] = []
         self._rules: list[Rule] = []
         self._deaf_until = 0.0
 
@@ -79,24 +76,11 @@ class Network:
         """These rules from now on, and no others."""
         self._await(self._disturb(rules))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._await(self._listen())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._await(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    def _await(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
-
     async def _disturb(self, rules: tuple[Rule, ...]) -> None:
         self._rules, self._deaf_until = list(rules), 0.0
 
-    async def _listen(self) -> None:
+    async def _listen(self) -> list[asyncio.Server]:
+        servers = []
         for broker in self._brokers:
 
             async def serve(
@@ -105,16 +89,9 @@ class Network:
                 await _Link(self, reader, writer).run(broker)
 
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
-            self._servers.append(server)
+            servers.append(server)
             self._ports[broker] = server.sockets[0].getsockname()[1]
-
-    async def _end(self) -> None:
-        for server in self._servers:
-            server.close()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        return servers
 
     # --- for links
 

@@ -16,8 +16,8 @@ from typing import Final, Self
 
 from checker import Dump, Expected, Finding, check, dump
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from helpers import settings_between
 
-from mirror.config import Settings
 from mirror.embedded import Cluster
 from mirror.spark.flow import Flow
 from mirror.spark.prepare import prepare
@@ -168,16 +168,9 @@ class _Play:
         """The flow, made at first use: topics on the target are made when the mirror first starts."""
         if self._flow is None:
             source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
-            topics: dict[str, object] = {"include": [self._played.topic]}
-            if self._schedule.coalesce_bytes:
-                topics["coalesce_bytes"] = self._schedule.coalesce_bytes
-            settings = {
-                "name": self._played.topic,
-                "source": {"alias": "eu", "bootstrap.servers": source},
-                "target": {"alias": "us", "bootstrap.servers": target},
-                "topics": topics,
-            }
-            flow = prepare(Settings.model_validate(settings), once=True)
+            name, size = self._played.topic, self._schedule.coalesce_bytes
+            more = {"coalesce_bytes": size} if size else {}
+            flow = prepare(settings_between(source, target, [name], name, **more), once=True)
             behind = {
                 side: Endpoint(side, tuple(_addresses(network.bootstrap))) for side, network in self._networks.items()
             }
@@ -203,9 +196,8 @@ class _Play:
         rolling = [replace(_ROLLING, partition=partition) for partition in range(self._schedule.partitions)]
         deadline = time.monotonic() + _CLEANING_SECONDS
         while (held := self._held()) >= written and time.monotonic() < deadline:
-            topic.write(
-                rolling
-            )  # whoever appends after `segment.ms` closes a segment, and only closed ones are cleaned
+            # who appends after `segment.ms` closes a segment, and only closed ones are cleaned
+            topic.write(rolling)
             written += len(rolling)
             time.sleep(0.2)
         topic.configure({"cleanup.policy": "delete", "retention.ms": "-1"})

@@ -10,8 +10,8 @@ from random import Random
 from typing import Final
 
 from checker import Expected, Finding, check, dump
+from helpers import settings_between
 
-from mirror.config import Settings
 from mirror.embedded import Cluster
 from mirror.spark.prepare import prepare
 
@@ -57,17 +57,8 @@ class Points:
         topic.write(self._chunks())
         begin = self._chance.randrange(1, dump(self._source, topic.name, uncommitted=False)[0].end)
         topic.trim(0, begin)
-        flow = prepare(
-            Settings.model_validate(
-                {
-                    "name": topic.name,
-                    "source": {"alias": "eu", "bootstrap.servers": self._source},
-                    "target": {"alias": "us", "bootstrap.servers": self._target},
-                    "topics": {"include": [topic.name], "coalesce_bytes": _COALESCED},
-                }
-            ),
-            once=True,
-        )
+        settings = settings_between(self._source, self._target, [topic.name], topic.name, coalesce_bytes=_COALESCED)
+        flow = prepare(settings, once=True)
         for point in points:
             if point not in FRESH:
                 topic.write(self._chunks())

@@ -1,0 +1,47 @@
+"""Servers beside a test, which have an event loop and a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, Self
+
+#: Seconds that starting, ending and what is asked meanwhile may take.
+_PATIENCE = 10
+
+
+class BackgroundServers(ABC):
+    """A context manager: listens while it is open, and cancels whatever is under way at its end."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._servers: list[asyncio.Server] = []
+
+    @abstractmethod
+    async def _listen(self) -> list[asyncio.Server]:
+        """Start listening."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._servers = self._await(self._listen())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._await(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE)
+        self._loop.close()
+
+    def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
