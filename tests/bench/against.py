@@ -28,9 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import json, sys, time
 from helpers import mirror_once
-source, target, warm, topic, prefix = sys.argv[1:]
+source, target, warm, topic, prefix, *more = sys.argv[1:]
+settings = {"naming": {"prefix": prefix}} | json.loads(more[0] if more else "{}")
 def copy(name):
-    every = mirror_once(source, target, [name], naming={"prefix": prefix}).values()
+    every = mirror_once(source, target, [name], **settings).values()
     assert not any(found.lag_records for found in every), every
     return every
 copy(warm)
@@ -47,7 +48,9 @@ WORKLOADS = {"1 MB zstd": ("zstd", 1_000_000, 800), "8 KB lz4": ("lz4", 8_000, 1
 
 
 def copied(tree: Path, *arguments: str) -> dict[str, float]:
-    """One copy by the code of `tree`."""
+    """One copy by the code of `tree`: from and to which address, a topic to warm up with, the topic, a prefix, and
+    more settings as JSON.
+    """
     environment = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'tests'}"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *arguments],

@@ -1,8 +1,8 @@
 """What equal offsets cost: a source that commits transactions beside one that does not, and a source that was trimmed.
 
 The same records go into a plain topic and into one with a transaction for each batch, so that a control marker follows
-each; both are copied turn and turn about, without Spark. At 10 MB/s a partition, a transaction of 1 MB is one every
-100 ms. Then an empty target is aligned with a source that begins at a high offset.
+each; both are copied turn and turn about, without Spark, the latter with equal and with translated offsets. At
+10 MB/s a partition, a transaction of 1 MB is one every 100 ms. Then an empty target is aligned with a source that begins at a high offset.
 
     python -m tests.bench.offsets [--rounds 3] [--begin 100_000_000]
 """
@@ -88,20 +88,29 @@ def main() -> None:
         source, target = (stack.enter_context(one) for one in start_many([Spec(name="source"), Spec(name="target")]))
         fill(source.bootstrap, "warm", megabytes=1, partitions=1)
 
-        def copy(topic: str, turn: int) -> dict[str, float]:
-            return copied(ROOT, source.bootstrap, target.bootstrap, "warm", topic, f"{turn}-")
+        def copy(topic: str, turn: int, offsets: str = "preserve") -> dict[str, float]:
+            more = json.dumps({"offsets": offsets})
+            return copied(ROOT, source.bootstrap, target.bootstrap, "warm", topic, f"{turn}-{offsets}-", more)
 
         for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
             plain, transactions = f"plain-{number}", f"transactions-{number}"
             fill(source.bootstrap, plain, megabytes=megabytes, partitions=PARTITIONS, batch=size)
             count = fill_with_transactions(source.bootstrap, transactions, size=size, megabytes=megabytes)
-            turns = [(copy(plain, turn), copy(transactions, turn)) for turn in range(options.rounds)]
+            turns = [
+                (copy(plain, turn), copy(transactions, turn), copy(transactions, turn, "translate"))
+                for turn in range(options.rounds)
+            ]
             result[f"transactions of {name}"] = {
                 "count": count,
-                "plain_s": round(statistics.median(one["wall"] for one, _ in turns), 2),
-                "transactions_s": round(statistics.median(other["wall"] for _, other in turns), 2),
-                "speed": round(statistics.median(one["wall"] / other["wall"] for one, other in turns), 2),
-                "cpu": round(statistics.median(other["cpu"] / one["cpu"] for one, other in turns), 2),
+                "plain_s": round(statistics.median(turn[0]["wall"] for turn in turns), 2),
+                **{
+                    mode: {
+                        "seconds": round(statistics.median(turn[at]["wall"] for turn in turns), 2),
+                        "speed": round(statistics.median(turn[0]["wall"] / turn[at]["wall"] for turn in turns), 2),
+                        "cpu": round(statistics.median(turn[at]["cpu"] / turn[0]["cpu"] for turn in turns), 2),
+                    }
+                    for at, mode in ((1, "preserve"), (2, "translate"))
+                },
             }
         took = asyncio.run(aligned(target, options.begin))
         result["alignment"] = {"begin": options.begin, "seconds": round(took, 1)}
