@@ -2,7 +2,8 @@
 
 The same records go into a plain topic and into one with a transaction for each batch, so that a control marker follows
 each; both are copied turn and turn about, without Spark, the latter with equal and with translated offsets. At
-10 MB/s a partition, a transaction of 1 MB is one every 100 ms. Then an empty target is aligned with a source that begins at a high offset.
+10 MB/s a partition, a transaction of 1 MB is one every 100 ms. Then an empty target is aligned with a source that
+begins at a high offset.
 
     python -m tests.bench.offsets [--rounds 3] [--begin 100_000_000]
 """
