@@ -28,12 +28,14 @@ from uuid import UUID
 from mirror.classifier import Action, classify
 from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
+from mirror.identity import recreated, what_became_of
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.policy.aborted import Aborted
+from mirror.policy.remedies import grant_named, remedy
 from mirror.policy.rules import NO_LIMIT, Rules
 from mirror.policy.selection import TopicPair
-from mirror.position import Position, resume
+from mirror.position import Position, resume, settled_end
 from mirror.sink import Sink, Tally
 from mirror.states import State
 from mirror.wire.backoff import Backoff
@@ -144,6 +146,7 @@ class Pipeline:
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._moved = asyncio.Event()
+        self.stopped = asyncio.Event()  # set at each stop
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share)
@@ -258,7 +261,9 @@ class Pipeline:
             except MalformedBatch as damage:
                 self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the brokers' disks"))
             except AccessDenied as denied:
-                self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), "Grant the right that is named"))
+                ends = (self._source.endpoint, self._target.endpoint)
+                advice = grant_named(str(denied), *ends, keeper.assignment.source, keeper.assignment.target)
+                self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), advice))
             except (ClusterError, WireError) as problem:
                 keeper.state, keeper.detail = State.WAITING, str(problem)
                 await asyncio.sleep(backoff.next())
@@ -273,6 +278,8 @@ class Pipeline:
     async def _begin(self, keeper: _Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
+        if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
+            raise recreated(mine.source, await settled_end(self._target, mine.target), became)
         position = await self._position(mine)
         while position.begin >= 0:
             await self._align(keeper, position)
@@ -344,8 +351,10 @@ class Pipeline:
         keeper.unsettled.set()
 
     def _stop(self, keeper: _Keeper, stop: PartitionStop) -> None:
-        keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice
+        command = remedy(stop, self._source.endpoint, self._target.endpoint, keeper.assignment.target.topic)
+        keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice + command
         keeper.stopped_at = stop.offset
+        self.stopped.set()
         self._finished(keeper)
         self._finish_when_done()
 

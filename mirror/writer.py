@@ -32,6 +32,7 @@ from mirror.batch.header import RawBatch
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
 from mirror.errors import AccessDenied, BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion, WireError
 from mirror.fetcher import Spawn
+from mirror.policy.remedies import grant
 from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
 from mirror.states import State
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
@@ -301,7 +302,7 @@ class Writer:
                 State.DENIED,
                 *where,
                 f"the target answered {ack.error_code.name}",
-                f"Grant WRITE on topic {sink.target.topic}",
+                grant(self._target.endpoint, sink.target.topic, write=True),
             )
             self._stopped(sink, stop)
         elif ack.error_code:

@@ -18,7 +18,7 @@ LAYERS = (
     {"batch"},
     {"wire"},
     {"policy"},
-    {"aligning", "classifier", "coalesce", "fetcher", "position", "sink", "verify", "writer"},
+    {"aligning", "classifier", "coalesce", "fetcher", "identity", "position", "sink", "verify", "writer"},
     {"pipeline"},
     {"admin", "offsets"},
     {"spark"},

@@ -83,13 +83,16 @@ async def run_lane(lane: Lane) -> list[Receipt]:
 
 
 async def _report(lane: Lane, pipeline: Pipeline, journal: Journal) -> None:
-    """Live figures every second, of the partitions that moved and, now and then, of all."""
+    """Live figures every second, and when a partition stops, of those that moved and, now and then, of all."""
     log = logs.get("mirror.relay")
     told: dict[bytes, tuple[object, ...]] = {}
     failing = False
     rounds = 0
     while True:
-        await asyncio.sleep(REPORT_SECONDS)
+        with contextlib.suppress(TimeoutError):  # a stop is told at once
+            async with asyncio.timeout(REPORT_SECONDS):
+                await pipeline.stopped.wait()
+        pipeline.stopped.clear()
         rounds += 1
         figures = pipeline.figures(lane.instance)
         moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]
