@@ -69,6 +69,8 @@ class Network:
         self._servers: list[asyncio.Server] = []
         self._rules: list[Rule] = []
         self._deaf_until = 0.0
+        self._links: set[_Link] = set()
+        self.is_cut = False
 
     @property
     def bootstrap(self) -> str:
@@ -78,6 +80,14 @@ class Network:
     def disturb(self, *rules: Rule) -> None:
         """These rules from now on, and no others."""
         self._await(self._disturb(rules))
+
+    def cut(self) -> None:
+        """End every connection, and take none until `heal`."""
+        self._await(self._cut())
+
+    def heal(self) -> None:
+        """Take connections again."""
+        self.is_cut = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -96,13 +106,23 @@ class Network:
     async def _disturb(self, rules: tuple[Rule, ...]) -> None:
         self._rules, self._deaf_until = list(rules), 0.0
 
+    async def _cut(self) -> None:
+        self.is_cut = True
+        for link in self._links:
+            link.abort()
+
     async def _listen(self) -> None:
         for broker in self._brokers:
 
             async def serve(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, broker: tuple[str, int] = broker
             ) -> None:
-                await _Link(self, reader, writer).run(broker)
+                link = _Link(self, reader, writer)
+                self._links.add(link)
+                try:
+                    await link.run(broker)
+                finally:
+                    self._links.discard(link)
 
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             self._servers.append(server)
@@ -152,11 +172,18 @@ class _Link:
         self._asked: dict[int, tuple[int, int, Rule | None]] = {}
         self._slow = False
 
+    def abort(self) -> None:
+        """Cut this connection."""
+        self._writer.transport.abort()
+
     async def run(self, broker: tuple[str, int]) -> None:
+        if self._network.is_cut:
+            self.abort()
+            return
         try:
             reader, writer = await asyncio.open_connection(*broker)
         except OSError:  # the broker is down, and so is its port here
-            self._writer.transport.abort()
+            self.abort()
             return
         both = [asyncio.create_task(self._requests(writer)), asyncio.create_task(self._answers(reader))]
         try:
