@@ -185,6 +185,9 @@ class _Link:
         except OSError:  # the broker is down, and so is its port here
             self.abort()
             return
+        except asyncio.CancelledError:  # the network ends at this moment
+            self.abort()
+            raise
         both = [asyncio.create_task(self._requests(writer)), asyncio.create_task(self._answers(reader))]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
