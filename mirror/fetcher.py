@@ -33,6 +33,8 @@ from mirror.errors import (
     PartitionStop,
     WireError,
 )
+from mirror.identity import MISSING_TRIES, other_topic, recreated
+from mirror.policy.remedies import grant
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
@@ -45,8 +47,6 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
-#: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
-MISSING_TRIES: Final = 4
 
 #: Starts a task whose failure ends the lane.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -222,7 +222,7 @@ class Fetcher:
         for ask in asks:
             if cursor := self._cursors.get(ask.partition):
                 if isinstance(problem, AccessDenied):
-                    self._halt(cursor, self._stop(cursor, State.DENIED, str(problem), "Grant the right that is named"))
+                    self._halt(cursor, self._denied(cursor, str(problem)))
                 else:
                     self._deliver(Arrival(cursor, trouble=str(problem)))
 
@@ -269,20 +269,14 @@ class Fetcher:
         """Stop a partition whose topic was deleted, is another one by the same name, or may not be looked at."""
         if self._source.is_denied(cursor.partition.topic):
             detail = f"{self._source}: no DESCRIBE right on topic {cursor.partition.topic}"
-            self._halt(cursor, self._stop(cursor, State.DENIED, detail, "Grant READ and DESCRIBE on the topic"))
+            self._halt(cursor, self._denied(cursor, detail))
             return
-        known = self._source.topics.get(cursor.partition.topic)
-        cursor.missing = cursor.missing + 1 if known is None else 0
-        if known is None:
-            if cursor.missing < MISSING_TRIES:
-                return
-            detail = "the source topic was deleted"
-        elif cursor.topic_id in (None, known.topic_id):
+        is_missing = cursor.partition.topic not in self._source.topics
+        cursor.missing = cursor.missing + 1 if is_missing else 0
+        if is_missing and cursor.missing < MISSING_TRIES:
             return
-        else:
-            detail = f"the source topic was recreated with id {known.topic_id}"
-        advice = "Rename or delete the target topic to mirror the new one"
-        self._halt(cursor, self._stop(cursor, State.RECREATED, detail, advice))
+        if detail := other_topic(self._source, cursor.partition.topic, cursor.topic_id):
+            self._halt(cursor, recreated(cursor.partition, cursor.next_offset, detail))
 
     def _take(self, cursor: Cursor, fetched: Fetched) -> bool:
         """Hand out a partition's part of an answer; true where metadata is stale. Raises PartitionStop."""
@@ -342,11 +336,13 @@ class Fetcher:
             self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
             return False
         if code in DENIED:
-            raise self._stop(
-                cursor, State.DENIED, f"the source answered {code.name}", "Grant READ and DESCRIBE on the topic"
-            )
+            raise self._denied(cursor, f"the source answered {code.name}")
         self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
         return True
+
+    def _denied(self, cursor: Cursor, detail: str) -> PartitionStop:
+        advice = grant(self._source.endpoint, cursor.partition.topic)
+        return self._stop(cursor, State.DENIED, detail, advice)
 
     def _stop(self, cursor: Cursor, state: State, detail: str, advice: str) -> PartitionStop:
         return PartitionStop(

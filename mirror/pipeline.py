@@ -19,22 +19,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
-from uuid import UUID
 
+from mirror.assignment import Assignment, Loss, OnLoss, log_loss
 from mirror.classifier import Action, classify
 from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
-from mirror.observe import logs
+from mirror.identity import recreated, what_became_of
 from mirror.observe.figures import Figures
 from mirror.policy.aborted import Aborted
-from mirror.policy.rules import NO_LIMIT, Rules
+from mirror.policy.remedies import grant_named, remedy
+from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
-from mirror.policy.selection import TopicPair
-from mirror.position import Position, resume
+from mirror.position import Position, resume, settled_end
 from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally
 from mirror.states import State
@@ -46,62 +46,6 @@ DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
 #: Bytes of batches that fetcher and writer may each hold of one partition, at least and at most.
 _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """One partition to mirror. `until` bounds a copy; None follows the source for ever. Between the offsets
-    `accepted`, somebody accepted that the source lost records before they were mirrored.
-    """
-
-    source: TopicPartition
-    target: TopicPartition
-    topic_id: UUID | None
-    rules: Rules
-    until: int | None = None
-    accepted: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Records that the source lost before they were mirrored: offsets from `first` up to `next_offset`."""
-
-    source: TopicPartition
-    target: TopicPartition
-    first: int
-    next_offset: int
-
-
-#: Told of a loss.
-OnLoss = Callable[[Loss], Awaitable[None]]
-
-
-async def log_loss(loss: Loss) -> None:
-    """One event, at the moment when it is known."""
-    logs.get(__name__).error(
-        "records_lost",
-        topic=loss.source.topic,
-        partition=loss.source.partition,
-        first_offset=loss.first,
-        last_offset=loss.next_offset - 1,
-        reason="the source deleted them before they were mirrored",
-    )
-
-
-def assign(
-    pairs: Iterable[TopicPair], topic_ids: Mapping[str, UUID | None], rules: Mapping[str, Rules]
-) -> tuple[Assignment, ...]:
-    """Every partition of the selected topics; `topic_ids` by source name, `rules` by target name."""
-    return tuple(
-        Assignment(
-            source=TopicPartition(pair.source, index),
-            target=TopicPartition(pair.target, index),
-            topic_id=topic_ids.get(pair.source),
-            rules=rules[pair.target],
-        )
-        for pair in pairs
-        for index in range(pair.partitions)
-    )
 
 
 @dataclass(slots=True, eq=False)
@@ -150,6 +94,7 @@ class Pipeline:
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._moved = asyncio.Event()
+        self.stopped = asyncio.Event()  # set at each stop
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share)
@@ -264,7 +209,9 @@ class Pipeline:
             except MalformedBatch as damage:
                 self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the brokers' disks"))
             except AccessDenied as denied:
-                self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), "Grant the right that is named"))
+                ends = (self._source.endpoint, self._target.endpoint)
+                advice = grant_named(str(denied), *ends, keeper.assignment.source, keeper.assignment.target)
+                self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), advice))
             except (ClusterError, WireError) as problem:
                 keeper.state, keeper.detail = State.WAITING, str(problem)
                 await asyncio.sleep(backoff.next())
@@ -279,6 +226,8 @@ class Pipeline:
     async def _begin(self, keeper: _Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
+        if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
+            raise recreated(mine.source, await settled_end(self._target, mine.target), became)
         position, ledger = await self._position(mine)
         while position.begin >= 0:
             await self._align(keeper, position)
@@ -353,8 +302,10 @@ class Pipeline:
         keeper.unsettled.set()
 
     def _stop(self, keeper: _Keeper, stop: PartitionStop) -> None:
-        keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice
+        command = remedy(stop, self._source.endpoint, self._target.endpoint, keeper.assignment.target.topic)
+        keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice + command
         keeper.stopped_at = stop.offset
+        self.stopped.set()
         self._finished(keeper)
         self._finish_when_done()
 

@@ -104,6 +104,13 @@ class Logs:
         """This flow wrote the target's last batch."""
         return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
 
+    def tells_of_a_cut(self, twin: RawBatch) -> bool:
+        """Where the source's batch is not the target's last one: what we mirrored is no longer there, and the topic has
+        seen elections, of which one was unclean, most likely.
+        """
+        marker = self.tail is not None and self.tail.header.is_control
+        return self.tail_is_ours and not marker and twin.header.partition_leader_epoch > 0
+
     def stop(self, state: State, offset: int, detail: str, advice: str) -> PartitionStop:
         """The stop at a source offset."""
         return PartitionStop(state, self.source.topic, self.source.partition, offset, detail, advice)
@@ -155,7 +162,7 @@ async def resume(
             if ours
             else "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
         )
-    if end <= start and (end == 0 < start or (tail is not None and ours and _is_padding(tail))):
+    if end <= start and (end == 0 < start or (tail is not None and _is_padding(tail, own))):
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=start)
     first, upto = accepted or (end, end)
@@ -175,9 +182,17 @@ async def resume(
         else:
             difference = batch_difference(tail, twin, may_be_rewritten=ours)
         if difference:
+            detail = f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}"
+            if twin is not None and logs.tells_of_a_cut(twin):
+                raise stop(
+                    State.TRUNCATED,
+                    f"{detail}; the source was cut back, and went on in leader epoch"
+                    f" {twin.header.partition_leader_epoch}",
+                    "The source lost records that were mirrored; keep or delete the target topic",
+                )
             raise stop(
                 State.DIVERGED,
-                f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}",
+                detail,
                 "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic",
             )
         if twin is not None and twin.header.base_offset < end:
@@ -261,18 +276,23 @@ async def _padding_end(target: Cluster, partition: TopicPartition, start: int, o
     """
     at = start
     while (first := await batch_at(target, partition, at)) is not None:
-        header = first.header
-        untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
-        if not (untimed and own.is_kin(header.producer_id) and _is_padding(first)):
+        if not _is_padding(first, own):
             break
-        at = header.next_offset
+        at = first.header.next_offset
     return at
 
 
-def _is_padding(tail: RawBatch) -> bool:
-    from mirror.batch.padding import is_padding  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+def _is_padding(raw: RawBatch, own: Stamp) -> bool:
+    """The header tells most batches from padding: to look inside loads the compiler, for which a lane stands still a
+    second or more.
+    """
+    header = raw.header
+    untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
+    if not (untimed and own.is_kin(header.producer_id)):
+        return False
+    from mirror.batch.padding import is_padding  # noqa: PLC0415 -- see above
 
-    return is_padding(tail)
+    return is_padding(raw)
 
 
 async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:

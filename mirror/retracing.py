@@ -35,6 +35,7 @@ Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
 #: A record's key, value and headers.
 Content = tuple[bytes | None, bytes | None, bytes]
 
+_TRUNCATED: Final = "The source lost records that were mirrored; keep or delete the target topic"
 _SOMEBODY: Final = "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
 
 
@@ -84,8 +85,7 @@ async def resume_translated(
     at = ledger.runs.next_source
     if at > logs.readable:
         detail = f"offsets up to {at - 1} were mirrored, the source's log ends at {logs.readable}"
-        advice = "The source lost records that were mirrored; keep or delete the target topic"
-        raise logs.stop(State.TRUNCATED, at, detail, advice)
+        raise logs.stop(State.TRUNCATED, at, detail, _TRUNCATED)
     first, upto = accepted or (at, at)
     if at < logs.start and not (first <= at and logs.start <= upto):
         raise logs.stop(
@@ -129,8 +129,14 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
     else:
         difference = _moved_difference(runs, tail, twin)
     if difference:
-        detail = f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}"
-        raise logs.stop(State.DIVERGED, first, f"{detail}: {difference}", _SOMEBODY)
+        detail = (
+            f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
+        )
+        if twin is not None and logs.tells_of_a_cut(twin):
+            epoch = twin.header.partition_leader_epoch
+            cut = f"{detail}; the source was cut back, and went on in leader epoch {epoch}"
+            raise logs.stop(State.TRUNCATED, first, cut, _TRUNCATED)
+        raise logs.stop(State.DIVERGED, first, detail, _SOMEBODY)
 
 
 def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:

@@ -33,6 +33,7 @@ from mirror.channel import Channel
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
 from mirror.errors import BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion
 from mirror.fetcher import Spawn
+from mirror.policy.remedies import grant
 from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
 from mirror.states import State
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
@@ -311,7 +312,10 @@ class Writer:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             self._stopped(sink, sink.refuse(header.base_offset, detail, "Compare the two topics' configurations"))
         elif ack.error_code in DENIED:
-            detail, advice = f"the target answered {ack.error_code.name}", f"Grant WRITE on topic {sink.target.topic}"
+            detail, advice = (
+                f"the target answered {ack.error_code.name}",
+                grant(self._target.endpoint, sink.target.topic, write=True),
+            )
             self._stopped(sink, sink.refuse(header.base_offset, detail, advice, State.DENIED))
         elif ack.error_code:
             sink.doubted.append(out)

@@ -14,12 +14,13 @@ from confluent_kafka import Producer
 
 from mirror.admin.client import Admin, Creation
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.assignment import Assignment, assign
 from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
-from mirror.pipeline import Assignment, Pipeline, assign
+from mirror.pipeline import Pipeline
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset

@@ -42,7 +42,11 @@ class Proxy(BackgroundServers):
         return [server]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        except BaseException:  # the proxy ends at this moment, or the broker has
+            writer.transport.abort()
+            raise
         asked: dict[int, tuple[int, int]] = {}
 
         async def requests() -> None:
@@ -62,8 +66,8 @@ class Proxy(BackgroundServers):
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-            writer.close()
-            up_writer.close()
+            writer.transport.abort()
+            up_writer.transport.abort()
 
     def _changed(self, frame: bytearray, key: int, version: int) -> bytearray:
         for api in (METADATA, FETCH):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mirror.assignment import Loss
 from mirror.offsets.journal import Entry
 from mirror.offsets.losses import Accepted, accept_entry, read_accepted
-from mirror.pipeline import Loss
 from mirror.wire.cluster import TopicPartition
 
 AT = TopicPartition("orders.eu/1", 12)

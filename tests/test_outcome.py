@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from mirror.assignment import Assignment
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
-from mirror.pipeline import Assignment
 from mirror.policy.rules import Rules
 from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome

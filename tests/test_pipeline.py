@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from mirror.assignment import Assignment
 from mirror.batch.restamp import Stamp
 from mirror.fetcher import Cursor
-from mirror.pipeline import Assignment, Pipeline
+from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
 from mirror.position import Position
 from mirror.sink import Sink

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from helpers import settings_between
 
+from mirror.assignment import Assignment
 from mirror.embedded import Cluster
-from mirror.pipeline import Assignment
 from mirror.policy.rules import Rules
 from mirror.spark import relay
 from mirror.spark.relay import Lane, Receipt, run_lane

@@ -11,12 +11,13 @@ import pytest
 from rawbatches import batch, legacy, raw
 from recordoracle import Record, encoded
 
+from mirror.assignment import Assignment
 from mirror.batch.header import RawBatch, parse_header
 from mirror.batch.restamp import Stamp
 from mirror.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.errors import PartitionStop
 from mirror.fetcher import Arrival, Cursor
-from mirror.pipeline import Assignment, Pipeline
+from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
 from mirror.position import Position
 from mirror.sink import FENCE, LONGEST_GAP, Gap, Outgoing, Sink

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mirror.admin.client import Admin, ConfigValue, Creation, TopicInfo
 from mirror.config import Settings, TopicSettings
@@ -87,8 +87,14 @@ class TopicPlan:
             raise PreflightError(f"preflight refused the plan:\n{lines}")
 
 
-def plan_topics(source: Admin, target: Admin, settings: Settings) -> TopicPlan:
-    """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read."""
+def plan_topics(
+    source: Admin, target: Admin, settings: Settings, recreated: Collection[str] = frozenset()
+) -> TopicPlan:
+    """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read.
+
+    Source topics that are `recreated` may have another number of partitions: their pairs have the target's, so that
+    each of these stops by name.
+    """
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = list(_selection_findings(selection, source_topics, settings))
@@ -102,10 +108,16 @@ def plan_topics(source: Admin, target: Admin, settings: Settings) -> TopicPlan:
 
     source_configs = source.topic_configs(pair.source for pair in selection.pairs)
     target_configs = target.topic_configs(pair.target for pair in selection.pairs if pair.target in target_topics)
-    new = [pair for pair in selection.pairs if pair.target not in target_topics]
+    pairs = tuple(
+        replace(pair, partitions=len(target_topics[pair.target].partitions))
+        if pair.source in recreated and pair.target in target_topics
+        else pair
+        for pair in selection.pairs
+    )
+    new = [pair for pair in pairs if pair.target not in target_topics]
     brokers, defaults = target.brokers(), _broker_defaults(target) if new and settings.sync.topics else {}
     creations: list[Creation] = []
-    for pair in selection.pairs:
+    for pair in pairs:
         ours = source_configs.get(pair.source, {})
         if (existing := target_topics.get(pair.target)) is not None:
             theirs = _values(target_configs.get(pair.target, {}))
@@ -133,7 +145,7 @@ def plan_topics(source: Admin, target: Admin, settings: Settings) -> TopicPlan:
             may_fill=may_fill,
         )
     return TopicPlan(
-        pairs=selection.pairs,
+        pairs=pairs,
         creations=tuple(creations),
         findings=tuple(findings),
         source_topics={pair.source: source_topics[pair.source] for pair in selection.pairs},

@@ -9,13 +9,13 @@ import asyncio
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
+from mirror.assignment import Loss
 from mirror.commands.tables import count, number
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode, PartitionStop
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.losses import accept_entry
 from mirror.offsets.runlog import Indexes
-from mirror.pipeline import Loss
 from mirror.policy.runs import Ledger
 from mirror.position import settled_end
 from mirror.retracing import holding, resume_translated

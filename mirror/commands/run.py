@@ -137,11 +137,11 @@ class _Watch(AbstractContextManager["_Watch"]):
         then, bytes_then = self._before
         rate = max(0, totals.bytes - bytes_then) / max(now - then, 1e-3) / 1e6
         self._before = (now, totals.bytes)
-        states = " ".join(f"{count} {state}" for state, count in sorted(totals.states.items()))
+        states = {str(state): count for state, count in sorted(totals.states.items())}
         if self._bar is not None and self._task is not None:
-            done = totals.records
-            self._bar.update(self._task, completed=done, total=done + totals.lag_records, rate=rate, note=states)
-        elif now - self._shown_at >= LINE_SECONDS:
+            done, note = totals.records, " ".join(f"{count} {state}" for state, count in states.items())
+            self._bar.update(self._task, completed=done, total=done + totals.lag_records, rate=rate, note=note)
+        elif figures and now - self._shown_at >= LINE_SECONDS:  # lanes report from their first second on
             self._shown_at = now
             self._log.info(
                 "mirroring",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +33,27 @@ def configure(*, json: bool = False, level: str = "info") -> None:
     ]
     form: list[Processor]
     if terminal:
-        form = [structlog.dev.ConsoleRenderer()]
+        form = [_counts_as_text, structlog.dev.ConsoleRenderer()]
     elif json:
         form = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     else:
         first = ["timestamp", "level", "logger", "event"]
-        form = [structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer(key_order=first)]
+        text = structlog.processors.LogfmtRenderer(key_order=first)
+        form = [structlog.processors.format_exc_info, _counts_as_text, text]
     structlog.configure(
         processors=[*shared, *form],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever stderr is at the time of the event
         cache_logger_on_first_use=False,
     )
+
+
+def _counts_as_text(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Counts by name as people write them; JSON keeps them as an object."""
+    for name, value in event.items():
+        if isinstance(value, Mapping):
+            event[name] = ", ".join(f"{count} {what}" for what, count in value.items()) or "none"
+    return event
 
 
 def get(name: str) -> Log:

@@ -25,11 +25,11 @@ from typing import Final
 from uuid import UUID
 
 from mirror import names
+from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.observe.figures import Figures
 from mirror.offsets.groupside import Hindrance, Offsets, Side
 from mirror.offsets.runlog import Indexes
-from mirror.pipeline import Assignment
 from mirror.policy.following import Agreement, Decision, Standing, decide
 from mirror.policy.rules import NO_LIMIT
 from mirror.states import State

@@ -11,9 +11,9 @@ import json
 import time
 from typing import NamedTuple
 
+from mirror.assignment import Loss
 from mirror.observe.jsonrecords import parsed
 from mirror.offsets.journal import Entry
-from mirror.pipeline import Loss
 from mirror.wire.cluster import TopicPartition
 
 _ACCEPT = "accept/"

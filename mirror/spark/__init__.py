@@ -4,4 +4,5 @@ session      a SparkContext with our settings       relay       what a Spark tas
 supervisor   epochs on the driver                   daemon      forks ready workers
 flow         what to run, how it ended
 plan         partitions to lanes                    stopmark    how the driver ends an epoch early
+stoplog      one event for each stop
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from mirror.assignment import Assignment
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
-from mirror.pipeline import Assignment
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 

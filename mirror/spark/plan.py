@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mirror.pipeline import Assignment
+from mirror.assignment import Assignment
 from mirror.policy.packing import Load, pack
 from mirror.sink import Tally
 from mirror.wire.cluster import Leader, TopicPartition

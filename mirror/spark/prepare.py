@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from mirror.admin.client import Admin
-from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.assignment import assign
 from mirror.config import Settings, unserved
 from mirror.observe import logs
-from mirror.pipeline import assign
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Journal, journal_topic
 from mirror.spark.flow import Flow
 from mirror.spark.plan import lane_count
-from mirror.wire.cluster import Endpoint
+from mirror.wire.cluster import Cluster, Endpoint
 
 _MEGABYTE = 1 << 20
 
@@ -24,6 +28,8 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         log.warning("not_served", flow=settings.flow, text=text)
     source, target = Admin(settings.source), Admin(settings.target)
     plan = plan_topics(source, target, settings)
+    if plan.refusals and (recreated := asyncio.run(_recreated(settings, plan))):
+        plan = plan_topics(source, target, settings, recreated)
     plan.raise_refusals()
     for finding in plan.findings:
         log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
@@ -45,3 +51,31 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         groups=settings.groups.include,
         groups_seconds=settings.groups.interval_s,
     )
+
+
+async def _recreated(settings: Settings, plan: TopicPlan) -> frozenset[str]:
+    """The source topics that this flow mirrored under another id into the target topics of now.
+
+    What preflight refuses about them, such as another number of partitions, is then a stop of theirs alone.
+    """
+    names = {pair.target for pair in plan.pairs} | {journal_topic(settings.flow)}
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh(names)
+        if journal_topic(settings.flow) not in target.topics:
+            return frozenset()
+        known = {entry.key: entry.value for entry in (await Journal(target, settings.flow).read())[0]}
+        found = set[str]()
+        for pair in plan.pairs:
+            now = FirstSeen(
+                source_topic=pair.source,
+                topic_id=plan.source_topics[pair.source].topic_id,
+                target_topic_id=target.topic_id(pair.target),
+                cluster_id=None,
+            )
+            try:
+                seen = FirstSeen.read(known.get(FirstSeen.key(pair.target)) or b"")
+            except (ValueError, KeyError, AttributeError, TypeError):  # none, or somebody else's: the supervisor tells
+                continue
+            if seen.topic_id and seen.is_about(now) and seen.topic_id != now.topic_id:
+                found.add(pair.source)
+        return frozenset(found)

@@ -11,13 +11,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from mirror.assignment import Assignment, Loss, log_loss
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
-from mirror.pipeline import Assignment, Loss, Pipeline, log_loss
+from mirror.pipeline import Pipeline
 from mirror.policy.runs import Runs
 from mirror.sink import Tally
 from mirror.spark.stopmark import MarkAddress, watch
@@ -94,13 +95,16 @@ async def run_lane(lane: Lane) -> list[Receipt]:
 
 
 async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal) -> None:
-    """Runs and live figures every second, of the partitions that moved and, now and then, figures of all."""
+    """Runs and live figures every second, and when a partition stops: of those that moved and, now and then, of all."""
     log = logs.get("mirror.relay")
     told: dict[bytes, tuple[object, ...]] = {}
     failing = False
     rounds = 0
     while True:
-        await asyncio.sleep(REPORT_SECONDS)
+        with contextlib.suppress(TimeoutError):  # a stop is told at once
+            async with asyncio.timeout(REPORT_SECONDS):
+                await pipeline.stopped.wait()
+        pipeline.stopped.clear()
         rounds += 1
         figures = pipeline.figures(lane.instance)
         moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import time
 import uuid
@@ -24,10 +23,13 @@ from typing import Any, Final
 
 from pyspark import SparkContext
 
+from mirror.assignment import Assignment
 from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
+from mirror.identity import other_topic
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.observe.jsonrecords import NOT_OURS, parsed
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import OWNER, Entry, Journal
@@ -35,13 +37,13 @@ from mirror.offsets.ledgers import forget_expired
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
 from mirror.offsets.runlog import Indexes
-from mirror.pipeline import Assignment
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.plan import lanes_of
 from mirror.spark.relay import Lane, Receipt, relay
 from mirror.spark.session import LOOPBACK, is_alive
+from mirror.spark.stoplog import StopLog
 from mirror.spark.stopmark import StopMark
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -77,6 +79,7 @@ class Supervisor:
         self._learned_until = 0
         self._caught_up = False
         self._stopping = asyncio.Event()
+        self._stops = StopLog()
         self._outcome = Outcome()
         self._failed = 0
         self._log = logs.get("mirror.supervisor")
@@ -249,42 +252,43 @@ class Supervisor:
         unseen: dict[bytes, bytes] = {}
         assignments: list[Assignment] = []
         for assignment in self._flow.assignments:
-            key = f"topic/{assignment.target.topic}".encode()
-            now = {
-                "source_topic": assignment.source.topic,
-                "topic_id": str(source.topic_id(assignment.source.topic) or assignment.topic_id or ""),
-                "target_topic_id": str(journal.cluster.topic_id(assignment.target.topic) or ""),
-                "cluster_id": source.cluster_id,
-            }
+            key = FirstSeen.key(assignment.target.topic)
+            now = FirstSeen(
+                source_topic=assignment.source.topic,
+                topic_id=source.topic_id(assignment.source.topic) or assignment.topic_id,
+                target_topic_id=journal.cluster.topic_id(assignment.target.topic),
+                cluster_id=source.cluster_id,
+            )
             seen = self._seen(known.get(key))
-            same = ("source_topic", "target_topic_id")  # a recreated target topic begins anew
-            if seen.get("topic_id") and all(seen.get(name) == now[name] for name in same):
-                assignments.append(replace(assignment, topic_id=uuid.UUID(seen["topic_id"])))
+            if seen and seen.topic_id and seen.is_about(now):
+                assignments.append(replace(assignment, topic_id=seen.topic_id))
             else:
-                assignments.append(
-                    replace(assignment, topic_id=uuid.UUID(now["topic_id"]) if now["topic_id"] else None)
-                )
-                unseen[key] = json.dumps(now).encode()
+                assignments.append(replace(assignment, topic_id=now.topic_id))
+                unseen[key] = now.to_json()
         if unseen:
             await journal.append(list(unseen.items()))
         return assignments
 
-    def _seen(self, value: bytes | None) -> dict[str, str]:
+    def _seen(self, value: bytes | None) -> FirstSeen | None:
         try:
-            seen = parsed(value or b"{}")
-            uuid.UUID(seen.get("topic_id") or str(uuid.UUID(int=0)))
-        except (ValueError, AttributeError, TypeError) as problem:  # somebody else's record
+            return FirstSeen.read(value) if value else None
+        except (ValueError, KeyError, AttributeError, TypeError) as problem:  # somebody else's record
             self._log.warning("journal_record_unread", flow=self._flow.name, reason=repr(problem))
-            return {}
-        return dict(seen)
+            return None
 
     async def _bounded(self, source: Cluster, assignments: list[Assignment]) -> list[Assignment]:
         """For a bounded copy, the end of each partition as a committed reader sees it now; one that cannot be asked
-        is left out, and told at the end.
+        is left out, and told at the end. A topic that is another one by now has no end to copy up to: its lane says so.
         """
         if not self._flow.once:
             return assignments
-        asked = (list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments)
+
+        async def end_of(one: Assignment) -> int:
+            if other_topic(source, one.source.topic, one.topic_id):
+                return 0
+            return await list_offset(source, one.source, LATEST, READ_COMMITTED)
+
+        asked = map(end_of, assignments)
         bounded: list[Assignment] = []
         for assignment, end in zip(assignments, await asyncio.gather(*asked, return_exceptions=True), strict=True):
             if isinstance(end, ClusterError):
@@ -332,6 +336,7 @@ class Supervisor:
                 self._learn(entry)
             self._runs.learn(entries)
             self._watch(live)
+            self._stops.tell(live.values())
             caught_up = len(live) == len(self._flow.assignments) and all(
                 f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()
             )
@@ -372,15 +377,7 @@ class Supervisor:
             lag_records=sum(f.lag_records for f in figures),
             stopped=sum(f.state.is_stop for f in figures),
         )
-        for f in self._outcome.stops:
-            self._log.error(
-                "partition_stopped",
-                state=str(f.state),
-                topic=f.topic,
-                partition=f.partition,
-                offset=f.next_offset,
-                detail=f.detail,
-            )
+        self._stops.tell(figures)
 
 
 def _is_over(figures: Figures, until: int) -> bool:

@@ -79,8 +79,13 @@ class Endpoint:
         """A configured cluster as the wire knows it."""
         return cls(settings.alias, settings.bootstrap)
 
+    @property
+    def servers(self) -> str:
+        """As in `bootstrap.servers`."""
+        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+
     def __str__(self) -> str:
-        return f"cluster {self.alias} ({','.join(f'{host}:{port}' for host, port in self.bootstrap)})"
+        return f"cluster {self.alias} ({self.servers})"
 
 
 class Cluster:

@@ -66,6 +66,8 @@ class Network(BackgroundServers):
         self._ports: dict[tuple[str, int], int] = {}
         self._rules: list[Rule] = []
         self._deaf_until = 0.0
+        self._links: set[_Link] = set()
+        self.is_cut = False
 
     @property
     def bootstrap(self) -> str:
@@ -76,8 +78,21 @@ class Network(BackgroundServers):
         """These rules from now on, and no others."""
         self._await(self._disturb(rules))
 
+    def cut(self) -> None:
+        """End every connection, and take none until `heal`."""
+        self._await(self._cut())
+
+    def heal(self) -> None:
+        """Take connections again."""
+        self.is_cut = False
+
     async def _disturb(self, rules: tuple[Rule, ...]) -> None:
         self._rules, self._deaf_until = list(rules), 0.0
+
+    async def _cut(self) -> None:
+        self.is_cut = True
+        for link in self._links:
+            link.abort()
 
     async def _listen(self) -> list[asyncio.Server]:
         servers = []
@@ -86,7 +101,12 @@ class Network(BackgroundServers):
             async def serve(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, broker: tuple[str, int] = broker
             ) -> None:
-                await _Link(self, reader, writer).run(broker)
+                link = _Link(self, reader, writer)
+                self._links.add(link)
+                try:
+                    await link.run(broker)
+                finally:
+                    self._links.discard(link)
 
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             servers.append(server)
@@ -129,12 +149,22 @@ class _Link:
         self._asked: dict[int, tuple[int, int, Rule | None]] = {}
         self._slow = False
 
+    def abort(self) -> None:
+        """Cut this connection."""
+        self._writer.transport.abort()
+
     async def run(self, broker: tuple[str, int]) -> None:
+        if self._network.is_cut:
+            self.abort()
+            return
         try:
             reader, writer = await asyncio.open_connection(*broker)
         except OSError:  # the broker is down, and so is its port here
-            self._writer.transport.abort()
+            self.abort()
             return
+        except asyncio.CancelledError:  # the network ends at this moment
+            self.abort()
+            raise
         both = [asyncio.create_task(self._requests(writer)), asyncio.create_task(self._answers(reader))]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

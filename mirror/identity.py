@@ -1,0 +1,53 @@
+"""Whether a source topic is still the one that the flow began to mirror.
+
+A topic that was deleted and created again has another id (KIP-516). Its offsets begin anew, so a position says nothing
+about it: shorter it looks like a log that was cut back, longer like one that somebody else wrote. Hence the id is asked
+before the position is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from uuid import UUID
+
+from mirror.errors import PartitionStop
+from mirror.states import State
+from mirror.wire.backoff import Backoff
+from mirror.wire.cluster import Cluster, TopicPartition
+
+#: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
+MISSING_TRIES: Final = 4
+
+
+def other_topic(source: Cluster, topic: str, topic_id: UUID | None) -> str:
+    """What became of the topic with this id, by the metadata known now; empty where it is still there.
+
+    None stands for a cluster without ids.
+    """
+    known = source.topics.get(topic)
+    if known is None:
+        return "the source topic was deleted"
+    if topic_id in (None, known.topic_id):
+        return ""
+    return f"the source topic was recreated: its id was {topic_id} and is {known.topic_id}"
+
+
+def recreated(partition: TopicPartition, offset: int, detail: str) -> PartitionStop:
+    """The stop for a partition whose topic is another one, or gone; `offset` is the next one to mirror, or -1."""
+    advice = "Rename or delete the target topic to mirror the new one"
+    return PartitionStop(State.RECREATED, *partition, offset, detail, advice)
+
+
+async def what_became_of(source: Cluster, topic: str, topic_id: UUID | None) -> str:
+    """The same by metadata that is asked for now; a topic counts as deleted when several answers in a row lack it.
+
+    Raises ClusterUnreachable, and AccessDenied where the topic may not be described.
+    """
+    backoff = Backoff()
+    for _ in range(MISSING_TRIES):
+        await source.refresh((topic,))
+        if topic in source.topics:
+            break
+        await asyncio.sleep(backoff.next())
+    return other_topic(source, topic, topic_id)

@@ -1,0 +1,55 @@
+"""As which topic a flow first saw a source topic, in its journal under `topic/<target topic>`.
+
+The position is the target's log end, and says nothing about a source topic that was deleted and created again; its id
+does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Self
+from uuid import UUID
+
+from mirror.observe.jsonrecords import parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstSeen:
+    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have."""
+
+    source_topic: str
+    topic_id: UUID | None
+    target_topic_id: UUID | None
+    cluster_id: str | None
+
+    @staticmethod
+    def key(target_topic: str) -> bytes:
+        """The record's key."""
+        return f"topic/{target_topic}".encode()
+
+    @classmethod
+    def read(cls, value: bytes) -> Self:
+        """From the journal. Raises ValueError, KeyError, TypeError or AttributeError where it is not one of ours."""
+        told = parsed(value)
+        return cls(
+            source_topic=str(told["source_topic"]),
+            topic_id=UUID(told["topic_id"]) if told["topic_id"] else None,
+            target_topic_id=UUID(told["target_topic_id"]) if told["target_topic_id"] else None,
+            cluster_id=told["cluster_id"],
+        )
+
+    def to_json(self) -> bytes:
+        """For the journal."""
+        return json.dumps(
+            {
+                "source_topic": self.source_topic,
+                "topic_id": str(self.topic_id or ""),
+                "target_topic_id": str(self.target_topic_id or ""),
+                "cluster_id": self.cluster_id,
+            }
+        ).encode()
+
+    def is_about(self, other: Self) -> bool:
+        """Whether both are of one source topic's name and one target topic."""
+        return (self.source_topic, self.target_topic_id) == (other.source_topic, other.target_topic_id)

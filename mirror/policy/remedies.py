@@ -1,0 +1,43 @@
+"""What a person runs to resolve a stop, ready to be pasted (pure).
+
+The commands are Kafka's own, and `mirror`'s. A principal is named PRINCIPAL: the mirror does not know by which name a
+broker knows it.
+"""
+
+from __future__ import annotations
+
+from mirror.errors import PartitionStop
+from mirror.states import State
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+
+def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic: str) -> str:
+    """What to add to a stop's advice; empty where that says it all."""
+    match stop.state:
+        case State.TRUNCATED | State.RECREATED | State.DIVERGED:
+            return (
+                f". To begin anew: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic {target_topic}"
+            )
+        case State.CORRUPT:
+            begin = f" --from {stop.offset}" if stop.offset >= 0 else ""
+            return f". To look at it: mirror inspect {stop.topic}:{stop.partition} --bootstrap {source.servers}{begin}"
+        case _:
+            return ""
+
+
+def grant(cluster: Endpoint, topic: str, *, write: bool = False) -> str:
+    """How to give the mirror READ or WRITE on a topic; DESCRIBE comes with either."""
+    right = "Write" if write else "Read"
+    return (
+        f"Grant {right.upper()} on topic {topic}: kafka-acls.sh --bootstrap-server {cluster.servers} --add"
+        f" --allow-principal User:PRINCIPAL --operation {right} --topic {topic}"
+    )
+
+
+def grant_named(
+    problem: str, source: Endpoint, target: Endpoint, source_partition: TopicPartition, target_partition: TopicPartition
+) -> str:
+    """The same for a request that a broker refused; `problem` begins with the cluster's name."""
+    if problem.startswith(str(target)):
+        return grant(target, target_partition.topic, write=True)
+    return grant(source, source_partition.topic)

@@ -1,0 +1,488 @@
+"""Failures that a mirror could pass over in silence, on real brokers: each is named at the first sight of it, nothing
+that does not belong there reaches the target, and what is sound goes on.
+
+The states that a mirror reaches by other ways are in test_states.py, what a person sees of these in
+test_silent_run.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as Confluent
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from faults.network import Network, Rule
+from faults.points import REQUESTS
+from helpers import produce, stored_batches
+from samerecords import read
+from watchedlane import PATIENCE, WatchedLane
+
+from mirror.embedded import Cluster, Spec, start_many
+from mirror.fetcher import DAMAGE_TRIES
+from mirror.identity import MISSING_TRIES
+from mirror.observe.figures import Figures
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+pytestmark = pytest.mark.brokers
+
+#: A broker that asks for rights where a topic has an ACL, and for none where it has none. Of one node alone: without
+#: super users, controllers may not vote before the authorizer has read the log that they vote about.
+GUARDED: Mapping[str, str | bool] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": True,
+}
+#: Of three brokers the first two may die; the last one leads what must go on.
+LEADER, FOLLOWER = 0, 1
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[Cluster, Cluster]]:
+    """A source and a target."""
+    with ExitStack() as stack:
+        specs = [Spec(name=f"silent-{side}", config=GUARDED) for side in ("source", "target")]
+        source, target = (stack.enter_context(one) for one in start_many(specs))
+        yield source, target
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    """A source whose leaders may die."""
+    with Cluster.start(nodes=3, name="silent-three") as cluster:
+        yield cluster
+
+
+@dataclass(slots=True)
+class Scene:
+    """A topic to be hurt, whose records up to now are in `before`, and a sound one beside it."""
+
+    source: Cluster
+    target: Cluster
+    name: str
+    before: list[list[Any]] = field(default_factory=list)
+    written: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def hurt(self) -> TopicPartition:
+        return TopicPartition(self.name, 0)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [self.hurt, TopicPartition(self.name, 1), self.sound]
+
+    @property
+    def sound(self) -> TopicPartition:
+        return TopicPartition(f"{self.name}-sound", 0)
+
+    def make(self, replicas: Sequence[int] = (), **configs: str) -> None:
+        """Both topics on both sides, with 100 records in each partition."""
+        last = [self.source.nodes[-1].id]
+        create(self.source, self.name, [list(replicas) or last, [*last, *replicas[1:]]], configs)
+        create(self.source, self.sound.topic, [last])
+        create(self.target, self.name, [[0], [0]])
+        create(self.target, self.sound.topic, [[0]])
+        for at in self.partitions:
+            self.write(at, 100)
+
+    def write(self, at: TopicPartition, count: int, prefix: bytes = b"") -> None:
+        """So many records more."""
+        first = self.written.get(at, 0)
+        values = (prefix + b"%06d" % number + b"." * 100 for number in range(first, first + count))
+        produce(self.source.bootstrap, at.topic, values, partition=at.partition, codec="lz4")
+        self.written[at] = first + count
+
+    def lane(self, **more: Any) -> WatchedLane:
+        """The mirror, from the source's brokers unless `source` says otherwise."""
+        source = more.pop("source", self.source.bootstrap)
+        return WatchedLane(source, self.target.bootstrap, self.partitions, **more)
+
+    def all_mirrored(self, lane: WatchedLane) -> None:
+        """Wait for it, and remember what the target holds then."""
+        for at in self.partitions:
+            lane.mirrored(at, self.written[at])
+        self.remember()
+
+    def remember(self) -> None:
+        self.before = [list(read(self.target.bootstrap, *at)) for at in self.partitions[:2]]
+
+    def assert_kept(self, *partitions: int) -> None:
+        """The target has what it had, and nothing more."""
+        for index in partitions:
+            now = list(read(self.target.bootstrap, *self.partitions[index]))
+            assert now == self.before[index]
+
+    def assert_goes_on(self, lane: WatchedLane, *others: TopicPartition) -> None:
+        """What is sound is still mirrored."""
+        for at in (self.sound, *others):
+            self.write(at, 10)
+            lane.mirrored(at, self.written[at])
+
+
+def create(cluster: Cluster, topic: str, replicas: list[list[int]], configs: dict[str, str] | None = None) -> None:
+    """A topic with replicas of one's choice, once it has leaders."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=replicas, config=configs or {})
+    client.create_topics([new])[topic].result(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = client.list_topics(timeout=10).topics.get(topic)
+        if found and len(found.partitions) == len(replicas) and all(p.leader >= 0 for p in found.partitions.values()):
+            return
+        assert time.monotonic() < deadline, f"{topic} was not created"
+
+
+def delete(cluster: Cluster, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    client.delete_topics([topic])[topic].result(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while topic in client.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline, f"{topic} was not deleted"
+
+
+def delete_records(cluster: Cluster, at: TopicPartition, before: int) -> None:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for deleted in client.delete_records([Confluent(*at, before)]).values():
+        deleted.result(PATIENCE)
+
+
+def acl(topic: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, permission
+    )
+
+
+def take_away(cluster: Cluster, topic: str, operation: AclOperation) -> None:
+    """One right on a topic; all others stay."""
+    everything = acl(topic, AclOperation.ALL, AclPermissionType.ALLOW)
+    denied = acl(topic, operation, AclPermissionType.DENY)
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for made in client.create_acls([everything, denied]).values():
+        made.result(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while len(client.describe_acls(every_acl(topic)).result(PATIENCE)) < 2:  # until the broker has them, too
+        assert time.monotonic() < deadline, f"the broker does not know the ACLs of {topic}"
+
+
+def every_acl(topic: str) -> AclBindingFilter:
+    return AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        None,  # type: ignore[arg-type] # any principal, which the stub does not know
+        None,  # type: ignore[arg-type] # any host
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+
+
+def give_back(cluster: Cluster, topic: str) -> None:
+    """Every right on a topic."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for deleted in client.delete_acls([every_acl(topic)]).values():
+        deleted.result(PATIENCE)
+
+
+def flip_a_stored_bit(cluster: Cluster, at: TopicPartition, batch: int) -> int:
+    """In the middle of a batch, in the file from which its leader serves it; the batch's base offset."""
+    found = stored_batches(cluster.bootstrap, *at)
+    log = Path(cluster.nodes[0].folder) / "data" / f"{at}" / ("0" * 20 + ".log")
+    where = sum(len(one.data) for one in found[:batch]) + len(found[batch].data) // 2
+    with log.open("r+b") as file:
+        file.seek(where)
+        byte = file.read(1)[0]
+        file.seek(where)
+        file.write(bytes([byte ^ 1]))
+    return int(found[batch].header.base_offset)
+
+
+@pytest.fixture
+def scene(guarded: tuple[Cluster, Cluster], topic_name: str) -> Scene:
+    return Scene(*guarded, topic_name)
+
+
+@pytest.fixture
+def mortal(three: Cluster, target_cluster: Cluster, topic_name: str) -> Iterator[Scene]:
+    """A scene with a source of three brokers."""
+    yield Scene(three, target_cluster, topic_name)
+    for node in (LEADER, FOLLOWER):
+        if not three.nodes[node].alive:
+            three.restart(node)
+
+
+def cut_back(scene: Scene, lane: WatchedLane) -> None:
+    """Mirror 100 records that the follower lacks; then the leader dies, and the follower is elected all the same."""
+    scene.source.kill(FOLLOWER)
+    scene.write(scene.hurt, 100)
+    scene.all_mirrored(lane)
+
+
+def elect(scene: Scene) -> None:
+    scene.source.kill(LEADER)
+    scene.source.restart(FOLLOWER)
+
+
+TO_BEGIN_ANEW = "kafka-topics.sh --bootstrap-server {} --delete --topic {}"
+
+
+def assert_says_how_to_begin_anew(found: Figures, scene: Scene) -> None:
+    assert TO_BEGIN_ANEW.format(scene.target.bootstrap, scene.name) in found.detail
+
+
+# --- truncation
+
+
+def test_a_source_that_is_cut_back_while_it_is_mirrored(mortal: Scene) -> None:
+    """A follower that lacks the last records is elected (`unclean.leader.election.enable`): the broker says so in its
+    answer to the next fetch, since that names the epoch of the last batch.
+    """
+    mortal.make([LEADER, FOLLOWER], **UNCLEAN)
+    with mortal.lane() as lane:
+        mortal.all_mirrored(lane)
+        cut_back(mortal, lane)
+        elect(mortal)
+        found = lane.stopped(mortal.hurt)
+        assert (found.state, found.next_offset) == (State.TRUNCATED, 200)
+        assert "cut back to offset 100" in found.detail
+        assert_says_how_to_begin_anew(found, mortal)
+        mortal.assert_goes_on(lane, TopicPartition(mortal.name, 1))
+    mortal.assert_kept(0)
+
+
+def test_a_source_that_is_cut_back_while_no_mirror_runs(mortal: Scene) -> None:
+    """Known by the log's end; and, once the source has grown beyond it again, by what lies there."""
+    mortal.make([LEADER, FOLLOWER], **UNCLEAN)
+    with mortal.lane() as lane:
+        mortal.all_mirrored(lane)
+        cut_back(mortal, lane)
+    elect(mortal)
+    for grown, told in ((0, "ends at 200, the source's at 100"), (150, "cut back, and went on in leader epoch")):
+        if grown:
+            mortal.write(mortal.hurt, grown, b"other ")
+        with mortal.lane() as lane:
+            found = lane.stopped(mortal.hurt)
+            assert (found.state, found.next_offset) == (State.TRUNCATED, 200)
+            assert told in found.detail
+            assert_says_how_to_begin_anew(found, mortal)
+            mortal.assert_goes_on(lane, TopicPartition(mortal.name, 1))
+        mortal.assert_kept(0)
+
+
+# --- re-creation
+
+
+def test_a_source_that_is_recreated_while_it_is_mirrored(scene: Scene) -> None:
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+        delete(scene.source, scene.name)
+        create(scene.source, scene.name, [[0], [0]])
+        scene.write(scene.hurt, 300, b"other ")
+        found = lane.stopped(scene.hurt)
+        assert (found.state, found.next_offset) == (State.RECREATED, 100)
+        assert lane.stopped(TopicPartition(scene.name, 1)).state is State.RECREATED
+        assert_says_how_to_begin_anew(found, scene)
+        assert lane.affected(scene.hurt) <= MISSING_TRIES
+        scene.assert_goes_on(lane)
+    scene.assert_kept(0, 1)
+
+
+@pytest.mark.parametrize("count", [30, 300], ids=["with fewer records", "with more records than were mirrored"])
+@pytest.mark.parametrize("partitions", [1, 2], ids=["in fewer partitions", "in as many partitions"])
+def test_a_source_that_is_recreated_while_no_mirror_runs(scene: Scene, count: int, partitions: int) -> None:
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+        ids = lane.topic_ids
+    delete(scene.source, scene.name)
+    create(scene.source, scene.name, [[0]] * partitions)
+    scene.written[scene.hurt] = 0
+    scene.write(scene.hurt, count)  # the same values: not even the last batch need differ
+    with scene.lane(first_seen=ids) as lane:
+        for at in scene.partitions[:2]:
+            found = lane.stopped(at)
+            assert (found.state, found.next_offset) == (State.RECREATED, 100)
+            assert str(ids[scene.name]) in found.detail
+            assert_says_how_to_begin_anew(found, scene)
+        scene.assert_goes_on(lane)
+    scene.assert_kept(0, 1)
+
+
+def test_a_source_that_is_deleted_while_no_mirror_runs(scene: Scene) -> None:
+    """Or in the epoch before: it is not waited for."""
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+        ids = lane.topic_ids
+    delete(scene.source, scene.name)
+    with scene.lane(first_seen=ids) as lane:
+        found = lane.stopped(scene.hurt)
+        assert (found.state, found.next_offset) == (State.RECREATED, 100)
+        assert "was deleted" in found.detail
+        scene.assert_goes_on(lane)
+    scene.assert_kept(0, 1)
+
+
+# --- retention
+
+
+@pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
+def test_a_mirror_that_retention_overtakes(scene: Scene, continues: bool) -> None:
+    """The source is cut off for a moment, in which records come and go."""
+    scene.make()
+    with (
+        Network(scene.source.bootstrap) as network,
+        scene.lane(source=network.bootstrap, continues_on_loss=continues) as lane,
+    ):
+        scene.all_mirrored(lane)
+        network.cut()
+        scene.write(scene.hurt, 100)
+        delete_records(scene.source, scene.hurt, 150)
+        network.heal()
+        if continues:
+            found = lane.mirrored(scene.hurt, 200)
+            assert (found.state.is_stop, found.lost) == (False, 50)
+        else:
+            found = lane.stopped(scene.hurt)
+            assert (found.state, found.next_offset) == (State.RETENTION_GAP, 100)
+            assert "offsets 100 to 149" in found.detail
+            assert f"mirror accept CONFIG {scene.name}" in found.detail
+        assert lane.affected(scene.hurt) == 1, "the first answer is enough"
+        scene.assert_goes_on(lane, TopicPartition(scene.name, 1))
+    if continues:
+        offsets = [record[0] for record in read(scene.target.bootstrap, *scene.hurt)]
+        assert offsets == [*range(100), *range(150, 200)], "every offset is the source's"
+    else:
+        scene.assert_kept(0)
+
+
+def test_retention_that_overtakes_while_no_mirror_runs(scene: Scene) -> None:
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+    scene.write(scene.hurt, 100)
+    delete_records(scene.source, scene.hurt, 150)
+    with scene.lane() as lane:
+        found = lane.stopped(scene.hurt)
+        assert (found.state, found.next_offset) == (State.RETENTION_GAP, 100)
+        assert "offsets 100 to 149" in found.detail
+        scene.assert_goes_on(lane, TopicPartition(scene.name, 1))
+    scene.assert_kept(0)
+
+
+# --- corruption
+
+
+def test_a_bit_that_is_flipped_in_a_stored_batch(scene: Scene) -> None:
+    scene.make()
+    damaged = flip_a_stored_bit(scene.source, scene.hurt, 3)
+    with scene.lane() as lane:
+        found = lane.stopped(scene.hurt)
+        assert (found.state, damaged) == (State.CORRUPT, 30)
+        assert "CRC mismatch" in found.detail
+        assert f"mirror inspect {scene.name}:0 --bootstrap {scene.source.bootstrap} --from 30" in found.detail
+        assert lane.affected(scene.hurt) == DAMAGE_TRIES
+        lane.mirrored(scene.hurt, damaged)
+        scene.assert_goes_on(lane, TopicPartition(scene.name, 1))
+    sound = list(read(scene.target.bootstrap, *scene.hurt))
+    assert [record[0] for record in sound] == list(range(damaged)), "what precedes the damage, and no more"
+
+
+def test_bits_that_are_flipped_on_the_wire(scene: Scene) -> None:
+    """In two fetches in a row: each is asked again, and nothing of them reaches the target."""
+    scene.make()
+    seed = Random().randrange(2**32)
+    print(f"seed {seed}")
+    with Network(scene.source.bootstrap) as network:
+        flips = [Rule("flip", REQUESTS["fetch"], 1, chance=Random(seed + n)) for n in range(DAMAGE_TRIES - 1)]
+        network.disturb(*flips)
+        with WatchedLane(network.bootstrap, scene.target.bootstrap, [scene.hurt]) as lane:
+            lane.mirrored(scene.hurt, 100)
+            assert not lane.until(scene.hurt, lambda one: one.state is not State.MIRRORING).state.is_stop
+            assert [flip.fired for flip in flips] == [1] * len(flips)
+            assert lane.affected(scene.hurt) == len(flips)
+    ours, theirs = (list(read(one.bootstrap, *scene.hurt)) for one in (scene.target, scene.source))
+    assert ours == theirs
+
+
+# --- lost access
+
+
+def test_a_source_topic_that_may_not_be_read_any_more(scene: Scene) -> None:
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+        take_away(scene.source, scene.name, AclOperation.READ)
+        try:
+            found = lane.stopped(scene.hurt)
+            scene.write(scene.hurt, 10)
+            assert (found.state, found.next_offset) == (State.DENIED, 100)
+            assert "topic_authorization_failed" in found.detail
+            assert f"kafka-acls.sh --bootstrap-server {scene.source.bootstrap} --add" in found.detail
+            assert f"--operation Read --topic {scene.name}" in found.detail
+            assert lane.affected(scene.hurt) == 1
+            scene.assert_goes_on(lane)
+            with scene.lane() as another:  # one that begins meanwhile
+                assert another.stopped(scene.hurt).state is State.DENIED
+                scene.assert_goes_on(another)
+        finally:
+            give_back(scene.source, scene.name)
+    scene.assert_kept(0, 1)
+    with scene.lane() as lane:
+        lane.mirrored(scene.hurt, 110)
+
+
+def test_a_source_topic_that_may_not_even_be_described_any_more(scene: Scene) -> None:
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+        take_away(scene.source, scene.name, AclOperation.ALL)
+        try:
+            found = lane.stopped(scene.hurt)
+            assert (found.state, found.next_offset) == (State.DENIED, 100)
+            scene.assert_goes_on(lane)
+            with scene.lane(first_seen=lane.topic_ids) as another:
+                found = another.stopped(scene.hurt)
+                assert found.state is State.DENIED
+                assert f"--operation Read --topic {scene.name}" in found.detail
+                scene.assert_goes_on(another)
+        finally:
+            give_back(scene.source, scene.name)
+    scene.assert_kept(0, 1)
+
+
+def test_a_target_topic_that_may_not_be_written_any_more(scene: Scene) -> None:
+    scene.make()
+    with scene.lane() as lane:
+        scene.all_mirrored(lane)
+        take_away(scene.target, scene.name, AclOperation.WRITE)
+        try:
+            scene.write(scene.hurt, 10)
+            found = lane.stopped(scene.hurt)
+            assert (found.state, found.next_offset) == (State.DENIED, 100)
+            assert "the target answered topic_authorization_failed" in found.detail
+            assert f"kafka-acls.sh --bootstrap-server {scene.target.bootstrap} --add" in found.detail
+            assert f"--operation Write --topic {scene.name}" in found.detail
+            assert lane.affected(scene.hurt) == 1
+            scene.assert_goes_on(lane)
+        finally:
+            give_back(scene.target, scene.name)
+    scene.assert_kept(0, 1)
+    with scene.lane() as lane:
+        lane.mirrored(scene.hurt, 110)

@@ -1,0 +1,61 @@
+"""A stop is told once, whichever way its figures come, and so is its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.spark.stoplog import StopLog
+from mirror.states import State
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Event and offset of whatever is logged."""
+    found: list[tuple[str, Any]] = []
+    monkeypatch.setattr(logs.Log, "_emit", lambda self, level, event, fields: found.append((event, fields["offset"])))
+    return found
+
+
+def at(state: State, offset: int, at_ms: int, partition: int = 0) -> Figures:
+    return Figures(
+        flow="f", instance="i", topic="t", partition=partition, target_topic="t",
+        state=state, next_offset=offset, log_end=500, lag_records=0, at_ms=at_ms,
+    )  # fmt: skip
+
+
+def test_a_stop_that_every_epoch_meets_again_is_told_once(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    for moment in range(0, 50, 10):
+        stops.tell([at(State.MIRRORING, 100, moment)])  # the next epoch tries it
+        stops.tell([at(State.CORRUPT, 100, moment + 1)])
+        stops.tell([at(State.CORRUPT, 100, moment + 1)])  # the same by another way
+    assert told == [("partition_stopped", 100)]
+
+
+def test_another_state_or_another_offset_is_another_stop(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    stops.tell([at(State.CORRUPT, 100, 1), at(State.CORRUPT, 100, 1, partition=1)])
+    stops.tell([at(State.DENIED, 100, 2)])
+    stops.tell([at(State.DENIED, 130, 3)])
+    assert told == [("partition_stopped", offset) for offset in (100, 100, 100, 130)]
+
+
+def test_the_end_of_a_stop_is_told_and_a_later_one_again(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    stops.tell([at(State.DENIED, 100, 1)])
+    stops.tell([at(State.CAUGHT_UP, 100, 2)])
+    stops.tell([at(State.MIRRORING, 120, 3)])
+    stops.tell([at(State.DENIED, 100, 4)])
+    assert told == [("partition_stopped", 100), ("partition_goes_on", 100), ("partition_stopped", 100)]
+
+
+def test_what_comes_late_is_passed_over(told: list[tuple[str, Any]]) -> None:
+    """The journal is read a second after the receipts of an epoch may have come."""
+    stops = StopLog()
+    stops.tell([at(State.CORRUPT, 100, 5)])
+    stops.tell([at(State.CAUGHT_UP, 100, 4)])
+    assert told == [("partition_stopped", 100)]

@@ -1,0 +1,142 @@
+"""A lane in this process that notes when a fault could first be seen, and when its partition's stop was named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+from uuid import UUID
+
+from mirror.assignment import Assignment
+from mirror.errors import AccessDenied, PartitionStop
+from mirror.fetcher import Cursor
+from mirror.observe.figures import Figures
+from mirror.pipeline import Pipeline
+from mirror.policy.rules import Rules
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import Fetched
+from mirror.wire.produce import Ack
+
+#: Seconds within which whatever a test waits for must come about.
+PATIENCE = 60.0
+
+
+class _Watched(Pipeline):
+    """`affected`: when the answers of brokers came that were not as they should be, by partition; `named`: when it
+    stopped.
+    """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.affected: dict[TopicPartition, list[float]] = {}
+        self.named: dict[TopicPartition, float] = {}
+        take, acknowledged = self._fetcher._take, self._writer._acknowledged
+
+        def watched_take(cursor: Cursor, fetched: Fetched) -> bool:
+            began, is_sound = time.monotonic(), False
+            try:
+                stale = take(cursor, fetched)
+                is_sound = not fetched.error_code and not cursor.damaged
+                return stale
+            finally:
+                if not is_sound:
+                    self.affected.setdefault(cursor.partition, []).append(began)
+
+        def watched_ack(sink: Any, ack: Ack, sent_at: float) -> None:
+            if ack.error_code:
+                self.affected.setdefault(sink.source, []).append(time.monotonic())
+            acknowledged(sink, ack, sent_at)
+
+        self._fetcher._take = watched_take  # type: ignore[method-assign] # to look on
+        self._writer._acknowledged = watched_ack  # type: ignore[method-assign] # the same
+
+    def _stop(self, keeper: Any, stop: PartitionStop) -> None:
+        self.named.setdefault(keeper.assignment.source, time.monotonic())
+        super()._stop(keeper, stop)
+
+
+class WatchedLane:
+    """Mirrors partitions from one cluster to the other in a thread, until it is left. A context manager.
+
+    `first_seen` are the ids under which the flow first saw a topic, where they are not those of now.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        partitions: Sequence[TopicPartition],
+        *,
+        first_seen: Mapping[str, UUID] | None = None,
+        continues_on_loss: bool = False,
+    ) -> None:
+        self._ends = [
+            Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
+            for alias, servers in (("eu", source), ("us", target))
+        ]
+        self._partitions, self._first_seen = partitions, first_seen or {}
+        self._rules = Rules(continues_on_loss=continues_on_loss)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._ready = threading.Event()
+        self._pipeline: _Watched
+        self._loop: asyncio.AbstractEventLoop
+        self._began = 0.0
+        self.topic_ids: dict[str, UUID] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._pipeline.finish)
+        self._thread.join()
+
+    async def _run(self) -> None:
+        async with Cluster(self._ends[0]) as source, Cluster(self._ends[1]) as target:
+            with contextlib.suppress(AccessDenied):  # the ids are given then
+                await source.refresh({at.topic for at in self._partitions})
+            for at in self._partitions:
+                known = self._first_seen.get(at.topic) or source.topic_id(at.topic)
+                assert known
+                self.topic_ids[at.topic] = known
+            given = [Assignment(at, at, self.topic_ids[at.topic], self._rules) for at in self._partitions]
+            self._pipeline = _Watched("test", source, target, given, 1 << 26)
+            self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
+            self._ready.set()
+            await self._pipeline.run(time.time() + 2 * PATIENCE)
+
+    def figures(self, at: TopicPartition) -> Figures:
+        """Where a partition stands now."""
+        return next(one for one in self._pipeline.figures("") if (one.topic, one.partition) == at)
+
+    def until(self, at: TopicPartition, come_about: Callable[[Figures], bool]) -> Figures:
+        """Wait for a partition's figures to be such."""
+        deadline = time.monotonic() + PATIENCE
+        while not come_about(found := self.figures(at)):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.005)
+        return found
+
+    def mirrored(self, at: TopicPartition, upto: int) -> Figures:
+        """Wait until the records below `upto` are mirrored."""
+        return self.until(at, lambda one: one.next_offset >= upto)
+
+    def stopped(self, at: TopicPartition) -> Figures:
+        """Wait until the partition stops, and print how long after the first affected answer that was; after the lane's
+        begin where none was.
+        """
+        found = self.until(at, lambda one: one.state.is_stop)
+        seen = self._pipeline.affected.get(at, [])
+        since = self._pipeline.named[at] - (seen[0] if seen else self._began)
+        what = f"the first of {len(seen)} affected answers" if seen else "the lane began"
+        print(f"{found.state} named {since:.3f} s after {what}: {found.detail}")
+        return found
+
+    def affected(self, at: TopicPartition) -> int:
+        """How many answers about the partition were not as they should be."""
+        return len(self._pipeline.affected.get(at, []))
