@@ -31,7 +31,18 @@ from .comparing import Expected, compare, joined
 from .findings import Finding, Kind
 from .groups import compare_groups
 from .reading import Dump, Record, dump
-from .translation import Pair, Places, Told, compare_dense, compare_moves, paired, read_told
+from .translation import (
+    Lookup,
+    Pair,
+    Places,
+    Told,
+    Translation,
+    compare_claims,
+    compare_dense,
+    compare_translation,
+    paired,
+    read_told,
+)
 
 __all__ = [
     "Dump",
@@ -90,12 +101,15 @@ def check_translated(
     groups: Iterable[str] = (),
     expected: Expected | None = None,
     history: Mapping[int, Sequence[Record]] | None = None,
+    declared: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+    translations: Mapping[int, Translation] | None = None,
 ) -> list[Finding]:
     """Everything that is wrong where offsets move; `journal` is the name of the topic that tells where to.
 
     `history` holds, by partition and in offset order, what the source had of records that are mirrored or were lost;
     what the source holds behind them is to be mirrored too. Where there is none, it is what the source holds now.
-    Raises as `check` does.
+    `declared` are losses that another journal told of; `translations`, somebody's by partition, are judged besides the
+    checker's own. Raises as `check` does.
     """
     name = target_topic or topic
     theirs, mine = dump(source, topic, uncommitted=False), dump(target, name)
@@ -106,11 +120,14 @@ def check_translated(
     places: dict[int, Places] = {}
     for partition in sorted(theirs.keys() & mine.keys()):
         told = read_told(entries, name, partition)
+        told = replace(told, losses=(*told.losses, *(declared or {}).get(partition, ())))
         before = (history or {}).get(partition, ())
         pairs, differences = compare_translated(
             theirs[partition], mine[partition], told, expected or Expected(), before
         )
         places[partition] = Places(pairs)
+        if not differences and partition in (translations or {}):
+            differences += compare_translation((translations or {})[partition], pairs, theirs[partition].end)
         found += joined(differences, partial(_finding, name, partition))
     for group in groups:
         found += compare_groups(
@@ -122,8 +139,8 @@ def check_translated(
 def compare_translated(
     source: Dump, target: Dump, told: Told, expected: Expected, history: Sequence[Record] = ()
 ) -> tuple[list[Pair], list[tuple[Kind, int, str]]]:
-    """Which record is which, and what is wrong with one partition. Translation is judged where the records are right.
-    Pure.
+    """Which record is which, and what is wrong with one partition (pure). Whatever is wrong hides what follows from it:
+    claims are judged where the records are right, and translations where the claims are.
     """
     found = [
         (Kind.UNREADABLE, -1, f"{side}: {one.error}")
@@ -140,7 +157,9 @@ def compare_translated(
     pairs, differences = paired(known, target.committed, expected, held)
     found += differences
     if not found:
-        found += compare_moves(told, pairs, source.end)
+        found += compare_claims(told, pairs)
+    if not found:
+        found += compare_translation(Lookup(told), pairs, source.end)
     return pairs, found
 
 

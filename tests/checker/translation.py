@@ -2,7 +2,8 @@
 
     told = read_told(journal_records, "orders", 0)         # records `runs/...` and `loss/...` that are in force
     pairs, found = paired(source_records, target_records)  # which record is which, and what is wrong with the rest
-    found += compare_moves(told, pairs, end)               # every offset, both ways
+    found += compare_claims(told, pairs)                   # what the journal tells
+    found += compare_translation(Lookup(told), pairs, end) # every offset, both ways
 
 A record that the source has deleted since it was mirrored may have come from any offset that is free between those that
 are left, and must lie between them.
@@ -14,14 +15,12 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 from .comparing import Differences, Expected, field_differences, named, type_differences
 from .findings import Kind
 from .reading import Dump, Record
-
-#: Findings of one kind that are told, of one partition.
-_MOST = 20
 
 
 class Claim(NamedTuple):
@@ -48,6 +47,38 @@ class Told:
     def places(self) -> dict[int, int]:
         """Target offset to source offset; the later claim counts."""
         return {claim.begin + index: source for claim in self.claims for index, source in enumerate(claim.sources)}
+
+
+class Translation(Protocol):
+    """Whatever says where offsets moved to."""
+
+    def to_target(self, source: int, /) -> int:
+        """Where the first record at or behind a source offset is, or will be."""
+        ...
+
+    def to_source(self, target: int, /) -> int | None:
+        """Where the record at a target offset came from."""
+        ...
+
+
+class Lookup:
+    """A translation by nothing but what is told."""
+
+    def __init__(self, told: Told) -> None:
+        self._places = told.places
+        self._targets = sorted(self._places)
+        self._sources = [self._places[target] for target in self._targets]
+
+    def to_target(self, source: int) -> int:
+        """As in `Translation`."""
+        at = bisect_left(self._sources, source)
+        if at < len(self._targets):
+            return self._targets[at]
+        return self._targets[-1] + 1 if self._targets else 0
+
+    def to_source(self, target: int) -> int | None:
+        """As in `Translation`."""
+        return self._places.get(target)
 
 
 class Pair(NamedTuple):
@@ -180,39 +211,39 @@ def compare_dense(target: Dump) -> Differences:
         yield from ((kind, offset, "no record is here") for offset in range(target.end) if offset not in offsets)
 
 
-def compare_moves(told: Told, pairs: Sequence[Pair], end: int) -> Differences:
-    """What is wrong with the translation of any source offset from 0 to `end`, and of the target offset of any pair.
+def compare_claims(told: Told, pairs: Sequence[Pair]) -> Differences:
+    """What is wrong with what a journal tells: no claim may lie, and together they tell of every record, in order.
 
     `pairs` in offset order; the target ends behind the last one. Differences are by target offset.
     """
-    found: list[tuple[Kind, int, str]] = [(Kind.RUNS_UNREADABLE, -1, key) for key in told.unreadable]
+    yield from ((Kind.RUNS_UNREADABLE, -1, key) for key in told.unreadable)
     truth = {pair.target: pair for pair in pairs}
     for claim in told.claims:  # each by itself: none may lie, whichever counts
-        found += _lies(claim, truth)
+        yield from _lies(claim, truth)
     places = told.places
-    rising = sorted(places)
-    sources = [places[target] for target in rising]
-    for one, other in zip(range(len(rising)), range(1, len(rising)), strict=False):
-        if sources[one] >= sources[other]:
-            detail = f"source offset {sources[other]} here, and {sources[one]} before"
-            found.append((Kind.RUNS_WRONG, rising[other], detail))
-    for pair in pairs:
-        if pair.target not in places:
-            found.append((Kind.RUNS_MISSING, pair.target, "no run tells where this record came from"))
-    if found or not pairs:
-        return found
-    last = pairs[-1].target + 1
-    if rising[-1] >= last:
-        found.append((Kind.RUNS_WRONG, last, "a run tells of a record that is not there"))
+    for (_, one), (target, other) in pairwise(sorted(places.items())):
+        if one >= other:
+            yield Kind.RUNS_WRONG, target, f"source offset {other} here, and {one} before"
+    for target in sorted(truth.keys() ^ places.keys()):
+        if target in truth:
+            yield Kind.RUNS_MISSING, target, "no run tells where this record came from"
+        else:
+            yield Kind.RUNS_WRONG, target, "a run tells of a record that is not there"
+
+
+def compare_translation(translation: Translation, pairs: Sequence[Pair], end: int) -> Differences:
+    """What is wrong with the translation of any source offset from 0 to `end`, and of any target offset."""
     where = Places(pairs)
     for offset in range(end + 1):
         lowest, highest = where.between(offset)
-        at = bisect_left(sources, offset)
-        got = rising[at] if at < len(rising) else last
+        got = translation.to_target(offset)
         if not lowest <= got <= highest:
             wanted = lowest if lowest == highest else f"{lowest} to {highest}"
-            found.append((Kind.TRANSLATION, got, f"source offset {offset} is translated to it, and not to {wanted}"))
-    return found[:_MOST]
+            yield Kind.TRANSLATION, got, f"source offset {offset} is translated to it, and not to {wanted}"
+    for pair in pairs:
+        source = translation.to_source(pair.target)
+        if source is None or (pair.held and source != pair.source):
+            yield Kind.TRANSLATION, pair.target, f"it is translated to source offset {source}, and not {pair.source}"
 
 
 def _lies(claim: Claim, truth: Mapping[int, Pair]) -> Iterator[tuple[Kind, int, str]]:
