@@ -9,7 +9,7 @@ from typing import Final
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.control import marker_type
-from mirror.batch.header import CONTROL, HEADER_BYTES, LAST_OFFSET, LAYOUT, RawBatch, parse_header
+from mirror.batch.header import HEADER_BYTES, LAST_OFFSET, LAYOUT, RawBatch, parse_header
 from mirror.batch.header import split as cut
 from mirror.batch.segment import Walk
 from mirror.errors import BadRecords, MalformedBatch
@@ -86,7 +86,7 @@ def transactions(data: bytes) -> None:
     for raw in _sound(view):
         with suppress(BadRecords):
             aborted.covers(raw)
-        if raw.header.magic == 2 and raw.header.attributes & CONTROL:
+        if raw.header.is_control:
             with suppress(BadRecords):
                 marker_type(raw)
         outcomes.of(raw)

@@ -16,7 +16,7 @@ from vectors.corpus import load
 from fuzz import layout, payloads, relay, wire
 from fuzz.limits import CAP, Check
 from mirror.batch import codecs
-from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, CONTROL, HEADER_BYTES, RawBatch, split
+from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, HEADER_BYTES, RawBatch, split
 
 #: Seeds beyond this are left out: what a long batch shows, a short one shows sooner.
 _LONGEST: Final = 4096
@@ -75,7 +75,7 @@ def _compressed(codec: int) -> Callable[[Random], Iterator[bytes]]:
 def _sections(_: Random) -> Iterator[tuple[RawBatch, bytes]]:
     """Records sections of magic 2 as they are before compression."""
     for raw in _batches():
-        if raw.header.magic == 2 and not raw.header.attributes & CONTROL and raw.header.count:
+        if raw.header.magic == 2 and not raw.header.is_control and raw.header.count:
             yield raw, bytes(codecs.decompress(raw.header.codec, raw.records))
 
 

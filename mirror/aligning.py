@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from mirror.batch.padding import padding
 from mirror.batch.restamp import restamp
@@ -23,8 +22,7 @@ from mirror.policy.rules import Rules
 from mirror.position import Position
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.produce import ACK_TIMEOUT, produce_request, read_produce
-from mirror.wire.protocol import PRODUCE
+from mirror.wire.produce import ACK_TIMEOUT, append
 from mirror.wire.queries import delete_records
 
 
@@ -51,7 +49,8 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
     while at < what.begin:
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
         try:
-            landed = await _append(cluster, what.target, (restamp(raw, stamp), raw.records))
+            parts = restamp(raw, stamp), raw.records
+            landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT)
         except BrokerError as problem:
             raise _stop(what, State.REFUSED, str(problem), "Compare the two topics' configurations") from problem
         if landed != at:
@@ -64,23 +63,6 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
     begins = await delete_records(cluster, what.target, what.begin)
     if begins < what.begin:
         raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was told {what.begin}")
-
-
-async def _append(cluster: Cluster, partition: TopicPartition, parts: tuple[Any, ...]) -> int:
-    """Where a batch landed."""
-
-    def topic_ids() -> dict[str, Any]:
-        return {partition.topic: cluster.topic_id(partition.topic)}  # asked anew each time, as the leader is
-
-    acked = await cluster.call_leader(
-        partition,
-        PRODUCE,
-        build=lambda version, _epoch: produce_request(version, {partition: parts}, topic_ids()),
-        read=lambda answer: next(read_produce(answer, topic_ids())),
-        doing="Produce",
-        timeout=ACK_TIMEOUT,
-    )
-    return int(acked.base_offset)
 
 
 def _stop(what: Alignment, state: State, detail: str, advice: str) -> PartitionStop:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirror.batch.header import APPEND_TIME, CODECS, CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchHeader
+from mirror.batch.header import APPEND_TIME, CODECS, DELETE_HORIZON, BatchHeader
 from mirror.policy.rules import Rules
 
 
@@ -92,8 +92,7 @@ def classify(
         return IMPOSSIBLE
     if header.last_offset < next_offset:
         return ALREADY_MIRRORED
-    attributes = header.attributes
-    if attributes & CONTROL:
+    if header.is_control:
         return CONTROL_MARKER  # LogValidator.validateBatch: clients may not write control records
     if aborted:
         return ABORTED
@@ -103,13 +102,14 @@ def classify(
         return STARTS_INSIDE
     if not header.is_dense:
         return HOLES  # LogValidator.validateBatch: inconsistent batch offset range
+    attributes = header.attributes
     if attributes & APPEND_TIME and not rules.target_append_time:
         return APPEND_TIME_KEPT  # a broker would clear the bit and show the producers' create times
     if header.size > rules.max_message_bytes:
         return TOO_LARGE  # UnifiedLog.analyzeAndValidateRecords
     if rules.codec is not None and rules.codec != header.codec:
         return CODEC_FIXED
-    if attributes & TRANSACTIONAL:
+    if header.is_transactional:
         return WAS_TRANSACTIONAL
     if attributes & DELETE_HORIZON:
         return HAD_HORIZON

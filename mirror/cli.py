@@ -120,6 +120,29 @@ def accept(
 
 
 @app.command()
+def offsets(
+    config_file: ConfigFile,
+    action: Annotated[Literal["translate"], typer.Argument(help="What to do.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
+    reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")] = False,
+    as_json: Json = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Tell where an offset of one cluster is on the other, exactly.
+
+    Example: mirror offsets configs/quickstart.yaml translate orders 3 1500
+    """
+    from mirror.commands.offsets import translate
+
+    assert action == "translate"
+    logs.configure(json=False, level=log_level)
+    settings = config.load(config_file)
+    raise typer.Exit(translate(settings, topic, partition, offset, reverse=reverse, as_json=as_json))
+
+
+@app.command()
 def inspect(
     target: Annotated[
         str,

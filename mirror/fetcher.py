@@ -86,7 +86,7 @@ class Cursor:
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
-    passes by itself.
+    passes by itself. `size` is in bytes of the batches.
     """
 
     cursor: Cursor
@@ -95,11 +95,10 @@ class Arrival:
     stop: PartitionStop | None = None
     trouble: str = ""
     astray: bool = False
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the batches."""
-        return sum(len(raw.data) for raw in self.batches)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))
 
 
 class Fetcher:

@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -239,12 +240,8 @@ async def batches(
     while offset < end:
         fetched = await fetch_at(cluster, partition, offset, max_bytes=_LOOK_BYTES, isolation=isolation)
         aborted, before = Aborted(fetched.aborted), offset
-        try:
+        with _damage_of(cluster):
             found = [(raw, aborted.covers(raw)) for raw in split(fetched.records)]
-        except MalformedBatch as damage:
-            raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
-        except BadRecords as damage:
-            raise MalformedBatch(f"{cluster}: {damage.detail}", 0, damage.offset) from damage
         for raw, is_aborted in found:
             if raw.header.last_offset < offset:
                 continue
@@ -304,7 +301,15 @@ async def batch_at(
         if problem.code == OFFSET_OUT_OF_RANGE:
             return None
         raise
-    try:
+    with _damage_of(cluster):
         return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
-    except MalformedBatch as damage:
-        raise MalformedBatch(f"{cluster}: {damage.detail}", damage.position, damage.offset) from damage
+
+
+@contextmanager
+def _damage_of(cluster: Cluster) -> Iterator[None]:
+    """Say of which cluster the batches are that cannot be read."""
+    try:
+        yield
+    except (MalformedBatch, BadRecords) as damage:
+        position = damage.position if isinstance(damage, MalformedBatch) else 0
+        raise MalformedBatch(f"{cluster}: {damage.detail}", position, damage.offset) from damage

@@ -43,6 +43,15 @@ async def unrecorded(_target: TopicPartition, _end: int) -> Ledger:
     return Ledger()
 
 
+def holding(ledger: Ledger) -> Recall:
+    """A recall for whoever looks at one partition only, and writes nothing."""
+
+    async def recall(_target: TopicPartition, _end: int) -> Ledger:
+        return ledger
+
+    return recall
+
+
 async def resume_translated(
     flow: str,
     source: Cluster,
@@ -61,6 +70,9 @@ async def resume_translated(
     ledger = await recall(target_partition, logs.end)
     if not logs.end:
         ledger.restart(Runs(logs.start), [])
+    elif logs.end < ledger.runs.begin:
+        detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
+        raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
     elif logs.end > ledger.runs.next_target:
         if not len(ledger.runs) and logs.target_start:
             detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
@@ -188,10 +200,10 @@ class _Records:
         """Whether a record is at hand. Raises BadRecords."""
         while not self.left:
             try:
-                self.raw, is_aborted = await anext(self._log)
+                raw, is_aborted = await anext(self._log)
             except StopAsyncIteration:
                 return False
-            header = self.raw.header
+            self.raw, header = raw, raw.header
             self.markers += header.is_control
             self._rows, self._at = None, 0
             if not (is_aborted or header.is_control):

@@ -29,8 +29,9 @@ from functools import partial
 from typing import Any, Final
 
 from mirror.batch.header import RawBatch
+from mirror.channel import Channel
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
-from mirror.errors import AccessDenied, BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion, WireError
+from mirror.errors import BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion
 from mirror.fetcher import Spawn
 from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
 from mirror.states import State
@@ -76,7 +77,7 @@ class Writer:
         self._connections = connections
         self._sinks: dict[TopicPartition, Sink] = {}
         self._turns: dict[TopicPartition, int] = {}
-        self._channels: dict[tuple[int, int], _Channel] = {}
+        self._channels: dict[tuple[int, int], Channel] = {}
         self.tallies: dict[TopicPartition, Tally] = {}
         self._finished = False
 
@@ -161,7 +162,7 @@ class Writer:
         for key, sinks in waiting.items():
             channel = self._channels.get(key)
             if channel is None:
-                channel = self._channels[key] = _Channel(self._target, *key)
+                channel = self._channels[key] = Channel(self._target, *key)
             if channel.connection is None or not channel.connection.is_open:
                 channel.open(self._spawn, self.flush, partial(self._unreachable, key))
                 continue
@@ -184,7 +185,7 @@ class Writer:
         """Send nothing more through a sink until its position was read again."""
         self._lost((sink,), why)
 
-    def _send(self, channel: _Channel, connection: Connection, sinks: list[Sink]) -> bool:
+    def _send(self, channel: Channel, connection: Connection, sinks: list[Sink]) -> bool:
         """One request with the next batch of each partition that has one, up to a size; false where there is nothing
         to send.
         """
@@ -228,7 +229,7 @@ class Writer:
         future.add_done_callback(answered)
         return True
 
-    def _fill(self, sink: Sink, gap: Gap, channel: _Channel, connection: Connection) -> None:
+    def _fill(self, sink: Sink, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
         to one marker is enough (W8); the question alone where the last look was too long ago (W9).
         """
@@ -280,7 +281,9 @@ class Writer:
             self._on_change(sink)
             self.flush()
 
-        (asked or marked).add_done_callback(answered)  # type: ignore[union-attr] # one of them was sent
+        behind = asked or marked
+        assert behind is not None, "neither markers nor the question were sent"
+        behind.add_done_callback(answered)
 
     def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
         sink.acked, sink.seen_at = sink.sent, asked_at
@@ -354,36 +357,6 @@ class Writer:
     def _stopped(self, sink: Sink, stop: PartitionStop) -> None:
         sink.stop = sink.stop or stop
         self._unsettle(sink, stop.detail)
-
-
-class _Channel:
-    """One connection to one target broker, opened when there is something to send."""
-
-    def __init__(self, target: Cluster, node: int, number: int) -> None:
-        self._target, self.node, self._purpose = target, node, f"produce-{number}"
-        self._opening: asyncio.Task[None] | None = None
-        self.connection: Connection | None = None
-        self.in_flight = 0
-
-    def open(self, spawn: Spawn, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """Connect in the background, unless that is under way."""
-        if self._opening is None or self._opening.done():
-            self._opening = spawn(self._open(ready, failed))
-
-    def close(self) -> None:
-        """Give up connecting."""
-        if self._opening is not None:
-            self._opening.cancel()
-
-    async def _open(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
-        try:
-            connection = await self._target.connection(self.node, self._purpose)
-            connection.version(PRODUCE)
-            self.connection = connection
-        except (WireError, AccessDenied) as problem:
-            failed(str(problem))
-        else:
-            asyncio.get_running_loop().call_soon(ready)
 
 
 def _of(partition: TopicPartition, answer: Any) -> Any:

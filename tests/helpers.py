@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from mirror.admin.client import Admin
+from mirror.admin.client import Admin, Creation
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
@@ -60,7 +60,8 @@ def config_file(folder: Path, source: str, target: str, topics: Sequence[str], f
 def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
     """Create a topic and wait until its partitions have leaders."""
     admin = Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
-    assert admin.create_topic(name, partitions=partitions, replication_factor=1, configs=configs)
+    creation = Creation(topic=name, partitions=partitions, replication_factor=1, configs=configs or {})
+    assert not admin.create_topics([creation])
     deadline = time.monotonic() + 20
     while not (found := admin.describe([name])) or any(one.leader < 0 for one in found[name].partitions):
         assert time.monotonic() < deadline, f"{name} was not created"

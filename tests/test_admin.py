@@ -51,13 +51,9 @@ def target(target_cluster: Cluster) -> Admin:
 def flow(
     source: Admin, target: Admin, include: list[str], sync: dict[str, bool] | None = None, **topics: Any
 ) -> Settings:
-    return Settings(
-        name="eu-to-us",
-        source=source.settings,
-        target=target.settings,
-        topics={"include": include, **topics},  # type: ignore[arg-type]
-        sync=sync or {},  # type: ignore[arg-type]
-    )
+    sides = {"source": source.settings, "target": target.settings}
+    told = {"name": "eu-to-us", "topics": {"include": include, **topics}, "sync": sync or {}}
+    return Settings.model_validate(sides | told)
 
 
 def refusals(plan: TopicPlan) -> list[str]:
@@ -76,7 +72,8 @@ def await_topics(admin: Admin, *names: str) -> None:
 
 
 def made(admin: Admin, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-    assert admin.create_topic(name, partitions=partitions, replication_factor=1, configs=configs)
+    creation = Creation(topic=name, partitions=partitions, replication_factor=1, configs=configs or {})
+    assert not admin.create_topics([creation])
     await_topics(admin, name)
 
 
@@ -119,7 +116,8 @@ def test_configs_tell_what_is_set_on_the_topic(source: Admin, topic_name: str) -
 
 def test_creating_twice_and_creating_badly(source: Admin, topic_name: str) -> None:
     made(source, topic_name)
-    assert not source.create_topic(topic_name, partitions=1, replication_factor=1)
+    again = Creation(topic=topic_name, partitions=1, replication_factor=1)
+    assert source.create_topics([again]) == {topic_name}
     good = Creation(topic=f"{topic_name}-good", partitions=1, replication_factor=1)
     bad = Creation(topic=f"{topic_name}-bad", partitions=1, replication_factor=9)
     with pytest.raises(BrokerError, match=rf"cluster eu .*cannot create topic {bad.topic}: .*38 INVALID_REPLICATION"):

@@ -159,6 +159,14 @@ def test_a_compacted_target_cannot_begin_later(
     assert "Set cleanup.policy=compact,delete" in figures.detail
 
 
+def begun_late(source: Cluster, target: Cluster, topic: str, count: int, first: int) -> None:
+    """A topic of `count` records of which the source has kept those from `first` on, and an empty one."""
+    for cluster in (source, target):
+        make_topic(cluster.bootstrap, topic)
+    filled(source, topic, count)
+    trimmed(source, topic, first)
+
+
 class Interrupted(Exception):
     """Here the mirror is killed."""
 
@@ -192,10 +200,7 @@ def _sides(source: Cluster, target: Cluster, topic: str) -> tuple[Any, Any]:
 def test_an_alignment_goes_on_where_it_was_broken_off(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, moved_on: int
 ) -> None:
-    for cluster in (source_cluster, target_cluster):
-        make_topic(cluster.bootstrap, topic_name)
-    filled(source_cluster, topic_name, 3000)
-    trimmed(source_cluster, topic_name, 2500)
+    begun_late(source_cluster, target_cluster, topic_name, 3000, 2500)
     for batches in (1, 2):
         asyncio.run(interrupted(source_cluster, target_cluster, topic_name, batches))
     trimmed(source_cluster, topic_name, 2500 + moved_on)
@@ -208,10 +213,7 @@ def test_an_alignment_goes_on_where_it_was_broken_off(
 def test_padding_that_was_not_deleted_is_deleted(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    for cluster in (source_cluster, target_cluster):
-        make_topic(cluster.bootstrap, topic_name)
-    filled(source_cluster, topic_name, 60)
-    trimmed(source_cluster, topic_name, 50)
+    begun_late(source_cluster, target_cluster, topic_name, 60, 50)
     asyncio.run(interrupted(source_cluster, target_cluster, topic_name, batches=1))
     assert read_all(target_cluster, topic_name)[-1] == (49, None)
     assert copied(source_cluster, target_cluster, topic_name).state is State.CAUGHT_UP
@@ -222,10 +224,7 @@ def test_padding_that_was_not_deleted_is_deleted(
 def test_records_of_somebody_else_are_not_padding(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    for cluster in (source_cluster, target_cluster):
-        make_topic(cluster.bootstrap, topic_name)
-    filled(source_cluster, topic_name, 60)
-    trimmed(source_cluster, topic_name, 50)
+    begun_late(source_cluster, target_cluster, topic_name, 60, 50)
     filled(target_cluster, topic_name, 10)
     assert copied(source_cluster, target_cluster, topic_name).state is State.RETENTION_GAP
     assert len(read_all(target_cluster, topic_name)) == 10, "nothing was deleted"

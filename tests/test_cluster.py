@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from entities import INIT_PRODUCER_ID
 from fakebroker import HOST, Call, FakeBroker, FakeCluster, FakeTopic, framed, in_loop, offers, scripted
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +22,8 @@ from mirror.wire import cluster as cluster_module
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, Endpoint, Leader, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
-from mirror.wire.queries import LATEST, init_producer_id, list_offset
+from mirror.wire.protocol import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
+from mirror.wire.queries import LATEST, list_offset
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -317,22 +318,6 @@ async def test_a_call_to_a_broker_without_a_common_version() -> None:
         broker.script[API_VERSIONS.key] = offers([METADATA])
         with pytest.raises(ConnectionLost, match="init_producer_id: the broker speaks"):
             await cluster.call(1, INIT_PRODUCER_ID, transactional_id=None)
-
-
-@pytest.mark.parametrize("newest", range(INIT_PRODUCER_ID.oldest, INIT_PRODUCER_ID.newest + 1))
-@in_loop
-async def test_a_producer_id_in_every_version(newest: int) -> None:
-    def script(call: Call) -> Any:
-        assert call.version == newest
-        assert call.request.transactional_id is None
-        return call.schema().InitProducerIdResponse(
-            throttle_time=timedelta(0), error_code=ErrorCode(0), producer_id=2**40, producer_epoch=3
-        )
-
-    async with a_cluster() as (cluster, _, (broker,)):
-        broker.script |= {API_VERSIONS.key: offers(init_producer_id=newest), INIT_PRODUCER_ID.key: script}
-        await cluster.refresh()
-        assert await init_producer_id(cluster, 1) == (2**40, 3)
 
 
 # --- questions to a leader

@@ -316,7 +316,7 @@ def test_secrets_reach_the_client_and_nobody_else() -> None:
         ("latest", "latest"),
         ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
         (datetime(2026, 1, 31, 12), datetime(2026, 1, 31, 12, tzinfo=UTC)),  # noqa: DTZ001 -- what PyYAML hands over
-        (datetime(2026, 1, 31).date(), datetime(2026, 1, 31, tzinfo=UTC)),  # noqa: DTZ001
+        (datetime(2026, 1, 31).date(), datetime(2026, 1, 31, tzinfo=UTC)),  # noqa: DTZ001 -- a date has no zone
     ],
 )
 def test_start(given_start: object, expected: object) -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ from mirror.demo.bound import Bound
 from mirror.demo.producers import Ends, Filler, JavaFiller, Live, TransactionalFiller
 from mirror.demo.records import pool
 from mirror.demo.result import Cost, Line, Result, verdicts_of
-from mirror.demo.usage import Tally, Tree, Usage
+from mirror.demo.usage import Tree, Usage, UsageTally
 from mirror.embedded import Cluster
 from mirror.embedded.process import Identity
 from mirror.observe.figures import Figures
@@ -48,7 +49,7 @@ DRIVER, WORKER = Identity(pid=1, started=10.0), Identity(pid=2, started=11.0)
 
 
 def test_a_tally_keeps_what_ended_processes_used() -> None:
-    tally = Tally()
+    tally = UsageTally()
     tally.add({DRIVER: Usage(cpu_s=1.0, rss=100, pss=80)})
     tally.add({DRIVER: Usage(cpu_s=2.0, rss=100), WORKER: Usage(cpu_s=5.0, rss=50)})
     tally.add({DRIVER: Usage(cpu_s=3.0, rss=90, pss=70)})
@@ -56,14 +57,14 @@ def test_a_tally_keeps_what_ended_processes_used() -> None:
 
 
 def test_a_reused_process_id_is_another_process() -> None:
-    tally = Tally()
+    tally = UsageTally()
     tally.add({WORKER: Usage(cpu_s=5.0, rss=1)})
     tally.add({replace(WORKER, started=99.0): Usage(cpu_s=1.0, rss=1)})
     assert tally.cpu_s == 6.0
 
 
 def test_cpu_time_never_falls() -> None:
-    tally = Tally()
+    tally = UsageTally()
     tally.add({DRIVER: Usage(cpu_s=5.0, rss=1)})
     tally.add({DRIVER: Usage(cpu_s=4.0, rss=1)})
     assert tally.cpu_s == 5.0
@@ -215,8 +216,8 @@ def result_of(*lines: Line, cost: Cost = COST, misfits: Sequence[str] = ()) -> R
         ({"judged": 0, "passed": 0}, "gzip: 0 of 0 verdicts did without decompression"),
     ],
 )
-def test_a_topic_that_does_not_hold_is_objected_to(change: dict[str, object], objection: str) -> None:
-    line = replace(LINE, **change)  # type: ignore[arg-type]
+def test_a_topic_that_does_not_hold_is_objected_to(change: dict[str, Any], objection: str) -> None:
+    line = replace(LINE, **change)
     assert objection in result_of(LINE, line).objections
     assert result_of(LINE, line).as_dict()["ok"] is False
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -40,7 +41,7 @@ FIGURES = st.builds(
 
 
 def one(**changes: object) -> Figures:
-    plain: dict[str, object] = {
+    plain: dict[str, Any] = {
         "flow": "eu-to-us",
         "instance": "host-1",
         "topic": "orders",
@@ -52,7 +53,7 @@ def one(**changes: object) -> Figures:
         "lag_records": 2,
         "at_ms": 1_700_000_000_000,
     }
-    return Figures(**{**plain, **changes})  # type: ignore[arg-type]
+    return Figures(**{**plain, **changes})
 
 
 @given(FIGURES)

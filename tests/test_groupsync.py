@@ -24,10 +24,12 @@ from confluent_kafka.admin import (
 from helpers import make_topic, mirror_once, produce
 from oldbroker import OldBroker
 
-from mirror.admin.client import Admin
+from mirror.admin.client import Admin, Creation
 from mirror.config import ClusterSettings, parse_address
 from mirror.embedded import Cluster
-from mirror.offsets.groupsync import GroupSync, Look, preserved
+from mirror.offsets.groupsync import GroupSync, Look, preserved, translated
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.runlog import Indexes
 from mirror.policy.following import Standing
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
@@ -45,13 +47,21 @@ def endpoint(bootstrap: str, alias: str) -> Endpoint:
 class Pair:
     """Two clusters, the groups of which are followed, and a way to see and set offsets on both."""
 
-    def __init__(self, source: Wire, target: Wire, topics: Mapping[str, str], group: str) -> None:
+    def __init__(
+        self, source: Wire, target: Wire, topics: Mapping[str, str], group: str, indexes: Indexes | None = None
+    ) -> None:
+        """`indexes`: where offsets moved to; None where they did not."""
         self.source, self.target = source, target
         pairs = {TopicPartition(one, 0): TopicPartition(other, 0) for one, other in topics.items()}
         self.unsound: set[TopicPartition] = set()
         origins = {other: (one, source.topic_id(one)) for one, other in topics.items()}
         include = [re.compile(f"{re.escape(group)}.*")]
-        self.sync = GroupSync(source, target, include, preserved(pairs), origins, lambda at: at not in self.unsound)
+        common, sound = (source, target, include), lambda at: at not in self.unsound
+        self.sync = (
+            GroupSync(*common, preserved(pairs), origins, sound)
+            if indexes is None
+            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.told_until)
+        )
 
     async def look(self) -> Look:
         """A look that no coordinator's start is in the way of."""
@@ -89,16 +99,25 @@ async def commit_all(cluster: Wire, groups: Sequence[str], offsets: Offsets) -> 
 
 
 def with_pair(
-    source: str, target: str, topics: Mapping[str, str] | str, story: Callable[[Pair], Awaitable[Any]], group: str = ""
+    source: str,
+    target: str,
+    topics: Mapping[str, str] | str,
+    story: Callable[[Pair], Awaitable[Any]],
+    group: str = "",
+    journal_of: str = "",
 ) -> None:
-    """Run a story between two clusters (bootstrap addresses); groups are those that begin with the topic's name."""
+    """Run a story between two clusters (bootstrap addresses); groups are those that begin with the topic's name.
+    Offsets moved where the flow is named whose journal tells where to.
+    """
     named = {topics: topics} if isinstance(topics, str) else topics
 
     async def run() -> None:
         async with Wire(endpoint(source, "eu")) as one, Wire(endpoint(target, "us")) as other:
             await one.refresh(named.keys())
-            await other.refresh(named.values())
-            await story(Pair(one, other, named, group or next(iter(named))))
+            await other.refresh([*named.values(), *([journal_topic(journal_of)] if journal_of else [])])
+            entries, _ = await Journal(other, journal_of).read() if journal_of else (None, 0)
+            indexes = None if entries is None else Indexes(entries)
+            await story(Pair(one, other, named, group or next(iter(named)), indexes))
 
     asyncio.run(run())
 
@@ -183,13 +202,24 @@ def trimmed(bootstrap: str, topic: str) -> list[bytes]:
     return values(17, 60)
 
 
+def mirrored(source_cluster: Cluster, target_cluster: Cluster, topic: str, count: int) -> tuple[str, str]:
+    """A topic with some records that is mirrored as it is now; the addresses of source and target."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic)
+    produce(source, topic, values(0, count))
+    mirror_once(source, target, [topic], flow=topic)
+    return source, target
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
 @pytest.mark.parametrize("filled", [plain, transactional, trimmed], ids=lambda filled: filled.__name__)
 def test_a_group_that_switches_reads_every_record_once(
     source_cluster: Cluster,
     target_cluster: Cluster,
     topic_name: str,
     filled: Callable[[str, str], list[bytes]],
+    offsets: str,
     protocol: str,
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
@@ -197,13 +227,14 @@ def test_a_group_that_switches_reads_every_record_once(
     records = filled(source, topic_name)
     spoken = {"group.protocol": protocol}
     seen = read_on(source, topic_name, topic_name, 7, **spoken, **{"auto.offset.reset": "earliest"})
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    mirror_once(source, target, [topic_name], flow=topic_name, offsets=offsets)
+    journal_of = topic_name if offsets == "translate" else ""
 
     async def story(pair: Pair) -> None:
         assert await pair.standings() == {"synced": 1}
         assert (await pair.look()).committed == 0
 
-    with_pair(source, target, topic_name, story)
+    with_pair(source, target, topic_name, story, journal_of=journal_of)
     seen += read_on(target, topic_name, topic_name, 5, **spoken)
 
     async def left_alone(pair: Pair) -> None:
@@ -211,7 +242,7 @@ def test_a_group_that_switches_reads_every_record_once(
         assert await pair.standings() == {"ahead": 1}
         assert await pair.committed(pair.target, topic_name) == before
 
-    with_pair(source, target, topic_name, left_alone)
+    with_pair(source, target, topic_name, left_alone, journal_of=journal_of)
     seen += read_on(target, topic_name, topic_name, len(records) - 12, **spoken)
     assert seen == records
     assert at_the_end(target, topic_name, topic_name)
@@ -220,10 +251,7 @@ def test_a_group_that_switches_reads_every_record_once(
 def test_a_group_is_never_ahead_of_the_mirror(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 20))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 20)
     produce(source, topic_name, values(20, 50))
 
     async def story(pair: Pair) -> None:
@@ -242,10 +270,7 @@ def test_a_group_is_never_ahead_of_the_mirror(
 def test_a_group_that_was_put_back_is_put_back_there_too(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 50))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
         async def offset() -> int:
@@ -268,10 +293,7 @@ def test_a_group_that_was_put_back_is_put_back_there_too(
 def test_a_group_is_not_put_back_by_a_topic_made_anew(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 50))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
         await pair.commit(pair.source, topic_name, topic_name, 40)
@@ -296,10 +318,7 @@ def test_a_group_is_not_put_back_by_a_topic_made_anew(
 def test_a_group_with_members_at_the_target_is_left_alone(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, protocol: str
 ) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 50))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
         await pair.commit(pair.source, topic_name, topic_name, 10)
@@ -381,10 +400,7 @@ def test_a_group_deleted_on_the_source_stays_on_the_target(
 
 
 def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 10))
-    mirror_once(source, target, [topic_name], flow=topic_name)
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 10)
     groups = [f"{topic_name}-{number}" for number in range(2000)]
     at = TopicPartition(topic_name, 0)
 
@@ -442,7 +458,7 @@ def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> Non
     at = TopicPartition(topic_name, 0)
     with Cluster.start(nodes=3, name="three") as target:
         admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target.bootstrap}))
-        assert admin.create_topic(topic_name, partitions=1, replication_factor=3)
+        assert not admin.create_topics([Creation(topic=topic_name, partitions=1, replication_factor=3)])
 
         async def story(pair: Pair) -> None:
             await commit_all(pair.source, groups, {at: Committed(0, "first")})

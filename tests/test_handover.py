@@ -90,6 +90,9 @@ def test_the_younger_waits_for_the_older(
             elif how == "is killed":
                 another.kill()
                 another.wait()
-            return bool(done), await waiting
+            older_one, known = await waiting
+            assert Owner.read(known[OWNER]).instance == "younger"
+            assert (ENDED in known) == (how == "ends"), "read once more when it had ended"
+            return bool(done), older_one
 
     assert asyncio.run(handed_over()) == (False, older if how == "is frozen" else None)

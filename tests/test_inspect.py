@@ -28,7 +28,7 @@ from typer.testing import CliRunner, Result
 from mirror.batch.checksum import crc_holds
 from mirror.batch.codecs import compress
 from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, RawBatch, parse_header
-from mirror.batch.segment import SPAN, Found, Kind, Walk
+from mirror.batch.segment import SPAN, DamageKind, Found, Walk
 from mirror.cli import app
 from mirror.commands import batches as rows
 from mirror.commands import inspect_topic
@@ -94,26 +94,26 @@ def test_a_tail_of_zeros_is_no_damage(zeros: int) -> None:
 
 def test_zeros_that_something_follows_are_damage() -> None:
     walk, _ = walked(b"".join(LOG) + bytes((2 << 20) + 5) + b"\x01")
-    assert (walk.zeros, walk.damage and walk.damage.kind) == (0, Kind.LENGTH)
+    assert (walk.zeros, walk.damage and walk.damage.kind) == (0, DamageKind.LENGTH)
 
 
-DAMAGED: dict[str, tuple[bytes, Kind]] = {
-    "cut inside its records": (batch(6)[:-1], Kind.PARTIAL),
-    "cut inside its header": (batch(6)[:40], Kind.PARTIAL),
-    "cut inside its length": (batch(6)[:10] + b"\x01", Kind.PARTIAL),
-    "length 0": (batch(6, length=0), Kind.LENGTH),
-    "length of less than a header": (batch(6, length=48), Kind.LENGTH),
-    "negative length": (batch(6, length=-1), Kind.LENGTH),
-    "length beyond the end": (batch(6, length=2**31 - 1), Kind.PARTIAL),
-    "message 1 of less than its fields": (legacy(6, 0)[:16] + b"\x01" + legacy(6, 0)[17:], Kind.LENGTH),
-    "magic 3": (batch(6, magic=3), Kind.MAGIC),
-    "magic -1": (batch(6, magic=-1), Kind.MAGIC),
-    "offset that was there": (batch(5), Kind.ORDER),
-    "negative offset": (batch(-1), Kind.ORDER),
-    "negative delta": (batch(6, delta=-1), Kind.HEADER),
-    "offset with none behind it": (batch(2**63 - 1), Kind.HEADER),
-    "other CRC": (batch(6, crc=1), Kind.CRC),
-    "message with another CRC": (legacy(6, 1)[:-1] + b"!", Kind.CRC),
+DAMAGED: dict[str, tuple[bytes, DamageKind]] = {
+    "cut inside its records": (batch(6)[:-1], DamageKind.PARTIAL),
+    "cut inside its header": (batch(6)[:40], DamageKind.PARTIAL),
+    "cut inside its length": (batch(6)[:10] + b"\x01", DamageKind.PARTIAL),
+    "length 0": (batch(6, length=0), DamageKind.LENGTH),
+    "length of less than a header": (batch(6, length=48), DamageKind.LENGTH),
+    "negative length": (batch(6, length=-1), DamageKind.LENGTH),
+    "length beyond the end": (batch(6, length=2**31 - 1), DamageKind.PARTIAL),
+    "message 1 of less than its fields": (legacy(6, 0)[:16] + b"\x01" + legacy(6, 0)[17:], DamageKind.LENGTH),
+    "magic 3": (batch(6, magic=3), DamageKind.MAGIC),
+    "magic -1": (batch(6, magic=-1), DamageKind.MAGIC),
+    "offset that was there": (batch(5), DamageKind.ORDER),
+    "negative offset": (batch(-1), DamageKind.ORDER),
+    "negative delta": (batch(6, delta=-1), DamageKind.HEADER),
+    "offset with none behind it": (batch(2**63 - 1), DamageKind.HEADER),
+    "other CRC": (batch(6, crc=1), DamageKind.CRC),
+    "message with another CRC": (legacy(6, 1)[:-1] + b"!", DamageKind.CRC),
 }
 
 
@@ -128,7 +128,7 @@ def test_damage_is_named_where_it_begins(case: str, following: bytes) -> None:
     assert walk.damage.position == SIZE
     if "cut" not in case or not following:  # what is cut takes its missing bytes from what follows
         assert walk.damage.kind is kind
-    if walk.damage.kind is Kind.CRC:
+    if walk.damage.kind is DamageKind.CRC:
         assert walk.damage.batch is not None
         assert bytes(walk.damage.batch.data)[: len(data)] == data[: walk.damage.batch.header.size]
     assert walk.resume() == (Found(SIZE + len(data), 9) if following else None)
@@ -140,12 +140,12 @@ def test_messages_of_magic_0_and_1_have_a_checksum_too() -> None:
     broken = bytearray(legacy(0, 0) + legacy(1, 1))
     broken[-1] ^= 1
     walk, found = walked(bytes(broken))
-    assert (len(found), walk.damage and walk.damage.kind) == (1, Kind.CRC)
+    assert (len(found), walk.damage and walk.damage.kind) == (1, DamageKind.CRC)
 
 
 def test_offsets_below_the_segments_name_are_out_of_order() -> None:
     walk, found = walked(b"".join(LOG), least_offset=1)
-    assert (found, walk.damage and walk.damage.kind) == ([], Kind.ORDER)
+    assert (found, walk.damage and walk.damage.kind) == ([], DamageKind.ORDER)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=80))
@@ -197,13 +197,13 @@ def test_a_cut_file_is_sound_up_to_its_last_whole_batch(size: int) -> None:
     walk, found = walked(data)
     assert [bytes(one.data) for one in found] == whole
     left = data[walk.position :]
-    assert (walk.damage and walk.damage.kind) == (Kind.PARTIAL if any(left) else None)
+    assert (walk.damage and walk.damage.kind) == (DamageKind.PARTIAL if any(left) else None)
 
 
 def test_an_offset_that_no_segment_of_the_name_can_hold_is_out_of_order() -> None:
     far = batch(5 + SPAN)
     walk = Walk(memoryview(b"".join([*LOG, far])), 0, SPAN - 1)
-    assert (len(list(walk)), walk.damage and walk.damage.kind) == (3, Kind.ORDER)
+    assert (len(list(walk)), walk.damage and walk.damage.kind) == (3, DamageKind.ORDER)
     assert walked(b"".join([*LOG, far]))[0].damage is None
 
 
@@ -688,7 +688,7 @@ def test_damage_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     log, found = read_log(monkeypatch, [LOG[0] + batch(3, crc=1) + batch(4)], end=5)
     assert (found, log.at) == ([0], 3)
     assert log.damage is not None
-    assert (log.damage.kind, log.damage.batch is not None) == (Kind.CRC, True)
+    assert (log.damage.kind, log.damage.batch is not None) == (DamageKind.CRC, True)
 
 
 def test_a_leader_that_gives_nothing_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ LAYERS = (
     {"batch"},
     {"wire"},
     {"policy"},
-    {"aligning", "classifier", "coalesce", "fetcher", "position", "retracing", "sink", "verify", "writer"},
+    {"aligning", "channel", "classifier", "coalesce", "fetcher", "position", "retracing", "sink", "verify", "writer"},
     {"pipeline"},
     {"admin", "offsets"},
     {"spark"},

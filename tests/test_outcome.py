@@ -69,7 +69,7 @@ class Scripted(Supervisor):
     def outcome(self) -> Outcome:
         async def run() -> None:
             assignments = list(self._flow.assignments)
-            await self._epochs(cast(Any, None), assignments)
+            await self._epochs(cast(Any, None), cast(Any, None), assignments)
             self._conclude(assignments)
 
         asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -60,9 +61,9 @@ def test_against_the_best_of_all_assignments(items: list[Load], lanes: int) -> N
 
 
 @given(loads(), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(items: list[Load], lanes: int, random: object) -> None:
+def test_the_order_of_the_input_does_not_matter(items: list[Load], lanes: int, random: Random) -> None:
     shuffled = list(items)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
     assert pack(shuffled, lanes) == pack(items, lanes)
 
 

@@ -22,8 +22,7 @@ from mirror.states import State
 from mirror.wire import queries
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import Fetched, fetch_at
-from mirror.wire.produce import produce_request, read_produce
-from mirror.wire.protocol import PRODUCE
+from mirror.wire.produce import append
 from mirror.wire.queries import Producer
 
 pytestmark = pytest.mark.brokers
@@ -46,15 +45,7 @@ async def append_as_a_zombie(flow: str, source: str, target: str, topic: str, of
         await other.refresh([topic])
         raw = next(split((await fetch_at(one, at, offset)).records))
         head = restamp(raw, Stamp(position.producer_id(flow, at), 0, raw.header.base_offset))
-        ids = {topic: other.topic_id(topic)}
-
-        def build(version: int, _epoch: int) -> Any:
-            return produce_request(version, {at: (head, raw.records)}, ids)
-
-        ack = await other.call_leader(
-            at, PRODUCE, build=build, read=lambda answer: next(read_produce(answer, ids)), doing="zombie"
-        )
-        return int(ack.base_offset)
+        return await append(other, at, (head, raw.records), doing="zombie")
 
 
 def test_a_zombie_that_appends_while_the_position_is_read(

@@ -15,11 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
 from samerecords import assert_same_records, read
+from test_gaps import transactions
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -150,10 +151,14 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
 
 
 def committed(bootstrap: str, group: str, topic: str) -> int:
-    """Negative where nothing is committed."""
+    """Negative where nothing is committed, or the group's coordinator only just starts."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         return int(consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset)
+    except KafkaException as problem:
+        if not problem.args[0].retriable():
+            raise
+        return -1
     finally:
         consumer.close()
 
@@ -188,18 +193,19 @@ def test_a_damaged_batch_ends_a_bounded_copy_with_exit_4(
     assert "records=100" in mirror.log, "the other partition was copied"
 
 
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
 def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name)
     produce(source, topic_name, values(100))
-    mirror_once(source, target, [topic_name], topic_name)
+    mirror_once(source, target, [topic_name], topic_name, offsets=offsets)
     produce(source, topic_name, values(100))
     admin = AdminClient({"bootstrap.servers": source})
     for deleted in admin.delete_records([TopicPartition(topic_name, 0, 150)]).values():
         deleted.result(20)
-    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets)
     config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": {"epoch_s": 2}}))
     with running(config, tmp_path / "live.log") as live:
         live.until("partition_stopped .*state=RETENTION_GAP")
@@ -214,6 +220,51 @@ def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
         assert "there is nothing to accept" in again.output
         live.process.send_signal(signal.SIGTERM)
         assert live.ended() == 0, live.log
-    assert [record[0] for record in read(target, topic_name, 0)] == [*range(100), *range(150, 200)]
+    offsets_there = range(150) if offsets == "translate" else (*range(100), *range(150, 200))
+    assert [record[0] for record in read(target, topic_name, 0)] == list(offsets_there)
     unknown = CliRunner().invoke(app, ["accept", str(config), topic_name, "--partition", "7"])
     assert isinstance(unknown.exception, ConfigError)
+
+
+def test_translated_offsets_of_a_running_mirror(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Transactions while it runs: groups follow, and every offset can be looked up, also what was not written down."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate")
+    groups = {"include": [f"{topic_name}.*"], "interval_s": 0.5}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": groups, "spark": {"epoch_s": 3}}))
+
+    def looked_up(offset: int, *options: str) -> Any:
+        found = CliRunner().invoke(
+            app, ["offsets", str(config), "translate", topic_name, "0", str(offset), "--json", *options]
+        )
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        return json.loads(found.stdout)
+
+    with running(config, tmp_path / "live.log") as live:
+        live.until("spark_started")
+        for number in range(5):
+            transactions(source, topic_name, [True, False], name=str(number))
+            produce(source, topic_name, values(20))
+        # 5 committed, a marker, 5 aborted, a marker, 20 plain; and that five times
+        commit(source, topic_name, topic_name, 4 * 32 + 6)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 4 * 25 + 5, 60, lambda: live.log)
+        assert looked_up(3 * 32 + 12)["target_offset"] == 3 * 25 + 5
+        live.process.send_signal(signal.SIGKILL)
+        live.process.wait()
+    produce(source, topic_name, values(1))
+    mirror_once(source, target, [topic_name], topic_name, offsets="translate", records_runs=False)
+    theirs, ours = list(read(source, topic_name, 0)), list(read(target, topic_name, 0))
+    assert [one[1:] for one in theirs] == [one[1:] for one in ours]
+    for one, other in (theirs[0], ours[0]), (theirs[77], ours[77]), (theirs[-1], ours[-1]):
+        for found in looked_up(one[0]), looked_up(other[0], "--reverse"):
+            assert (found["source_offset"], found["target_offset"], found["record"]) == (one[0], other[0], True)
+    assert looked_up(8)["record"] is False
+    assert looked_up(161)["target_offset"] == 126
+    with pytest.raises(ConfigError, match="offset 162 is not mirrored yet; what is mirrored ends at 161"):
+        looked_up(162)
+    with pytest.raises(ConfigError, match="offset 127 is not mirrored yet"):
+        looked_up(127, "--reverse")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mirror.offsets import runlog
 from mirror.offsets.journal import Entry
-from mirror.offsets.runlog import Indexes, RunIndex
+from mirror.offsets.runlog import Indexes
 from mirror.policy import runs as module
-from mirror.policy.runs import Ledger, Run, Runs
+from mirror.policy.runs import Ledger, Run, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
 
 TARGET = TopicPartition("orders.eu", 3)
@@ -153,7 +153,7 @@ def test_an_emptied_record_is_deleted() -> None:
     changes = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger)]
     assert changes == [Entry(0, b"runs/orders.eu/3/4", None)]
     for told in runlog.recorded(changes):
-        index.learn(told)
+        index.learn(told.begin, told.runs)
     assert index.last is not None
     assert index.last.next_target == 4
 
@@ -168,7 +168,7 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
     for source in offsets_of([(1, 1)] * 14)[4:]:  # found again, and more
         again.add(source, again.runs.next_target, 1)
     for told in runlog.recorded(Entry(0, key, value) for key, value in runlog.entries(TARGET, again)):
-        index.learn(told)
+        index.learn(told.begin, told.runs)
     assert [run.target for run in index] == list(range(14))
     assert index.last.next_target == 14
 

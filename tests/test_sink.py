@@ -135,7 +135,8 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
     one = Sink(AT, AT, Position(100, Stamp(7 << 20, 4, 50), True, -1), rules)
 
     async def relayed() -> None:
-        pipeline: Any = Pipeline("flow", None, None, [Assignment(AT, AT, None, rules)], 1 << 26)  # type: ignore[arg-type]
+        nothing: Any = None
+        pipeline: Any = Pipeline("flow", nothing, nothing, [Assignment(AT, AT, None, rules)], 1 << 26)
         pipeline._writer.finish()  # it shall queue, and not send
         keeper, cursor = pipeline._keepers[AT], Cursor(AT, None, 100)
         keeper.sink, keeper.cursor = one, cursor

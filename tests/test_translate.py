@@ -11,15 +11,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
+from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between, stored_batches
 from samerecords import read
 from test_gaps import transactions
 
+from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.runlog import Indexes, RunIndex
+from mirror.offsets.runlog import Indexes
+from mirror.policy.runs import RunIndex
 from mirror.states import State
+from mirror.verify.report import VerifyReport
 from mirror.wire.cluster import Cluster as WireCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
 
@@ -50,8 +53,14 @@ def index_of(pair: tuple[str, str], topic: str) -> RunIndex:
     return asyncio.run(learned()).get(TopicPartition(topic, 0), RunIndex())
 
 
+def verified(pair: tuple[str, str], topic: str, **more: Any) -> VerifyReport:
+    return verify_flow(settings_between(*pair, [topic], flow=topic, offsets="translate", **more))
+
+
 def assert_translated(pair: tuple[str, str], topic: str) -> int:
     """The same records in the same order, and each offset translated to where its record is; how many there are."""
+    report = verified(pair, topic)
+    assert report.equal, report.differences
     theirs, ours = list(read(pair[0], topic, 0)), list(read(pair[1], topic, 0))
     assert [one[1:] for one in ours] == [one[1:] for one in theirs]
     index = index_of(pair, topic)
@@ -242,10 +251,9 @@ def test_a_source_topic_that_is_another_one(pair: tuple[str, str], topic_name: s
     copied(pair, topic_name, records_runs=records_runs)
     make_topic(pair[0], f"{topic_name}.other")
     produce(pair[0], f"{topic_name}.other", [b"other %d" % index for index in range(40)])
-    rename = {"rename": {f"{topic_name}.other": topic_name}}
-    more = {"flow": topic_name, "offsets": "translate", "naming": rename}
-    found = mirror_once(*pair, [f"{topic_name}.other"], **more)[TopicPartition(f"{topic_name}.other", 0)]
-    assert found.state is State.DIVERGED, found
+    naming = {"rename": {f"{topic_name}.other": topic_name}}
+    found = mirror_once(*pair, [f"{topic_name}.other"], flow=topic_name, offsets="translate", naming=naming)
+    assert found[TopicPartition(f"{topic_name}.other", 0)].state is State.DIVERGED, found
 
 
 def test_a_foreign_record_in_the_target(pair: tuple[str, str], topic_name: str) -> None:
@@ -256,6 +264,7 @@ def test_a_foreign_record_in_the_target(pair: tuple[str, str], topic_name: str) 
     produce(pair[0], topic_name, [b"%d" % index for index in range(20)])
     found = copied(pair, topic_name, State.DIVERGED)
     assert "at offset 20 of the target, the record is not the source's at offset 20" in found.detail
+    assert [str(one.kind) for one in verified(pair, topic_name).differences] == ["stray"]
 
 
 def test_a_topic_that_was_mirrored_with_equal_offsets(pair: tuple[str, str], topic_name: str) -> None:

@@ -726,7 +726,8 @@ def test_the_targets_end_is_fixed_before_the_sources(monkeypatch: pytest.MonkeyP
         return 0 if when == EARLIEST else next(clock)
 
     monkeypatch.setattr(flow, "list_offset", growing)
-    bounds = asyncio.run(bounds_of(object(), object(), [PAIR] * 5))  # type: ignore[arg-type]
+    nothing: Any = None
+    bounds = asyncio.run(bounds_of(nothing, nothing, [PAIR] * 5))
     assert max(one.target_end for one in bounds) < min(one.source_end for one in bounds)
 
 

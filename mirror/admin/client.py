@@ -150,15 +150,6 @@ class Admin:
             (future,) = self._client.describe_configs([resource], request_timeout=DEADLINE_S).values()
             return _configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
 
-    def create_topic(
-        self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
-    ) -> bool:
-        """Create one topic; False if it was there already."""
-        creation = Creation(
-            topic=topic, partitions=partitions, replication_factor=replication_factor, configs=configs or {}
-        )
-        return not self.create_topics([creation])
-
     def create_topics(self, creations: Sequence[Creation]) -> frozenset[str]:
         """Create topics in one request; the names that were there already. One that fails does not stop the others."""
         if not creations:

@@ -155,7 +155,7 @@ def _gunzip(data: Buffer, cap: int) -> bytes:
         while not member.eof:
             try:
                 piece = member.decompress(rest, step)
-            except igzip_lib.IsalError as problem:  # type: ignore[misc]  # its stub calls the class an instance
+            except igzip_lib.IsalError as problem:  # type: ignore[misc] # its stub calls the class an instance
                 raise _bad(GZIP, problem) from None
             if not piece and not member.eof:
                 raise _bad(GZIP, "the input ends early")

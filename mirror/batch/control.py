@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from mirror.batch.header import CONTROL, HEADER_BYTES, RawBatch
+from mirror.batch.header import HEADER_BYTES, RawBatch
 from mirror.errors import BadRecords
 
 ABORT: Final = 0
@@ -22,7 +22,7 @@ def marker_type(raw: RawBatch) -> int:
 
     Raises BadRecords where the batch holds no such record. Compressed or longer than a marker is: not a marker.
     """
-    assert raw.header.attributes & CONTROL
+    assert raw.header.is_control
     section, at = raw.data, HEADER_BYTES
     try:
         if raw.header.codec or not raw.header.count:

@@ -59,6 +59,7 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 
+#: Compression codecs by their ids, as Kafka's settings spell them.
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 #: Offsets are signed 64-bit numbers. The base offset is outside the CRC, so damage to it shows in its neighbours alone.
@@ -71,6 +72,11 @@ _LEGACY: Final = Struct(">IbB")
 _LEGACY_AT: Final = 12
 _TIMESTAMP: Final = Struct(">q")
 _TIMESTAMP_AT: Final = 18
+
+
+def codec_name(codec: int) -> str:
+    """A codec id as Kafka's settings spell it."""
+    return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,18 @@ class BatchHeader:
         return self.attributes & CODEC_MASK
 
     @property
+    def codec_name(self) -> str:
+        """The codec as Kafka's settings spell it."""
+        return codec_name(self.codec)
+
+    @property
+    def stated_records(self) -> int | None:
+        """How many records a batch says it has; None for a compressed one before magic 2, which does not say."""
+        if self.magic == 2:
+            return self.count
+        return None if self.codec else 1
+
+    @property
     def is_dense(self) -> bool:
         """Every offset between base and last offset holds a record: what a broker demands of a producer."""
         return self.count == self.last_offset_delta + 1
@@ -125,6 +143,11 @@ class BatchHeader:
     def is_control(self) -> bool:
         """A marker. Before magic 2 the bit has no meaning, and may be set."""
         return self.magic == 2 and bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Data or marker of a transaction. Before magic 2 this bit has no meaning either."""
+        return self.magic == 2 and bool(self.attributes & TRANSACTIONAL)
 
 
 @dataclass(frozen=True, slots=True)

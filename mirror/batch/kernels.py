@@ -105,7 +105,7 @@ def _memcpy(_: Any, out: Any, at: Any, data: Any, start: Any, size: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         arrays = [context.make_array(signature.args[which])(context, builder, values[which]) for which in (0, 2)]
         to, source = (builder.gep(one.data, [values[which]]) for one, which in zip(arrays, (1, 3), strict=True))
-        cgutils.raw_memcpy(builder, to, source, values[4], 1)  # type: ignore[no-untyped-call]
+        cgutils.raw_memcpy(builder, to, source, values[4], 1)  # type: ignore[no-untyped-call] # nor here
         return context.get_dummy_value()
 
     return types.void(out, at, data, start, size), generate

@@ -41,7 +41,7 @@ _BLOCK: Final = 1 << 20
 _ZEROS: Final = bytes(_BLOCK)
 
 
-class Kind(StrEnum):
+class DamageKind(StrEnum):
     """How bytes fail to be a batch."""
 
     PARTIAL = "partial batch"
@@ -58,7 +58,7 @@ class Damage:
     only its CRC fails.
     """
 
-    kind: Kind
+    kind: DamageKind
     position: int
     detail: str
     batch: RawBatch | None = None
@@ -112,7 +112,7 @@ class Walk:
                 break
             if not crc_holds(raw):
                 detail = f"the batch at base offset {base_offset} is not what CRC {raw.header.crc:#010x} was made from"
-                self.damage = Damage(Kind.CRC, position, detail, raw)
+                self.damage = Damage(DamageKind.CRC, position, detail, raw)
                 return
             self.position = position = following
             self.next_offset = least = next_offset
@@ -149,23 +149,24 @@ class Walk:
             return
         self.damage = Damage(*self._complaint())
 
-    def _complaint(self) -> tuple[Kind, int, str]:
+    def _complaint(self) -> tuple[DamageKind, int, str]:
         at, rest = self.position, self.rest
         if rest <= MAGIC_AT:
-            return Kind.PARTIAL, at, f"{rest} bytes are less than a header"
+            return DamageKind.PARTIAL, at, f"{rest} bytes are less than a header"
         base_offset, length, _, magic = _PREFIX.unpack_from(self._data, at)
         if not 0 <= magic <= 2:
-            return Kind.MAGIC, at, f"magic {magic}, and there is none but 0, 1 and 2"
+            return DamageKind.MAGIC, at, f"magic {magic}, and there is none but 0, 1 and 2"
         if length < _SMALLEST[magic]:
-            return Kind.LENGTH, at, f"batch length {length} is less than {_SMALLEST[magic]}, the least of magic {magic}"
+            least = _SMALLEST[magic]
+            return DamageKind.LENGTH, at, f"batch length {length} is less than {least}, the least of magic {magic}"
         if base_offset < self.next_offset:
-            return Kind.ORDER, at, f"base offset {base_offset} where {self.next_offset} or more is due"
+            return DamageKind.ORDER, at, f"base offset {base_offset} where {self.next_offset} or more is due"
         if base_offset > self._highest:
-            return Kind.ORDER, at, f"base offset {base_offset}, and {self._highest} is the last that can be here"
+            return DamageKind.ORDER, at, f"base offset {base_offset}, and {self._highest} is the last that can be here"
         if LENGTH_PREFIX + length > rest:
-            return Kind.PARTIAL, at, f"{LENGTH_PREFIX + length:,} bytes announced and {rest:,} left"
+            return DamageKind.PARTIAL, at, f"{LENGTH_PREFIX + length:,} bytes announced and {rest:,} left"
         delta = parse_header(self._data, at).last_offset_delta
-        return Kind.HEADER, at, f"last offset delta {delta} behind base offset {base_offset}"
+        return DamageKind.HEADER, at, f"last offset delta {delta} behind base offset {base_offset}"
 
 
 def is_zero(data: memoryview) -> bool:

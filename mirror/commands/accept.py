@@ -6,28 +6,22 @@ What is accepted is looked at in both logs now, and named; nothing is written to
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.commands.tables import count, number
 from mirror.config import Settings
-from mirror.errors import ConfigError, ExitCode
-from mirror.offsets.accepted import entry
+from mirror.errors import ConfigError, ExitCode, PartitionStop
 from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.losses import accept_entry
+from mirror.offsets.runlog import Indexes
+from mirror.pipeline import Loss
+from mirror.policy.runs import Ledger
 from mirror.position import settled_end
+from mirror.retracing import holding, resume_translated
+from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Offsets from `first` up to `upto` of one partition, that the source deleted and the target never had."""
-
-    source: TopicPartition
-    target: TopicPartition
-    first: int
-    upto: int
 
 
 def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitCode:
@@ -36,9 +30,9 @@ def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitC
     Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
     """
     found = asyncio.run(_accept(settings, topic, partitions))
-    for lost in found:
-        offsets = count(lost.upto - lost.first, "offset")
-        print(f"{lost.source}: accepted the loss of {offsets}, {number(lost.first)} to {number(lost.upto - 1)}")
+    for loss in found:
+        offsets = count(loss.next_offset - loss.first, "offset")
+        print(f"{loss.source}: accepted the loss of {offsets}, {number(loss.first)} to {number(loss.next_offset - 1)}")
     if found:
         print("A running mirror goes on behind them when its epoch ends; one that is started does so at once.")
     else:
@@ -46,7 +40,7 @@ def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitC
     return ExitCode.DONE
 
 
-async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Lost]:
+async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Loss]:
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
@@ -62,13 +56,33 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
             (TopicPartition(topic, number), TopicPartition(target_topic, number))
             for number in sorted(partitions or known)
         ]
-        found = [lost for one, other in pairs if (lost := await _lost(source, one, target, other)) is not None]
+        journal = Journal(target, settings.flow)
+        if settings.topics.offsets == "translate":
+            indexes = Indexes((await journal.read())[0])
+            losses = [await _moved_loss(settings.flow, source, one, target, other, indexes) for one, other in pairs]
+        else:
+            losses = [await _loss(source, one, target, other) for one, other in pairs]
+        found = [loss for loss in losses if loss is not None]
         if found:
-            await Journal(target, settings.flow).append([entry(lost.target, lost.first, lost.upto) for lost in found])
+            await journal.append([accept_entry(loss) for loss in found])
         return found
 
 
-async def _lost(source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition) -> Lost | None:
+async def _loss(source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition) -> Loss | None:
     """An empty target has lost nothing: it is aligned with where its source begins."""
     end, start = await asyncio.gather(settled_end(target, other), list_offset(source, one, EARLIEST))
-    return Lost(one, other, end, start) if 0 < end < start else None
+    return Loss(one, other, end, start) if 0 < end < start else None
+
+
+async def _moved_loss(
+    flow: str, source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, indexes: Indexes
+) -> Loss | None:
+    """The same where offsets move: what a mirror that starts now would stop for."""
+    ledger = Ledger(indexes[other].last if other in indexes else None)
+    try:
+        await resume_translated(flow, source, one, target, other, None, holding(ledger))
+    except PartitionStop as stop:
+        if stop.state is not State.RETENTION_GAP:
+            raise
+        return Loss(one, other, stop.offset, await list_offset(source, one, EARLIEST))
+    return None

@@ -13,7 +13,6 @@ from rich.text import Text
 from mirror.batch.control import marker_type
 from mirror.batch.header import (
     APPEND_TIME,
-    CODECS,
     DELETE_HORIZON,
     TRANSACTIONAL,
     BatchHeader,
@@ -61,11 +60,11 @@ class Seen:
             "position": self.position,
             "base_offset": _base_offset(header),
             "last_offset": header.last_offset,
-            "records": records_of(header),
+            "records": header.stated_records,
             "holes": holes(header),
-            "codec": codec_name(header.codec),
+            "codec": header.codec_name,
             "bytes": header.size,
-            "bytes_per_record": round(header.size / records, 1) if (records := records_of(header)) else None,
+            "bytes_per_record": round(header.size / records, 1) if (records := header.stated_records) else None,
             "uncompressed": self.uncompressed,
             "magic": header.magic,
             "transactional": bool(header.attributes & TRANSACTIONAL),
@@ -89,14 +88,14 @@ class Seen:
     def cells(self, ratio: bool) -> list[str | Text]:
         """The batch for people, one cell for each column of `batch_table`."""
         raw, header = self.raw, self.raw.header
-        base, last, records = _base_offset(header), header.last_offset, records_of(header)
+        base, last, records = _base_offset(header), header.last_offset, header.stated_records
         base_timestamp = header.base_timestamp if header.magic == 2 else header.max_timestamp
         cells: list[str | Text] = [
             "-" if self.position is None else number(self.position),
             number(last) if base in (None, last) else f"{number(base)}-{number(last)}",
             "?" if records is None else number(records),
             number(gone) if (gone := holes(header)) else "",
-            codec_name(header.codec),
+            header.codec_name,
             number(header.size),
             f"{header.size / records:.0f}" if records else "",
         ]
@@ -135,18 +134,6 @@ def batch_table(*, ratio: bool) -> Table:
     )
 
 
-def codec_name(codec: int) -> str:
-    """A codec id as Kafka's settings spell it."""
-    return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
-
-
-def records_of(header: BatchHeader) -> int | None:
-    """How many records a batch says it has; None for a compressed one before magic 2, which does not say."""
-    if header.magic == 2:
-        return header.count
-    return None if header.codec else 1
-
-
 def holes(header: BatchHeader) -> int:
     """Offsets of the batch that hold no record."""
     return header.last_offset_delta + 1 - header.count if header.magic == 2 else 0
@@ -180,7 +167,7 @@ def marker_name(raw: RawBatch) -> str | None:
 
 def _base_offset(header: BatchHeader) -> int | None:
     """None for a compressed batch before magic 2: its header has its last offset alone."""
-    return header.base_offset if records_of(header) is not None else None
+    return header.base_offset if header.stated_records is not None else None
 
 
 def _known(value: int) -> int | None:

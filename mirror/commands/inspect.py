@@ -19,10 +19,10 @@ from typing import Any, Final
 from rich.text import Text
 
 from mirror.batch.header import LAST_OFFSET
-from mirror.batch.segment import RESYNC_BYTES, SPAN, Found, Kind, Walk
+from mirror.batch.segment import RESYNC_BYTES, SPAN, DamageKind, Found, Walk
 from mirror.commands.logview import LogView, Wish, show, summed_up
 from mirror.commands.tables import count, number, plain, size
-from mirror.commands.totals import Totals
+from mirror.commands.totals import LogTotals
 from mirror.errors import ConfigError, ExitCode
 from mirror.policy.outcomes import Glance, Outcome, Outcomes
 from mirror.policy.rules import Rules
@@ -57,8 +57,7 @@ def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, b
     if side and not config:
         raise ConfigError("--side chooses between the clusters of a --config")
     if config or bootstrap:
-        # Late, since a file needs no Kafka client.
-        from mirror.commands.inspect_topic import inspect_topic  # noqa: PLC0415
+        from mirror.commands.inspect_topic import inspect_topic  # noqa: PLC0415 -- a file needs no Kafka client
 
         return inspect_topic(target, wish, config=config, side=side or "source", bootstrap=bootstrap)
     path = Path(target)
@@ -83,7 +82,7 @@ def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
     for path in paths:
         _glance_over(glance, Mapped.of(path))
     outcomes = glance.outcomes()
-    whole, least, at_risk = Totals(), 0, False
+    whole, least, at_risk = LogTotals(), 0, False
     for path in paths:
         view = LogView(wish, plain(str(path)), {"file": str(path)}, Rules())
         mapped, named = Mapped.of(path), offset_of(path)
@@ -94,10 +93,10 @@ def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
         least = walk.next_offset
         whole.add(view.totals)
     if len(paths) > 1 and not wish.as_json:
-        tally = whole.all
+        sums = whole.all
         title = f"{count(len(paths), 'segment')}: "
-        batches = count(tally.batches, "batch", "batches")
-        amount = f"{count(tally.records, 'record')} in {batches}, {size(tally.bytes)}"
+        batches = count(sums.batches, "batch", "batches")
+        amount = f"{count(sums.records, 'record')} in {batches}, {size(sums.bytes)}"
         show(Text.assemble((title, "bold"), amount), *summed_up(whole))
     return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
 
@@ -199,7 +198,7 @@ def _notes(walk: Walk, found: Found | None) -> list[Text]:
     else:
         behind += f"no sound batch within {size(min(walk.rest, RESYNC_BYTES))}"
     notes.append(Text(behind, "red"))
-    if walk.damage.kind is Kind.PARTIAL and not found:
+    if walk.damage.kind is DamageKind.PARTIAL and not found:
         hint = "a broker that is writing this segment leaves such an end for a moment: look again"
         notes.append(Text(hint, "yellow"))
     return notes

@@ -18,8 +18,8 @@ from rich.text import Text
 from mirror import config as configuration
 from mirror.admin.client import Admin
 from mirror.admin.topics import rules_from
-from mirror.batch.header import CONTROL, TRANSACTIONAL, RawBatch
-from mirror.batch.segment import Damage, Kind, Walk
+from mirror.batch.header import RawBatch
+from mirror.batch.segment import Damage, DamageKind, Walk
 from mirror.commands.logview import LogView, Wish
 from mirror.config import ClusterSettings, Settings
 from mirror.errors import ClusterError, ClusterUnreachable, ConfigError, ExitCode
@@ -145,7 +145,7 @@ class Log:
                     return
                 self.at = raw.header.next_offset
                 yield raw, outcome
-            if walk.damage and not (walk.damage.kind is Kind.PARTIAL and walk.position):
+            if walk.damage and not (walk.damage.kind is DamageKind.PARTIAL and walk.position):
                 self.damage = walk.damage
             elif self.at == before:
                 empty += 1
@@ -163,8 +163,8 @@ class Log:
 
 
 def _undecided(raw: RawBatch) -> Outcome:
-    data = raw.header.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
-    return Outcome.UNDECIDED if data else Outcome.NONE
+    header = raw.header
+    return Outcome.UNDECIDED if header.is_transactional and not header.is_control else Outcome.NONE
 
 
 def _at(bootstrap: str) -> ClusterSettings:

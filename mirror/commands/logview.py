@@ -15,7 +15,7 @@ from mirror.batch.header import RawBatch
 from mirror.classifier import Action, classify
 from mirror.commands.batches import Seen, batch_table
 from mirror.commands.tables import console, count, number, size
-from mirror.commands.totals import Totals, totals_notes, totals_table
+from mirror.commands.totals import LogTotals, totals_notes, totals_table
 from mirror.errors import BadRecords
 from mirror.policy.outcomes import Outcome
 from mirror.policy.rules import Rules
@@ -60,7 +60,7 @@ class LogView:
         self._left = wish.rows
         self._page: Table | None = None
         self._uncompressed = _measure() if wish.ratio else None
-        self.totals = Totals()
+        self.totals = LogTotals()
 
     @property
     def is_full(self) -> bool:
@@ -133,7 +133,7 @@ class LogView:
             self._page = None
 
 
-def summed_up(totals: Totals) -> Iterator[Table | Text]:
+def summed_up(totals: LogTotals) -> Iterator[Table | Text]:
     """Totals for people; nothing where there is nothing."""
     if totals.kinds:
         yield totals_table(totals)
@@ -157,8 +157,7 @@ def show(*parts: Table | Text) -> None:
 
 def _measure() -> Callable[[RawBatch], int]:
     """Bytes of the records of a batch of magic 2 without compression; what is returned raises BadRecords."""
-    # Late, since nobody else needs the codecs.
-    from mirror.batch.codecs import decompress  # noqa: PLC0415
+    from mirror.batch.codecs import decompress  # noqa: PLC0415 -- nobody else needs the codecs
 
     return lambda raw: len(decompress(raw.header.codec, raw.records)) if raw.header.codec else len(raw.records)
 

@@ -24,6 +24,7 @@ from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.groupfigures import KEY as GROUPS
 from mirror.observe.groupfigures import GroupFigures
+from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner, ended_instance
 from mirror.states import State
@@ -125,12 +126,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                 figures.append(Figures.from_json(value))
             elif key == GROUPS:
                 groups = GroupFigures.from_json(value)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-        ) as problem:  # of another version, or written by somebody else
+        except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
     figures.sort(key=lambda one: (one.target_topic, one.partition))
     return Status(
@@ -264,7 +260,7 @@ def rendered(found: Status, width: int) -> Group:
 def _heading(found: Status) -> Text:
     heading = Text(f"{found.flow}: ", "bold")
     owner, ago = found.owner, duration(found.age_ms)
-    who = f"pid {owner.pid} on {plain(owner.host)}" if owner else "owner unknown"
+    who = plain(str(owner)) if owner else "owner unknown"
     match found.pulse:
         case Pulse.NEVER_RAN:
             heading.append("never ran", "bold yellow")

@@ -9,9 +9,9 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from mirror.batch.header import RawBatch
+from mirror.batch.header import RawBatch, codec_name
 from mirror.classifier import Action, Verdict
-from mirror.commands.batches import codec_name, ratio_text
+from mirror.commands.batches import ratio_text
 from mirror.commands.tables import count, number, size, table
 from mirror.policy.outcomes import Outcome
 
@@ -20,7 +20,7 @@ _AS_STORED: Final = (Action.PASS, Action.RESTAMP)
 
 
 @dataclass(slots=True)
-class Tally:
+class Sums:
     """Batches, offsets that hold no record, records and bytes of one kind. `known` are the bytes of those of which
     `uncompressed` is the size without compression. Records of compressed batches before magic 2 are not counted.
     """
@@ -32,7 +32,7 @@ class Tally:
     known: int = 0
     uncompressed: int = 0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Sums) -> None:
         """Take in another one."""
         self.batches += other.batches
         self.records += other.records
@@ -43,12 +43,12 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Totals:
-    """Tallies by codec and verdict; first and last offset are -1 where there is no batch."""
+class LogTotals:
+    """Sums by codec and verdict; first and last offset are -1 where there is no batch."""
 
     first_offset: int = -1
     last_offset: int = -1
-    kinds: dict[tuple[int, Verdict], Tally] = field(default_factory=dict)
+    kinds: dict[tuple[int, Verdict], Sums] = field(default_factory=dict)
     outcomes: dict[Outcome, int] = field(default_factory=dict)
     undecodable: int = 0
 
@@ -56,29 +56,29 @@ class Totals:
         """Count one batch."""
         header = raw.header
         key = (header.codec, verdict)
-        tally = self.kinds.get(key)
-        if tally is None:
-            tally = self.kinds[key] = Tally()
-        tally.batches += 1
-        tally.bytes += header.size
+        sums = self.kinds.get(key)
+        if sums is None:
+            sums = self.kinds[key] = Sums()
+        sums.batches += 1
+        sums.bytes += header.size
         if header.magic == 2:
-            tally.records += header.count
-            tally.holes += header.last_offset_delta + 1 - header.count
+            sums.records += header.count
+            sums.holes += header.last_offset_delta + 1 - header.count
         elif not key[0]:
-            tally.records += 1
+            sums.records += 1
         if uncompressed is not None:
-            tally.known += len(raw.records)
-            tally.uncompressed += uncompressed
+            sums.known += len(raw.records)
+            sums.uncompressed += uncompressed
         if outcome:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         if self.first_offset < 0:
             self.first_offset = header.base_offset
         self.last_offset = header.last_offset
 
-    def add(self, other: Totals) -> None:
+    def add(self, other: LogTotals) -> None:
         """Take in the totals of another log."""
-        for key, tally in other.kinds.items():
-            self.kinds.setdefault(key, Tally()).add(tally)
+        for key, sums in other.kinds.items():
+            self.kinds.setdefault(key, Sums()).add(sums)
         for outcome, many in other.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + many
         self.undecodable += other.undecodable
@@ -89,46 +89,46 @@ class Totals:
         return self.undecodable > 0 or any(verdict.action is Action.REFUSE for _, verdict in self.kinds)
 
     @property
-    def all(self) -> Tally:
+    def all(self) -> Sums:
         """Everything."""
-        whole = Tally()
-        for tally in self.kinds.values():
-            whole.add(tally)
+        whole = Sums()
+        for sums in self.kinds.values():
+            whole.add(sums)
         return whole
 
-    def by_codec(self) -> Mapping[str, Tally]:
-        """Tallies by codec, the largest first."""
-        return _largest_first((codec_name(codec), tally) for (codec, _), tally in self.kinds.items())
+    def by_codec(self) -> Mapping[str, Sums]:
+        """Sums by codec, the largest first."""
+        return _largest_first((codec_name(codec), sums) for (codec, _), sums in self.kinds.items())
 
-    def by_verdict(self) -> Mapping[str, Tally]:
-        """Tallies by verdict and reason, the largest first."""
-        return _largest_first((str(verdict), tally) for (_, verdict), tally in self.kinds.items())
+    def by_verdict(self) -> Mapping[str, Sums]:
+        """Sums by verdict and reason, the largest first."""
+        return _largest_first((str(verdict), sums) for (_, verdict), sums in self.kinds.items())
 
     @property
     def as_stored(self) -> tuple[int, int]:
         """Bytes that a mirror copies as stored, and bytes that it copies at all."""
         copied = stored = 0
-        for (_, verdict), tally in self.kinds.items():
-            copied += tally.bytes if verdict.action is not Action.DROP else 0
-            stored += tally.bytes if verdict.action in _AS_STORED else 0
+        for (_, verdict), sums in self.kinds.items():
+            copied += sums.bytes if verdict.action is not Action.DROP else 0
+            stored += sums.bytes if verdict.action in _AS_STORED else 0
         return stored, copied
 
     def as_dict(self) -> dict[str, Any]:
         """The totals for `--json`; `as_stored` is the share of the copied bytes that need no decompression."""
         stored, copied = self.as_stored
         return {
-            **_tally_dict(self.all),
-            "codecs": {name: _tally_dict(tally) for name, tally in self.by_codec().items()},
-            "verdicts": {name: _tally_dict(tally) for name, tally in self.by_verdict().items()},
+            **_sums_dict(self.all),
+            "codecs": {name: _sums_dict(sums) for name, sums in self.by_codec().items()},
+            "verdicts": {name: _sums_dict(sums) for name, sums in self.by_verdict().items()},
             "outcomes": {str(outcome): many for outcome, many in self.outcomes.items()},
             "as_stored": round(stored / copied, 6) if copied else None,
             "undecodable": self.undecodable,
         }
 
 
-def totals_table(totals: Totals) -> Table:
+def totals_table(totals: LogTotals) -> Table:
     """The totals for people: a line for each codec, then one for each verdict."""
-    ratio = any(tally.known for tally in totals.kinds.values())
+    ratio = any(sums.known for sums in totals.kinds.values())
     whole = totals.all
     made = table(
         "",
@@ -140,14 +140,14 @@ def totals_table(totals: Totals) -> Table:
         ("B/rec", "right"),
         *([("ratio", "right")] if ratio else []),
     )
-    for tallies in (totals.by_codec(), totals.by_verdict()):
-        for name, tally in tallies.items():
-            made.add_row(name, *_cells(tally, whole, ratio))
+    for groups in (totals.by_codec(), totals.by_verdict()):
+        for name, sums in groups.items():
+            made.add_row(name, *_cells(sums, whole, ratio))
         made.add_section()
     return made
 
 
-def totals_notes(totals: Totals) -> Iterator[Text]:
+def totals_notes(totals: LogTotals) -> Iterator[Text]:
     """What the table does not say: what a mirror needs not decompress, how transactions ended, what did not decode."""
     stored, copied = totals.as_stored
     if copied:
@@ -162,31 +162,31 @@ def totals_notes(totals: Totals) -> Iterator[Text]:
         yield Text(f"{batches} with a CRC that holds cannot be decompressed", "bold red")
 
 
-def _largest_first(tallies: Iterable[tuple[str, Tally]]) -> Mapping[str, Tally]:
-    found: dict[str, Tally] = {}
-    for name, tally in tallies:
-        found.setdefault(name, Tally()).add(tally)
+def _largest_first(groups: Iterable[tuple[str, Sums]]) -> Mapping[str, Sums]:
+    found: dict[str, Sums] = {}
+    for name, sums in groups:
+        found.setdefault(name, Sums()).add(sums)
     return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
 
 
-def _tally_dict(tally: Tally) -> dict[str, Any]:
+def _sums_dict(sums: Sums) -> dict[str, Any]:
     return {
-        "batches": tally.batches,
-        "records": tally.records,
-        "holes": tally.holes,
-        "bytes": tally.bytes,
-        "uncompressed": tally.uncompressed if tally.known else None,
-        "ratio": round(tally.uncompressed / tally.known, 3) if tally.known else None,
+        "batches": sums.batches,
+        "records": sums.records,
+        "holes": sums.holes,
+        "bytes": sums.bytes,
+        "uncompressed": sums.uncompressed if sums.known else None,
+        "ratio": round(sums.uncompressed / sums.known, 3) if sums.known else None,
     }
 
 
-def _cells(tally: Tally, whole: Tally, ratio: bool) -> list[str]:
+def _cells(sums: Sums, whole: Sums, ratio: bool) -> list[str]:
     return [
-        number(tally.batches),
-        number(tally.records),
-        number(tally.holes) if tally.holes else "",
-        size(tally.bytes),
-        f"{100 * tally.bytes / whole.bytes:.1f} %",
-        f"{tally.bytes / tally.records:.0f}" if tally.records else "",
-        *([ratio_text(tally.uncompressed, tally.known)] if ratio else []),
+        number(sums.batches),
+        number(sums.records),
+        number(sums.holes) if sums.holes else "",
+        size(sums.bytes),
+        f"{100 * sums.bytes / whole.bytes:.1f} %",
+        f"{sums.bytes / sums.records:.0f}" if sums.records else "",
+        *([ratio_text(sums.uncompressed, sums.known)] if ratio else []),
     ]

@@ -21,10 +21,12 @@ from mirror.admin.topics import plan_topics
 from mirror.commands.tables import console, count, number, print_json, size, table
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
+from mirror.offsets.journal import Journal
+from mirror.offsets.runlog import Indexes
 from mirror.policy.selection import TopicPair, select
-from mirror.verify.flow import Watch, verify_partitions
+from mirror.verify.flow import Moves, Watch, verify_partitions
 from mirror.verify.report import Difference, Kind, Pair, TopicReport, VerifyReport
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 #: Differences of one partition that a terminal gets; `--json` gives all that were kept.
 SHOWN: Final = 20
@@ -40,6 +42,7 @@ def verify_flow(settings: Settings, topics: Sequence[str] | None = None, watch: 
     source, target = Admin(settings.source), Admin(settings.target)
     pairs = _selected(_pairs(source, target, settings), topics)
     there = target.describe(pair.target for pair in pairs)
+    moves = Moves(settings.flow, asyncio.run(_recorded(settings))) if settings.topics.offsets == "translate" else None
     reports = asyncio.run(
         verify_partitions(
             Endpoint.of(settings.source),
@@ -50,6 +53,7 @@ def verify_flow(settings: Settings, topics: Sequence[str] | None = None, watch: 
                 for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
             ],
             watch,
+            moves,
         )
     )
     return VerifyReport(
@@ -61,7 +65,16 @@ def verify_flow(settings: Settings, topics: Sequence[str] | None = None, watch: 
             _misfit(pair, found) for pair in pairs if _partitions(found := there.get(pair.target)) != pair.partitions
         ),
         seconds=time.monotonic() - began,
+        moved=moves is not None,
     )
+
+
+async def _recorded(settings: Settings) -> Indexes:
+    """Where offsets moved to, as far as the journal tells."""
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        journal = Journal(target, settings.flow)
+        await target.refresh([journal.partition.topic])
+        return Indexes((await journal.read())[0] if journal.partition.topic in target.topics else ())
 
 
 def verify(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
@@ -92,6 +105,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
         "target": report.target,
         "equal": report.equal,
         "different": report.different,
+        "offsets": "translate" if report.moved else "preserve",
         "seconds": round(report.seconds, 3),
         "topics": [{**asdict(topic), "equal": topic.equal} for topic in report.topics],
         "partitions": [
@@ -129,10 +143,16 @@ def rendered(report: VerifyReport) -> Group:
             number(topic.batches),
             _share(topic),
             size(topic.bytes),
-            Text("equal", "green") if topic.offsets_equal else Text("differ", "red"),
+            _offsets(topic, moved=report.moved),
             Text(number(topic.lag), "yellow" if topic.lag else ""),
         )
     return Group(lines, Text(), *_notes(report), *_differences(report), _verdict(report))
+
+
+def _offsets(topic: TopicReport, *, moved: bool) -> Text:
+    if not topic.offsets_equal:
+        return Text("differ", "red")
+    return Text("translated" if moved else "equal", "green")
 
 
 def _pairs(source: Admin, target: Admin, settings: Settings) -> Sequence[TopicPair]:

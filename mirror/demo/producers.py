@@ -220,7 +220,7 @@ class Ends:
         try:
             if growing and not self._there >= partitions.keys():
                 self._there = set(self._admin.list_topics(timeout=_DEADLINE_S).topics)
-            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the client has no types there
             asked = {
                 TopicPartition(topic, partition): latest
                 for topic, count in partitions.items()

@@ -29,7 +29,7 @@ class Usage:
     pss: int | None = None
 
 
-class Tally:
+class UsageTally:
     """Adds up snapshots of a tree of processes (pure)."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Tree:
     """A process, its descendants, and those that outlived their parents."""
 
     def __init__(self, pid: int) -> None:
-        self.tally = Tally()
+        self.tally = UsageTally()
         self._pid = pid
         self._seen: dict[Identity, psutil.Process] = {}
         self._pss_at = 0.0

@@ -75,7 +75,7 @@ def remove(folder: str) -> None:
     """Removes a node's folder, and the cluster's folder around it once its last node is gone."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(folder))  # noqa: PTH106, PTH120 - pathlib would double the time to start
+        os.rmdir(os.path.dirname(folder))  # noqa: PTH106, PTH120 -- pathlib would double the time to start
 
 
 def report(child: int) -> None:

@@ -1,1 +1,1 @@
-"""What can be seen from outside: logs and live figures."""
+"""What can be seen from outside: logs, live figures, and how figures are read back from a topic."""

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 
+from mirror.observe.jsonrecords import is_of, read_fields
 from mirror.states import State
 
 
@@ -57,22 +58,9 @@ class Figures:
     @classmethod
     def from_json(cls, data: builtins.bytes) -> Figures:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        try:
-            found = json.loads(data)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        except RecursionError as error:
-            raise ValueError("figures are nested too deeply") from error
-        if not isinstance(found, dict):
-            raise ValueError("figures must be a JSON object")
-        values = {name: found[name] for name in _KINDS if name in found}
-        for name, value in values.items():
-            if not _is(value, _KINDS[name]):
-                raise ValueError(f"figures: {name} is {value!r}")
-        if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in values.values()):
-            raise ValueError("figures: a number of more than 64 bits")
-        if not all(_is(count, (int,)) for count in values.get("verdicts", {}).values()):
+        values = read_fields(data, _KINDS, _REQUIRED, "figures")
+        if not all(is_of(count, (int,)) for count in values.get("verdicts", {}).values()):
             raise ValueError("figures: verdicts must be counts")
-        if absent := _REQUIRED - values.keys():
-            raise ValueError(f"figures lack {', '.join(sorted(absent))}")
         return cls(**{**values, "state": State(values["state"])})
 
 
@@ -114,20 +102,13 @@ class Totals:
         )
 
 
-#: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
-_LARGEST = 1 << 63
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_COUNTS = (
-    *("partition", "next_offset", "log_end", "lag_records", "records", "batches", "bytes", "filled", "lost", "at_ms"),
-)
+_PLACES = ("partition", "next_offset", "log_end", "lag_records", "at_ms")
+_COUNTS = ("records", "batches", "bytes", "filled", "lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
-    **dict.fromkeys(_COUNTS, (int,)),
+    **dict.fromkeys(_PLACES + _COUNTS, (int,)),
     "lag_ms": (int, type(None)),
     "verdicts": (dict,),
 }
 _REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}
-
-
-def _is(value: object, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -6,8 +6,9 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
+from mirror.observe.jsonrecords import read_fields
+
 KEY: Final = b"groups"
-_LARGEST: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +41,7 @@ class GroupFigures:
     @classmethod
     def from_json(cls, data: bytes) -> GroupFigures:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        try:
-            found = json.loads(data)
-        except RecursionError as error:
-            raise ValueError("figures of groups are nested too deeply") from error
-        if not isinstance(found, dict):
-            raise ValueError("figures of groups must be a JSON object")
-        values = {one.name: found[one.name] for one in fields(cls) if one.name in found}
-        for name, value in values.items():
-            if not isinstance(value, str if name == "instance" else int) or isinstance(value, bool):
-                raise ValueError(f"figures of groups: {name} is {value!r}")
-        if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in values.values()):
-            raise ValueError("figures of groups: a number of more than 64 bits")
-        if absent := {"instance", "at_ms"} - values.keys():
-            raise ValueError(f"figures of groups lack {', '.join(sorted(absent))}")
-        return cls(**values)
+        return cls(**read_fields(data, _KINDS, {"instance", "at_ms"}, "figures of groups"))
+
+
+_KINDS: Final = {one.name: (str,) if one.name == "instance" else (int,) for one in fields(GroupFigures)}

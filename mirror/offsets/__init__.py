@@ -2,4 +2,5 @@
 
 journal         the compacted topic of states         groupsync       one look at all groups, and what follows from it
 groupside       the groups of one cluster, in bulk    groupfollower   look after look, told in log and journal
+owner           which process runs the flow           losses          what the source lost, and what of it was accepted
 """

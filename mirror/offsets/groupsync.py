@@ -339,13 +339,9 @@ def sync_of(
     def vouched(at: TopicPartition) -> bool:
         return is_vouched(*(figures.get(at) for figures in reports))
 
-    def told_until(at: TopicPartition) -> int:
-        last = indexes[at].last if at in indexes else None
-        return last.next_target if last is not None else 0
-
     pairs = {a.source: a.target for a in assignments}
     origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
     common = source, target, include
     if any(a.rules.translates for a in assignments):
-        return GroupSync(*common, translated(pairs, indexes), origins, vouched, told_until)
+        return GroupSync(*common, translated(pairs, indexes), origins, vouched, indexes.told_until)
     return GroupSync(*common, preserved(pairs), origins, vouched)

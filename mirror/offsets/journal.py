@@ -19,11 +19,10 @@ to a topic: a batch that is not the journal's is skipped with a warning, since i
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kio.records.readers import read_batch
 from kio.records.schema import NewRecordBatch, Record
@@ -31,12 +30,11 @@ from kio.records.writers import write_new_batch
 from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from mirror.batch.header import CODECS, CONTROL, RawBatch, split
+from mirror.batch.header import CODECS, RawBatch, split
 from mirror.observe.logs import get
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.produce import Ack, produce_request, read_produce
-from mirror.wire.protocol import PRODUCE
+from mirror.wire.produce import append
 from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset
 
 OWNER = b"owner"
@@ -82,21 +80,7 @@ class Journal:
 
         Raises ClusterUnreachable, AccessDenied, BrokerError.
         """
-        batch = encode(entries)
-        partition = self.partition
-        topic_ids = {partition.topic: self.cluster.topic_id(partition.topic)}
-
-        def build(version: int, _epoch: int) -> Any:
-            topic_ids[partition.topic] = self.cluster.topic_id(partition.topic)
-            return produce_request(version, {partition: (batch,)}, topic_ids)
-
-        def read(answer: Any) -> Any:
-            return next(read_produce(answer, topic_ids))
-
-        ack: Ack = await self.cluster.call_leader(
-            partition, PRODUCE, build=build, read=read, doing="append to the journal"
-        )
-        return ack.base_offset
+        return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
 
     async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:
         """Every entry from `offset` (the start where None) to the end of now, and the offset to go on from.
@@ -120,19 +104,11 @@ class Journal:
             at = max(following, at + 1)
         return found, at
 
-    async def latest(self) -> dict[bytes, bytes]:
-        """The newest value of every key."""
-        entries, _ = await self.read()
-        newest = {entry.key: entry.value for entry in entries}
-        return {key: value for key, value in newest.items() if value is not None}
 
-
-def parsed(value: bytes) -> Any:
-    """An entry's JSON. Raises ValueError for what is none, however deep it is nested."""
-    try:
-        return json.loads(value)
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
+def newest(entries: Iterable[Entry]) -> dict[bytes, bytes]:
+    """The newest value of every key, of entries in the journal's order; without keys that were deleted."""
+    found = {entry.key: entry.value for entry in entries}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def encode(entries: Iterable[tuple[bytes, bytes | None]]) -> bytes:
@@ -173,7 +149,7 @@ def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:
 def _entries(raw: RawBatch) -> list[Entry]:
     """Raises SerialError, ValueError or TypeError for a batch that `encode` did not make."""
     header = raw.header
-    if header.attributes & CONTROL:
+    if header.is_control:
         raise ValueError("a transaction's marker")
     if header.codec:  # kio would take the compressed bytes for records
         raise ValueError(f"compressed with {CODECS[header.codec] if header.codec < len(CODECS) else header.codec}")

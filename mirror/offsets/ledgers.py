@@ -8,9 +8,10 @@ from typing import Final
 from mirror.observe import logs
 from mirror.offsets import runlog
 from mirror.offsets.journal import Journal
-from mirror.offsets.runlog import Indexes, Recorded, RunIndex
-from mirror.policy.runs import Ledger, Runs
+from mirror.offsets.runlog import Indexes, Recorded
+from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
+from mirror.wire.queries import EARLIEST, list_offset
 
 #: Bytes of records in one batch of the journal.
 _BATCH_BYTES: Final = 256 * 1024
@@ -74,6 +75,17 @@ class Ledgers:
             "target_lost_records", topic=target.topic, partition=target.partition, offset=end, runs=len(obsolete)
         )
         ledger.restart(kept[-1] if kept else Runs(), obsolete)
+
+
+async def forget_expired(journal: Journal, indexes: Indexes) -> None:
+    """Delete from the journal what tells of records that the targets deleted. Raises as `Journal.append` does."""
+    log_starts = {
+        target: await list_offset(journal.cluster, target, EARLIEST)
+        for target, index in indexes.items()
+        if len(index.pieces) > 1
+    }
+    for batch in _batches(indexes.expired(log_starts)):
+        await journal.append(batch)
 
 
 def _batches(entries: Iterable[runlog.Change]) -> Iterator[list[runlog.Change]]:

@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from mirror.offsets.journal import parsed
+from mirror.observe.jsonrecords import parsed
 
 #: What process ids and times in ms are below, on any machine: anybody may write to a topic.
 _PIDS: Final = 2**31
@@ -37,7 +37,7 @@ class Owner:
 
     @classmethod
     def read(cls, value: bytes) -> Owner:
-        """From the journal. Raises ValueError, KeyError, TypeError or OverflowError where it is not one of ours."""
+        """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
         told = parsed(value)
         found = cls(
             instance=str(told["instance"]), host=str(told["host"]), pid=int(told["pid"]), at_ms=int(told["at_ms"])

@@ -8,20 +8,18 @@ grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one o
 
     I1  runs are recorded after their data is acknowledged. What a dead mirror had not recorded is found again from both
         logs (`retracing.py`)
-    I2  where a record is missing or was overwritten by an older form of itself, the runs up to there hold good and no
-        further
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.observe.logs import get
-from mirror.offsets.journal import Entry, parsed
-from mirror.policy.runs import Ledger, Run, Runs
+from mirror.offsets.journal import Entry
+from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
 
 _PREFIX = "runs/"
@@ -50,8 +48,8 @@ def entries(target: TopicPartition, ledger: Ledger) -> list[Change]:
 
 
 def read(record: Entry) -> Recorded | None:
-    """What a record tells of runs; None where it is about something else. Raises ValueError, KeyError, TypeError or
-    OverflowError where it is not one that `entries` made.
+    """What a record tells of runs; None where it is about something else. Raises one of `NOT_OURS` where it
+    is not one that `entries` made.
     """
     if not record.key.startswith(_PREFIX.encode()):
         return None
@@ -78,84 +76,12 @@ def recorded(records: Iterable[Entry]) -> Iterator[Recorded]:
     for record in records:
         try:
             told = read(record)
-        except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
+        except NOT_OURS as problem:
             key = record.key.decode(errors="replace")
             _log.warning("journal_record_unread", key=key, reason=repr(problem))
         else:
             if told is not None:
                 yield told
-
-
-class RunIndex:
-    """All runs of one target partition, in the pieces in which they are recorded. `last`: the newest piece up to which
-    nothing is missing (I2).
-    """
-
-    def __init__(self) -> None:
-        self.last: Runs | None = None
-        self._begins: list[int] = []
-        self._pieces: dict[int, Runs] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._pieces.values()))
-
-    def __iter__(self) -> Iterator[Run]:
-        return (run for piece in self.pieces for run in piece)
-
-    @property
-    def pieces(self) -> tuple[Runs, ...]:
-        """In offset order."""
-        return tuple(self._pieces[begin] for begin in self._begins)
-
-    def learn(self, recorded: Recorded) -> None:
-        """One more record, in the order of the journal."""
-        begin, runs, last = recorded.begin, recorded.runs, self.last
-        self._forget(begin)
-        if runs is not None:
-            at = bisect_left(self._begins, begin)
-            if at and self._pieces[self._begins[at - 1]].next_target >= runs.next_target:
-                return  # an older form of what is known
-            self._begins.insert(at, begin)
-            self._pieces[begin] = runs
-            while at + 1 < len(self._begins) and self._pieces[self._begins[at + 1]].next_target <= runs.next_target:
-                self._forget(self._begins[at + 1])  # found again in another piece
-            if last is not None and begin == self._begins[-1] and begin in (last.begin, last.next_target):
-                self.last = runs
-                return
-        self.last = self._newest()
-
-    def _forget(self, begin: int) -> None:
-        if self._pieces.pop(begin, None) is not None:
-            del self._begins[bisect_left(self._begins, begin)]
-
-    def _newest(self) -> Runs | None:
-        whole = None
-        for piece in self.pieces:
-            if whole is not None and piece.begin > whole.next_target:
-                break
-            whole = piece
-        return whole
-
-    def to_target(self, source: int) -> int:
-        """Where the first record at or behind a source offset is, as far as that is told, and never too far."""
-        if not self._begins:
-            return 0
-        at = bisect_right(self._begins, source, key=lambda begin: self._pieces[begin].source_begin) - 1
-        return self._pieces[self._begins[max(0, at)]].to_target(source)
-
-    def to_source(self, target: int) -> int | None:
-        """Where the record at a target offset came from, or the next one will; None where that is not told."""
-        at = bisect_right(self._begins, target) - 1
-        found = self._pieces[self._begins[at]].to_source(target) if at >= 0 else None
-        if found is None and at + 1 < len(self._begins) and self._begins[at + 1] == target:
-            return self._pieces[self._begins[at + 1]].source_begin
-        return found
-
-    def expired(self, log_start: int) -> list[int]:
-        """Where the pieces begin that tell of nothing from `log_start` on, the target's first offset. The last stays:
-        it says where to go on.
-        """
-        return [begin for begin in self._begins[:-1] if self._pieces[begin].next_target <= log_start]
 
 
 class Indexes(dict[TopicPartition, RunIndex]):
@@ -169,12 +95,16 @@ class Indexes(dict[TopicPartition, RunIndex]):
     def learn(self, records: Iterable[Entry]) -> None:
         """More records."""
         for told in recorded(records):
-            self.setdefault(told.target, RunIndex()).learn(told)
+            self.setdefault(told.target, RunIndex()).learn(told.begin, told.runs)
 
     def last(self) -> dict[TopicPartition, Runs]:
         """The newest runs of each partition."""
         found = ((target, index.last) for target, index in self.items())
         return {target: runs for target, runs in found if runs is not None}
+
+    def told_until(self, target: TopicPartition) -> int:
+        """The offset of a target partition up to which it is told where its records are from."""
+        return self[target].end if target in self else 0
 
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
         """The deletion of what tells of nothing from the targets' first offsets on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirror.batch.control import ABORT, marker_type
-from mirror.batch.header import CONTROL, TRANSACTIONAL, RawBatch
+from mirror.batch.header import RawBatch
 
 
 class Aborted:
@@ -30,9 +30,9 @@ class Aborted:
         header = raw.header
         while self._coming and self._coming[-1][0] <= header.last_offset:
             self._active.add(self._coming.pop()[1])
-        if header.attributes & CONTROL:
+        if header.is_control:
             # one without a record: compaction took it away, with what it aborted
             if header.count and header.producer_id in self._active and marker_type(raw) == ABORT:
                 self._active.discard(header.producer_id)
             return False
-        return bool(header.attributes & TRANSACTIONAL) and header.producer_id in self._active
+        return header.is_transactional and header.producer_id in self._active

@@ -53,13 +53,13 @@ class Outcomes:
     def of(self, raw: RawBatch) -> Outcome:
         """The outcome of one batch's transaction."""
         header = raw.header
-        if header.magic < 2 or not header.attributes & TRANSACTIONAL:
+        if not header.is_transactional:
             return Outcome.NONE
         try:
             aborted = self._aborted.covers(raw)
         except BadRecords:  # a marker whose record compaction has removed; Kafka's consumer passes it over as well
             aborted = False
-        if header.attributes & CONTROL:
+        if header.is_control:
             return Outcome.NONE
         if aborted:
             return Outcome.ABORTED

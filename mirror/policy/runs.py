@@ -11,6 +11,8 @@ A run ends only where the distance changes.
     T2  both columns rise, so either way a lookup is a search
     T3  a run tells of records that the target has acknowledged, and stays true while the target holds them: whoever
         writes it twice writes the same
+    T4  where a piece is missing, or was overwritten by an older form of itself, the runs up to there hold good and no
+        further
 """
 
 from __future__ import annotations
@@ -113,6 +115,83 @@ class Runs:
         if kept:
             source = self._sources[-1] + target - self._targets[-1]
         self.next_source, self.next_target = source, target
+
+
+class RunIndex:
+    """All runs of one target partition, in the pieces in which they are recorded. `last`: the newest piece up to which
+    nothing is missing (T4).
+    """
+
+    def __init__(self) -> None:
+        self.last: Runs | None = None
+        self._begins: list[int] = []
+        self._pieces: dict[int, Runs] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces.values()))
+
+    def __iter__(self) -> Iterator[Run]:
+        return (run for piece in self.pieces for run in piece)
+
+    @property
+    def pieces(self) -> tuple[Runs, ...]:
+        """In offset order."""
+        return tuple(self._pieces[begin] for begin in self._begins)
+
+    def learn(self, begin: int, runs: Runs | None) -> None:
+        """The piece that begins at target offset `begin`, None where it is gone; in the order of the journal."""
+        last = self.last
+        self._forget(begin)
+        if runs is not None:
+            at = bisect_left(self._begins, begin)
+            if at and self._pieces[self._begins[at - 1]].next_target >= runs.next_target:
+                return  # an older form of what is known
+            self._begins.insert(at, begin)
+            self._pieces[begin] = runs
+            while at + 1 < len(self._begins) and self._pieces[self._begins[at + 1]].next_target <= runs.next_target:
+                self._forget(self._begins[at + 1])  # found again in another piece
+            if last is not None and begin == self._begins[-1] and begin in (last.begin, last.next_target):
+                self.last = runs
+                return
+        self.last = self._newest()
+
+    def _forget(self, begin: int) -> None:
+        if self._pieces.pop(begin, None) is not None:
+            del self._begins[bisect_left(self._begins, begin)]
+
+    def _newest(self) -> Runs | None:
+        whole = None
+        for piece in self.pieces:
+            if whole is not None and piece.begin > whole.next_target:
+                break
+            whole = piece
+        return whole
+
+    @property
+    def end(self) -> int:
+        """The target offset up to which it is told where records are from."""
+        return self.last.next_target if self.last is not None else 0
+
+    def to_target(self, source: int) -> int:
+        """Where the first record at or behind a source offset is, as far as that is told, and never too far."""
+        if not self._begins:
+            return 0
+        at = bisect_right(self._begins, source, key=lambda begin: self._pieces[begin].source_begin) - 1
+        return self._pieces[self._begins[max(0, at)]].to_target(source)
+
+    def to_source(self, target: int) -> int | None:
+        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        at = bisect_right(self._begins, target) - 1
+        found = self._pieces[self._begins[at]].to_source(target) if at >= 0 else None
+        if found is None and at + 1 < len(self._begins) and self._begins[at + 1] == target:
+            return self._pieces[self._begins[at + 1]].source_begin
+        return found
+
+    def expired(self, log_start: int) -> list[int]:
+        """Where the pieces begin that tell of nothing from `log_start` on, the target's first offset. The last stays:
+        it says where to go on.
+        """
+        return [begin for begin in self._begins[:-1] if self._pieces[begin].next_target <= log_start]
 
 
 class Ledger:

@@ -12,7 +12,7 @@ import gc
 import pyspark.daemon
 import pyspark.worker
 
-import mirror.spark.relay  # noqa: F401
+import mirror.spark.relay  # noqa: F401 -- workers are forked with it
 from mirror.wire.protocol import preload
 
 if __name__ == "__main__":

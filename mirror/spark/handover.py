@@ -17,7 +17,8 @@ from typing import Final
 
 from mirror.errors import ClusterError
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, newest
 from mirror.offsets.owner import Owner, ended_instance
 
 #: How long the younger waits: an older one that works reads the journal every second and ends within a few.
@@ -32,29 +33,34 @@ async def claim(journal: Journal, owner: Owner) -> int:
     return await journal.append([(OWNER, owner.to_json())]) + 1
 
 
-async def older_ended(journal: Journal, claimed: int, stopping: asyncio.Event) -> Owner | None:
-    """Wait until the mirror that had the flow before `claimed` has ended; that mirror, where it did not in time.
+async def older_ended(
+    journal: Journal, claimed: int, stopping: asyncio.Event
+) -> tuple[Owner | None, dict[bytes, bytes]]:
+    """Wait until the mirror that had the flow before `claimed` has ended; that mirror, where it did not in time, and
+    the newest value of every key as of then.
 
     Raises ClusterError, MalformedBatch as reading the journal does.
     """
     entries, offset = await journal.read()
+    every = list(entries)
     older = predecessor(entries, claimed, int(time.time() * 1000))
     deadline = time.monotonic() + PATIENCE_SECONDS
     while older is not None and not stopping.is_set():
         if older.instance in _ended(entries) or _is_gone(older):
-            return None
+            break
         if time.monotonic() > deadline:
-            return older
+            return older, newest(every)
         await asyncio.sleep(_LOOK_SECONDS)
         entries, offset = await journal.read(offset)
-    return None
+        every += entries
+    return None, newest(every)
 
 
 def predecessor(entries: Iterable[Entry], claimed: int, now_ms: int) -> Owner | None:
     """The owner before offset `claimed`, unless the journal says that it ended, or it was silent for long."""
-    owners, ended, heard = [], set(_ended(entries := list(entries))), dict[str, int]()
+    owners, ended, heard = list[Owner](), _ended(entries := list(entries)), dict[str, int]()
     for entry in entries:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):  # somebody else's record
+        with contextlib.suppress(*NOT_OURS):
             if entry.key == OWNER and entry.value and entry.offset < claimed - 1:
                 owners.append(Owner.read(entry.value))
             elif entry.key.startswith(b"state/") and entry.value:
@@ -71,12 +77,13 @@ def _is_gone(owner: Owner) -> bool:
     return owner.is_here and (owner.pid == os.getpid() or not owner.lives)
 
 
-def _ended(entries: Iterable[Entry]) -> list[str]:
-    found = []
+def _ended(entries: Iterable[Entry]) -> set[str]:
+    """The instances that ended in good order."""
+    found = set()
     for entry in entries:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(*NOT_OURS):
             if entry.key == ENDED and entry.value:
-                found.append(ended_instance(entry.value))
+                found.add(ended_instance(entry.value))
     return found
 
 

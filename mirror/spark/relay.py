@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +16,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.losses import loss_entry
 from mirror.pipeline import Assignment, Loss, Pipeline, log_loss
 from mirror.policy.runs import Runs
 from mirror.sink import Tally
@@ -32,7 +31,8 @@ LAST_WORD_SECONDS = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others. `runs`:
-    by target partition whose offsets move, the last ones that the journal has before `journal_offset`, None where all of it is to be read.
+    by target partition whose offsets move, the last ones that the journal has before `journal_offset`; that is None
+    where all of it is to be read.
     """
 
     flow: str
@@ -108,23 +108,13 @@ async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Jou
         try:
             await ledgers.record()
             await _append(journal, moved)
-        except (
-            ClusterError,
-            WireError,
-            MalformedBatch,
-        ) as problem:  # the data does not depend on it: say so once, go on
-            if not failing:
+        except (ClusterError, WireError, MalformedBatch) as problem:
+            if not failing:  # the data does not depend on it: say so once, go on
                 log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
             failing = True
         else:
             failing = False
             told |= {f.key(): _standing(f) for f in moved}
-
-
-def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
-    """What the journal keeps of a loss for ever."""
-    told = {"topic": loss.source.topic, "first": loss.first, "next": loss.next_offset, "at_ms": int(time.time() * 1000)}
-    return f"loss/{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
 
 
 def _standing(figures: Figures) -> tuple[object, ...]:

@@ -27,10 +27,12 @@ from pyspark import SparkContext
 from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.offsets import accepted
+from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
-from mirror.offsets.journal import OWNER, Entry, Journal, parsed
+from mirror.offsets.journal import OWNER, Entry, Journal
+from mirror.offsets.ledgers import forget_expired
+from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
 from mirror.offsets.runlog import Indexes
 from mirror.pipeline import Assignment
@@ -89,10 +91,11 @@ class Supervisor:
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
             since = await handover.claim(journal, Owner.here(self._instance))
-            if older := await handover.older_ended(journal, since, self._stopping):
+            older, known = await handover.older_ended(journal, since, self._stopping)
+            if older is not None:
                 self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
             self._learned_until = since
-            assignments = await self._bounded(source, await self._recorded(source, journal))
+            assignments = await self._bounded(source, await self._recorded(source, journal, known))
             watching = asyncio.create_task(self._watch_journal(journal))
             watching.add_done_callback(lambda _: self._stopping.set())
             flow, reports = self._flow, (self._live, self._outcome.figures)
@@ -100,7 +103,7 @@ class Supervisor:
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds)
             following = asyncio.create_task(groups.run())
             try:
-                await self._epochs(source, assignments)
+                await self._epochs(source, journal, assignments)
                 if not self._outcome.contended:
                     await groups.finish(self._stopping)
             finally:
@@ -112,7 +115,7 @@ class Supervisor:
         self._conclude(assignments)
         return self._outcome
 
-    async def _epochs(self, source: Cluster, assignments: list[Assignment]) -> None:
+    async def _epochs(self, source: Cluster, journal: Journal, assignments: list[Assignment]) -> None:
         number, idle = 0, 0
         while not self._stopping.is_set() and (left := self._unfinished(assignments)):
             began = time.time()
@@ -130,6 +133,8 @@ class Supervisor:
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
             await self._refreshed(source)
+            with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
+                await forget_expired(journal, self._runs)
 
     def _made_headway(self) -> bool:
         """Whether any partition got further than ever before."""
@@ -233,11 +238,10 @@ class Supervisor:
         receipts: list[Receipt] = self._context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
         return receipts
 
-    async def _recorded(self, source: Cluster, journal: Journal) -> list[Assignment]:
-        """The assignments with the topic ids under which the source topics were first seen (S3); unseen ones are
-        recorded now.
+    async def _recorded(self, source: Cluster, journal: Journal, known: Mapping[bytes, bytes]) -> list[Assignment]:
+        """The assignments with the topic ids under which the source topics were first seen (S3), as the journal's
+        newest records `known` have them; unseen ones are recorded now.
         """
-        known = await journal.latest()
         entries = [Entry(0, key, value) for key, value in known.items()]
         for entry in entries:
             self._learn(entry)
@@ -343,9 +347,9 @@ class Supervisor:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self._instance:
                     self._live[TopicPartition(figures.topic, figures.partition)] = figures
-            elif (loss := accepted.read(entry)) is not None:
-                self._accepted[loss.target] = loss.offsets
-        except (ValueError, KeyError, TypeError, OverflowError) as problem:  # somebody else's record
+            elif (accepted := read_accepted(entry)) is not None:
+                self._accepted[accepted.target] = accepted.offsets
+        except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
 

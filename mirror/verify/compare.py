@@ -15,7 +15,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from mirror.batch.checksum import crc_holds, records_crc, same_records
-from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, LENGTH_PREFIX, RawBatch
+from mirror.batch.header import APPEND_TIME, CODEC_MASK, LENGTH_PREFIX, BatchHeader, RawBatch
 from mirror.verify.reader import Reader, Stored
 from mirror.verify.report import Difference, Kind, Pair, PartitionReport
 
@@ -101,7 +101,7 @@ class _Side:
         self.taken += 1
         self.until = raw.header.last_offset
         self.batches += 1
-        self.records += _records_in(raw, self.reader.start) or 0
+        self.records += _records_from(raw.header, self.reader.start)
         self.bytes += raw.header.size
         return raw
 
@@ -209,7 +209,7 @@ class _Comparison:
         for side, fingerprint in zip((source, target), prints, strict=True):
             side.digest.update(fingerprint)
             side.take()
-        self._codecs.add(_codec_name(one))
+        self._codecs.add(one.header.codec_name)
         self._identical += timed
         self._own_timestamps += not timed
         self._own_clock |= not timed
@@ -238,10 +238,10 @@ class _Comparison:
             end = max(end, raw.header.last_offset)
             found = matching.add(raw, source.reader.start, is_source=side is source)
             if side is source:
-                self._codecs.add(_codec_name(raw))
+                self._codecs.add(raw.header.codec_name)
             else:
                 timed &= not raw.header.attributes & APPEND_TIME
-            side.records += found if _records_in(raw) is None else 0
+            side.records += found if raw.header.stated_records is None else 0
             await self._advance(side)
         matching.finish(source.reader.start, source_goes_on=source.is_stuck, target_goes_on=target.is_stuck)
         self._own_clock |= not timed
@@ -254,7 +254,7 @@ class _Comparison:
         raw = side.take()
         header = raw.header
         if side is self._source:
-            self._codecs.add(_codec_name(raw))
+            self._codecs.add(raw.header.codec_name)
         if side is self._source or header.last_offset >= self._source.reader.start:
             records = "1 record" if header.count == 1 else f"{header.count} records"
             ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
@@ -300,18 +300,9 @@ def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
     )
 
 
-def _records_in(raw: RawBatch, start: int = 0) -> int | None:
-    """How many records the header tells of, where the log begins inside the batch those behind its `start`; None for a
-    compressed set before magic 2, which does not say.
+def _records_from(header: BatchHeader, start: int) -> int:
+    """How many records the header tells of, where the log begins inside the batch those behind its `start`; 0 where
+    the header does not say.
     """
-    header = raw.header
-    if header.magic == 2:
-        hidden = max(0, start - header.base_offset) if header.is_dense else 0
-        return max(0, header.count - hidden)
-    return None if header.codec else 1
-
-
-def _codec_name(raw: RawBatch) -> str:
-    """The codec as Kafka's settings spell it."""
-    codec = raw.header.codec
-    return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
+    hidden = max(0, start - header.base_offset) if header.magic == 2 and header.is_dense else 0
+    return max(0, (header.stated_records or 0) - hidden)

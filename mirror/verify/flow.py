@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from mirror.errors import PartitionStop
+from mirror.policy.rules import NO_LIMIT
+from mirror.policy.runs import Ledger, RunIndex
+from mirror.retracing import holding, resume_translated
 from mirror.verify.compare import Bounds, compare
+from mirror.verify.moved import moved_batches, moved_bounds
 from mirror.verify.reader import Answer, Fetch, Reader
-from mirror.verify.report import Pair, PartitionReport
+from mirror.verify.report import Pair, PartitionReport, with_stray
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
@@ -17,14 +24,27 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 FETCH_BYTES: Final = 4 * 1024 * 1024
 PARTITIONS_AT_ONCE: Final = 3
 
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Where the offsets of a flow moved to, by target partition, as far as its journal tells."""
+
+    flow: str
+    indexes: dict[TopicPartition, RunIndex]
+
+
 #: Told how many offsets were compared since it was last called, and how many there are in all.
 Watch = Callable[[int, int], None]
 
 
 async def verify_partitions(
-    source: Endpoint, target: Endpoint, pairs: Sequence[Pair], watch: Watch | None = None
+    source: Endpoint,
+    target: Endpoint,
+    pairs: Sequence[Pair],
+    watch: Watch | None = None,
+    moves: Moves | None = None,
 ) -> list[PartitionReport]:
-    """A report for each pair, in their order. Every topic must exist.
+    """A report for each pair, in their order. Every topic must exist. `moves`: where offsets moved to.
 
     Raises ClusterUnreachable, AccessDenied, BrokerError.
     """
@@ -34,6 +54,8 @@ async def verify_partitions(
     async with Cluster(source) as one, Cluster(target) as other:
         await asyncio.gather(one.refresh(ours), other.refresh(theirs))
         bounds = await bounds_of(one, other, pairs)
+        stops = await asyncio.gather(*(_catch_up(moves, one, other, pair) for pair in pairs)) if moves else ()
+        strays = {pair: stop for pair, stop in zip(pairs, stops, strict=False) if stop is not None}
     total = sum(b.end - b.begin for b in bounds)
     reports: dict[Pair, PartitionReport] = {}
     waiting = deque(sorted(zip(pairs, bounds, strict=True), key=lambda each: each[1].begin - each[1].end))
@@ -48,9 +70,15 @@ async def verify_partitions(
             await asyncio.gather(one.refresh(ours), other.refresh(theirs))
             while waiting:
                 pair, at = waiting.popleft()
+                begin, end, moved = at.begin, at.target_end, None
+                if moves:
+                    index = moves.indexes[pair.target]
+                    at, moved = moved_bounds(at, index), partial(moved_batches, index=index)
+                    begin, end = index.to_target(at.begin), min(end, index.end)
                 left = Reader(_fetch_from(one, pair.source), at.begin, at.end, _start_of(one, pair.source), read)
-                right = Reader(_fetch_from(other, pair.target), at.begin, at.target_end, _start_of(other, pair.target))
-                reports[pair] = await compare(pair, at, left, right)
+                there = _fetch_from(other, pair.target), begin, end, _start_of(other, pair.target)
+                report = await compare(pair, at, left, Reader(*there, moved=moved))
+                reports[pair] = with_stray(report, strays[pair]) if pair in strays else report
 
     workers = [asyncio.create_task(work()) for _ in range(min(PARTITIONS_AT_ONCE, len(pairs)))]
     try:
@@ -60,6 +88,21 @@ async def verify_partitions(
             worker.cancel()
         await asyncio.wait(workers)
     return [reports[pair] for pair in pairs]
+
+
+async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair) -> PartitionStop | None:
+    """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
+    index = moves.indexes.setdefault(pair.target, RunIndex())
+    ledger = Ledger(index.last)
+    try:
+        anything = (0, NO_LIMIT)
+        await resume_translated(moves.flow, source, pair.source, target, pair.target, anything, holding(ledger))
+    except PartitionStop as stop:
+        return stop
+    finally:
+        for runs in (*ledger.pending()[0], ledger.runs):
+            index.learn(runs.begin, runs)
+    return None
 
 
 async def bounds_of(source: Cluster, target: Cluster, pairs: Sequence[Pair]) -> list[Bounds]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirror.batch.header import CONTROL, RawBatch, split
+from mirror.batch.header import RawBatch, split
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.policy.aborted import Aborted
 from mirror.wire.cluster import OFFSET_OUT_OF_RANGE
@@ -56,12 +56,14 @@ class Reader:
         end: int,
         log_start: Callable[[], Awaitable[int]],
         on_read: Callable[[int], None] | None = None,
+        moved: Callable[[RawBatch], Sequence[RawBatch]] | None = None,
     ) -> None:
+        """`moved` tells a batch at other offsets than its own, as several if need be; it may raise BadRecords."""
         self.head: Stored | None = None
         self.start = begin
         self.damage = ""
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
-        self._at, self._end = begin, end
+        self._at, self._end, self._moved = begin, end, moved
         self._ready: deque[Stored] = deque()
         self._empty = 0
         self._fetching: asyncio.Task[Answer] | None = None
@@ -113,11 +115,14 @@ class Reader:
             if not 0 <= header.magic <= 2:
                 raise BadRecords(f"a batch of magic {header.magic}", header.base_offset)
             is_aborted = aborted.covers(raw)  # asked about each, since it follows the transactions
-            hidden = is_aborted or (header.magic == 2 and (header.attributes & CONTROL or not header.count))
+            hidden = is_aborted or header.is_control or (header.magic == 2 and not header.count)
             # before magic 2, a compressed set tells its last offset alone
             first = min(self._at, header.base_offset) if header.magic < 2 and header.codec else header.base_offset
             if first < self._end and header.last_offset >= asked:
-                self._ready.append(Stored(raw, first, not hidden))
+                if self._moved is None:
+                    self._ready.append(Stored(raw, first, not hidden))
+                else:
+                    self._ready += (Stored(one, one.header.base_offset, not hidden) for one in self._moved(raw))
             self._at = max(self._at, header.next_offset)
 
     async def _judge_progress(self, before: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from mirror.errors import PartitionStop
 from mirror.wire.cluster import TopicPartition
 
 
@@ -13,7 +14,8 @@ class Kind(StrEnum):
     """In what two partitions differ.
 
     MISSING and EXTRA are records that one side lacks, or a log's end. UNREADABLE is a log that goes on and cannot be
-    read, UNDECODABLE a batch whose payload is not what its header says.
+    read, UNDECODABLE a batch whose payload is not what its header says. STRAY is what the target has from nobody knows
+    where, in a topic whose offsets move.
     """
 
     TOPIC = "topic"
@@ -28,6 +30,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     UNDECODABLE = "undecodable"
     OPEN_TRANSACTION = "open transaction"
+    STRAY = "stray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,12 @@ class PartitionReport:
     notes: tuple[str, ...]
 
 
+def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
+    """The report with what a mirror would stop for that starts now."""
+    stray = Difference(stop.topic, stop.partition, stop.offset, Kind.STRAY, "", f"{stop.detail};")
+    return replace(report, different=report.different + 1, differences=(*report.differences, stray))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
     """The partitions of one topic together; the numbers are the source's."""
@@ -118,7 +127,9 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """All of a flow. `misfits` are the differences between whole topics; `seconds` is how long the comparison took."""
+    """All of a flow. `misfits` are the differences between whole topics; `seconds` is how long the comparison took;
+    `moved`: offsets are translated, and compared after that.
+    """
 
     flow: str
     source: str
@@ -126,6 +137,7 @@ class VerifyReport:
     partitions: tuple[PartitionReport, ...]
     misfits: tuple[Difference, ...]
     seconds: float
+    moved: bool = False
 
     @property
     def different(self) -> int:

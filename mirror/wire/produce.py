@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from mirror.wire.cluster import TopicPartition
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.protocol import PRODUCE, Buffer, RecordSet
 
 ACKS_ALL: Final = -1
@@ -30,6 +30,32 @@ class Ack:
     error_code: Any
     message: str
     base_offset: int
+
+
+async def append(
+    cluster: Cluster,
+    partition: TopicPartition,
+    parts: tuple[Buffer, ...],
+    *,
+    doing: str = "Produce",
+    timeout: float = CALL_TIMEOUT,
+) -> int:
+    """Append one batch, given in pieces, and wait for it: the offset where it landed.
+
+    Sent again where no answer came, so a batch without a producer id may land twice. Raises ClusterUnreachable,
+    AccessDenied and BrokerError as `Cluster.call_leader` does.
+    """
+    topic_ids: dict[str, uuid.UUID | None] = {}
+
+    def build(version: int, _epoch: int) -> Any:
+        topic_ids[partition.topic] = cluster.topic_id(partition.topic)  # asked anew each time, as the leader is
+        return produce_request(version, {partition: parts}, topic_ids)
+
+    def read(answer: Any) -> Ack:
+        return next(read_produce(answer, topic_ids))
+
+    ack: Ack = await cluster.call_leader(partition, PRODUCE, build=build, read=read, doing=doing, timeout=timeout)
+    return ack.base_offset
 
 
 def produce_request(

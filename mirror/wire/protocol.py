@@ -65,7 +65,6 @@ FIND_COORDINATOR: Final = Api(10, "find_coordinator", 3, 4)
 LIST_GROUPS: Final = Api(16, "list_groups", 4, 5)
 API_VERSIONS: Final = Api(18, "api_versions", 3, 3)
 DELETE_RECORDS: Final = Api(21, "delete_records", 1, 2)
-INIT_PRODUCER_ID: Final = Api(22, "init_producer_id", 2, 5)
 LEADER_EPOCH: Final = Api(23, "offset_for_leader_epoch", 3, 4)
 WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 1)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
@@ -73,7 +72,7 @@ DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
 #: What a lane speaks; those of consumer groups are for the driver alone.
 APIS: Final = (
     *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DELETE_RECORDS),
-    *(INIT_PRODUCER_ID, LEADER_EPOCH, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS),
+    *(LEADER_EPOCH, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS),
 )
 
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from mirror.errors import BrokerError
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.protocol import (
     DELETE_RECORDS,
     DESCRIBE_PRODUCERS,
-    INIT_PRODUCER_ID,
     LEADER_EPOCH,
     LIST_OFFSETS,
 )
@@ -128,18 +126,3 @@ async def delete_records(cluster: Cluster, partition: TopicPartition, before: in
         doing="DeleteRecords",
     )
     return int(part.low_watermark)
-
-
-async def init_producer_id(cluster: Cluster, node: int) -> tuple[int, int]:
-    """A fresh producer id and its epoch, from any broker.
-
-    Raises BrokerError, with code 14 for a moment after a broker's start; ConnectionLost.
-    """
-    version = (await cluster.connection(node)).version(INIT_PRODUCER_ID)
-    known: dict[str, Any] = {"producer_id": -1, "producer_epoch": -1} if version >= 3 else {}
-    answer = await cluster.call(
-        node, INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=timedelta(seconds=60), **known
-    )
-    if answer.error_code:
-        raise BrokerError(int(answer.error_code), answer.error_code.name, f"{cluster}: InitProducerId")
-    return int(answer.producer_id), int(answer.producer_epoch)

@@ -20,7 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from confluent_kafka import Consumer
@@ -141,7 +143,7 @@ def loaded(bootstrap: str, topic: str) -> dict[int, list[RawBatch]]:
     return asyncio.run(load())
 
 
-async def _batches(cluster: Cluster, partition: TopicPartition):  # type: ignore[no-untyped-def]
+async def _batches(cluster: Cluster, partition: TopicPartition) -> AsyncIterator[RawBatch]:
     at, end = 0, await list_offset(cluster, partition, LATEST)
     while at < end:
         for raw in split((await fetch_at(cluster, partition, at, max_bytes=4 << 20)).records):
@@ -178,7 +180,7 @@ def replayed(target: str, topic: str, batches: dict[int, list[RawBatch]]) -> flo
     return time.perf_counter() - began
 
 
-def _replay_lane(target: str, topic: str, batches: dict[int, list[RawBatch]], ready, go) -> None:  # type: ignore[no-untyped-def]
+def _replay_lane(target: str, topic: str, batches: dict[int, list[RawBatch]], ready: Barrier, go: Barrier) -> None:
     async def replay() -> None:
         async with Cluster(endpoint("b", target)) as cluster, asyncio.TaskGroup() as tasks:
             await cluster.refresh([topic])

@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -71,9 +72,9 @@ def main() -> None:
             raw = batches[codec]
             measured[name].append(
                 {
-                    "total": cpu_of(lambda raw=raw: rewrite((raw,), Recipe())),  # type: ignore[misc] # bound now
-                    "decompress": cpu_of(lambda raw=raw, codec=codec: decompress(codec, raw.records)),  # type: ignore[misc]
-                    "compress": cpu_of(lambda codec=codec: compress(codec, section)),  # type: ignore[misc]
+                    "total": cpu_of(partial(rewrite, (raw,), Recipe())),
+                    "decompress": cpu_of(partial(decompress, codec, raw.records)),
+                    "compress": cpu_of(partial(compress, codec, section)),
                     "decode": cpu_of(lambda: decode(section, count, 0, 0)),
                     "encode": cpu_of(lambda: encode(plain, 0)),
                 }

@@ -54,7 +54,7 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "resume": ("mirror.pipeline", "resume"),
     "begin": ("mirror.pipeline", "Pipeline._begin"),
     "padding": ("mirror.aligning", "padding"),
-    "pad": ("mirror.aligning", "_append"),
+    "pad": ("mirror.aligning", "append"),
     "trim": ("mirror.aligning", "delete_records"),
     "align": ("mirror.aligning", "align"),
     "journal": ("mirror.offsets.journal", "Journal.append"),

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.offsets.accepted import Accepted, entry, read
 from mirror.offsets.journal import Entry
+from mirror.offsets.losses import Accepted, accept_entry, read_accepted
+from mirror.pipeline import Loss
 from mirror.wire.cluster import TopicPartition
 
 AT = TopicPartition("orders.eu/1", 12)
 
 
 def test_what_is_accepted_is_read_back() -> None:
-    assert read(Entry(0, *entry(AT, 100, 150))) == Accepted(AT, (100, 150))
+    assert read_accepted(Entry(0, *accept_entry(Loss(AT, AT, 100, 150)))) == Accepted(AT, (100, 150))
 
 
 @pytest.mark.parametrize("record", [(b"owner", b"{}"), (b"accept/orders/0", None), (b"state/accept/0", b"{}")])
 def test_records_about_something_else(record: tuple[bytes, bytes | None]) -> None:
-    assert read(Entry(0, *record)) is None
+    assert read_accepted(Entry(0, *record)) is None
 
 
 @pytest.mark.parametrize(
@@ -32,4 +33,4 @@ def test_records_about_something_else(record: tuple[bytes, bytes | None]) -> Non
 )
 def test_a_record_that_somebody_else_wrote_is_named(record: tuple[bytes, bytes]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        read(Entry(0, *record))
+        read_accepted(Entry(0, *record))

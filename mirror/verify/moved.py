@@ -1,0 +1,58 @@
+"""The target's side of a partition whose offsets moved, told in the source's offsets, so that both can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from mirror.batch.header import RawBatch
+from mirror.policy.runs import RunIndex
+from mirror.verify.compare import Bounds
+
+_UNCOMPRESSED: Final = 0
+
+
+def moved_bounds(bounds: Bounds, index: RunIndex) -> Bounds:
+    """Bounds whose target's part is in its own offsets."""
+
+    def source_of(target: int, otherwise: int) -> int:
+        found = index.to_source(target)
+        return otherwise if found is None else found
+
+    last = index.last
+    end = last.next_source if last is not None else bounds.source_start
+    # What the source has before its first record was passed over.
+    start = source_of(bounds.target_start, bounds.source_start) if bounds.target_start else bounds.source_start
+    return replace(
+        bounds,
+        target_start=start,
+        target_end=source_of(bounds.target_end, end),
+        target_written=source_of(bounds.target_written, end),
+    )
+
+
+def moved_batches(raw: RawBatch, index: RunIndex) -> Sequence[RawBatch]:
+    """A batch of the target at the offsets where its records come from: several where it closes up over holes.
+
+    Raises BadRecords for one of these that cannot be read.
+    """
+    header = raw.header
+    first, last = index.to_source(header.base_offset), index.to_source(header.last_offset)
+    if first is None or last is None or header.is_control:
+        return (raw,)  # nobody knows where it comes from: as it is, it will be told to be too much
+    if last - first == header.last_offset_delta:
+        return (RawBatch(replace(header, base_offset=first), raw.data),)
+
+    from mirror.batch.rewrite import build, pieces, read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    rows = read(raw)
+    for at, offset in enumerate(rows.offsets.tolist()):
+        source = index.to_source(offset)
+        if source is not None:
+            rows.offsets[at] = source
+    found, at = [], 0
+    for _, count in pieces(rows.offsets):
+        found.append(build(rows.rows(at, at + count), _UNCOMPRESSED))
+        at += count
+    return found
