@@ -327,7 +327,7 @@ class _Play:
 
     def _contended(self, partition: int) -> float:
         """The target offset where two mirrors were first told of each other; from there on nothing is promised."""
-        if not self._schedule.has_two_writers:
+        if not self._schedule.may_repeat:
             return inf
         standings = (one for mirror in self._mirrors for at, one in mirror.report.items() if at.partition == partition)
         first = min((one.next_offset for one in standings if one.state.is_stop), default=-1)
@@ -337,7 +337,7 @@ class _Play:
 
     def _may_stop(self, state: State) -> bool:
         """README, limits: markers have no number, and batches none that a broker remembers when they are old."""
-        return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.has_two_writers
+        return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.may_repeat
 
     def _mirrored(self) -> list[int]:
         """The target's log ends, 0 for a partition that is not there yet."""

@@ -145,6 +145,12 @@ class Schedule:
         """Two mirrors write at the same time."""
         return any(isinstance(one.fault, Sleep | Double) for one in self.rounds)
 
+    @property
+    def may_repeat(self) -> bool:
+        """Two mirrors write what a broker may not know again: markers, or batches that are old."""
+        is_old = any(chunk.age_ms == OLD for one in self.rounds for chunk in one.chunks)
+        return self.has_two_writers and (is_old or not self.moves)
+
 
 def schedule(seed: int, moves: bool | None = None) -> Schedule:
     """The schedule of a seed. Whether offsets move is up to the seed, too, unless it is said."""
