@@ -14,7 +14,8 @@ from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.config import ClusterSettings
 from mirror.offsets.journal import Entry, journal_topic
-from mirror.offsets.runlog import Indexes, RunIndex
+from mirror.offsets.runlog import Indexes
+from mirror.policy.runs import RunIndex
 from mirror.wire.cluster import TopicPartition
 
 from .workload import admin, remove
