@@ -431,3 +431,13 @@ def test_later_records_of_a_journal_count() -> None:
     ]
     told = read_told(written, "a", 0)
     assert (told.places, told.losses, told.unreadable) == ({0: 4, 1: 5}, ((7, 9),), ("runs/a/0/1",))
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_loss_that_is_declared_though_it_is_there(*, forgotten: bool) -> None:
+    records = [Record(offset, 0, 0, None, b"%d" % offset, ()) for offset in range(10)]
+    told = replace(in_runs(records, 100), losses=((3, 6),))
+    left = dumped([*records[:4], *records[5:]])
+    _, found = compare_translated(left, closed_up(records), told, Expected(forgotten=forgotten), records)
+    wrong = [3, 5] if forgotten else [3, 4, 5]
+    assert [(kind, at) for kind, at, _ in found] == [(Kind.GAP_UNTRUE, at) for at in wrong]

@@ -22,7 +22,9 @@ class Expected:
     `gaps` are ranges [from, to) that the mirror declared as lost before it could copy them. `same_start` is False where
     the source deleted records after they were mirrored: the target may then begin earlier, never later. `same_end` is
     False for a partition that stopped. `own_times`: the target topic has LogAppendTime, and its broker's clock counts.
-    `timestamp_types` is False where the topics' types differ on purpose.
+    `timestamp_types` is False where the topics' types differ on purpose. `forgotten`, where offsets move: it was not
+    recorded what is mirrored, so what the source deleted since may have been declared as lost by somebody who could not
+    know better.
     """
 
     gaps: tuple[tuple[int, int], ...] = ()
@@ -30,6 +32,7 @@ class Expected:
     same_end: bool = True
     own_times: bool = False
     timestamp_types: bool = True
+    forgotten: bool = False
 
     def declares(self, offset: int) -> bool:
         """Whether the mirror said that it has not got this offset."""

@@ -165,12 +165,12 @@ def paired(
     i = j = 0
     while i < len(source) and j < len(target):
         wanted, got = source[i], target[j]
-        if theirs[i] == ours[j] and not expected.declares(wanted.offset):
-            pairs.append(Pair(wanted.offset, got.offset, present is None or wanted.offset in present))
+        if theirs[i] == ours[j]:
+            is_held = present is None or wanted.offset in present
+            if expected.declares(wanted.offset) and (is_held or not expected.forgotten):
+                found.append((Kind.GAP_UNTRUE, got.offset, f"source offset {wanted.offset} is declared as lost"))
+            pairs.append(Pair(wanted.offset, got.offset, is_held))
             found += type_differences(wanted, got, expected)
-            i, j = i + 1, j + 1
-        elif theirs[i] == ours[j]:
-            found.append((Kind.GAP_UNTRUE, got.offset, f"source offset {wanted.offset} is declared as lost"))
             i, j = i + 1, j + 1
         elif expected.declares(wanted.offset):
             i += 1

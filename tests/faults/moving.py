@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from checker import Finding, Record, check_translated, dump, read_told
+from checker import Expected, Finding, Record, check_translated, dump, read_told
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
@@ -78,8 +78,10 @@ class Moves:
             Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": self._target})), self._topic
         )
 
-    def findings(self) -> list[Finding]:
-        """Everything that is wrong at the end, in what the journal tells and in what the mirror makes of it."""
+    def findings(self, *, forgotten: bool = False) -> list[Finding]:
+        """Everything that is wrong at the end, in what the journal tells and in what the mirror makes of it.
+        `forgotten`: a mirror did not get to record what it had mirrored, or its record was lost.
+        """
         indexes = Indexes(Entry(one.offset, one.key or b"", one.value) for one in self._journal())
         translations = {at: indexes.get(TopicPartition(self._topic, at), RunIndex()) for at in self._partitions}
         return check_translated(
@@ -87,6 +89,7 @@ class Moves:
             self._target,
             self._topic,
             journal_topic(self._topic),
+            expected=Expected(forgotten=forgotten),
             history={at: self._histories[at].known for at in self._partitions},
             declared={at: self._histories[at].declared for at in self._partitions},
             translations=translations,

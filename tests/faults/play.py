@@ -103,6 +103,7 @@ class _Play:
         source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
         self._moves = Moves(source, target, name, schedule.partitions) if schedule.moves else None
         self._journal_share: float | None = None
+        self._forgotten = False
 
     def run(self) -> Played:
         began = time.monotonic()
@@ -128,6 +129,7 @@ class _Play:
                 self._trim(topic, one)
                 if self._moves and one.loses_journal and self._flow:
                     self._moves.lose_journal()
+                    self._forgotten = True
                     self._tell("the journal is lost")
                 self._journal_share = one.journal_share
                 self._tell(f"round {number}: {one.fault}")
@@ -181,6 +183,7 @@ class _Play:
     def _finish(self, mirror: Mirror, seconds: float, who: str) -> int | None:
         """Wait for its end; anything but a good end or a SIGKILL is a failure."""
         code = mirror.wait(seconds)
+        self._forgotten |= code != 0
         if code not in (0, -signal.SIGKILL):
             self._fail(f"{who} ended with {code}: {mirror.log[-2000:]}")
             mirror.end()
@@ -261,6 +264,7 @@ class _Play:
             pass
         time.sleep(fault.delay)
         mirror.end()
+        self._forgotten = True
         self._tell(f"  killed at {self._mirrored()} of {ends}")
 
     def _sleep(self, fault: Sleep) -> None:
@@ -316,7 +320,7 @@ class _Play:
         if not report:
             self._fail("the last mirror reported nothing")
         stopped = {at.partition for at, one in report.items() if one.state.is_stop}
-        for found in self._moves.findings() if self._moves else self._differences():
+        for found in self._moves.findings(forgotten=self._forgotten) if self._moves else self._differences():
             told = found.partition in stopped and found.first >= self._contended(found.partition)
             (self._played.excused if told else self._played.findings).append(found)
 
