@@ -3,8 +3,8 @@
     R1  position = the target's log end, carried over to the source by the runs: by those recorded, and from where
         these end by what both logs hold
     R2  the target holds the source's records in their order, so each of its records is the next one of the source, or
-        one that the source has deleted since, and then an offset is missing there; anything else was written by
-        somebody else
+        one that the source has deleted since, and then an offset is missing there, below the last stable one and where
+        no marker or aborted record is; anything else was written by somebody else
     R3  the target's last batch equals what the source has at its offsets, or nothing is written
 
 Records are told apart by all that a consumer gets of them. Where the source has lost one of several that are equal in
@@ -24,7 +24,7 @@ from mirror.policy.runs import Ledger, Runs
 from mirror.position import Logs, Position, batch_at, batches, look_at_logs, next_stamp
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
+from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 
 if TYPE_CHECKING:
     from mirror.batch.records import Records
@@ -166,7 +166,10 @@ async def _retrace(
             State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", _SOMEBODY
         )
 
-    theirs = _Records(batches(source, logs.source, max(at, logs.start), logs.readable, READ_COMMITTED), at)
+    # a batch of which the source deleted the first records still has them inside
+    start = max(at, logs.start)
+    stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
+    theirs = _Records(batches(source, logs.source, start, logs.readable, READ_COMMITTED), start)
     ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
     try:
         while await ours.more():
@@ -180,11 +183,10 @@ async def _retrace(
                 ledger.add(theirs.offset, ours.offset, count)
                 theirs.pass_by(count)
             else:
-                count = 1
-                following = theirs.offset if goes_on else logs.readable
-                if following <= ledger.runs.next_source:
+                count, free = 1, theirs.free(ledger.runs.next_source)
+                if (theirs.offset if goes_on else stable) <= free:
                     raise diverged(f"the record is not the source's at offset {ledger.runs.next_source}")
-                ledger.add(ledger.runs.next_source, ours.offset, 1)
+                ledger.add(free, ours.offset, 1)
             ours.pass_by(count)
     except BadRecords as damage:
         raise diverged(f"a batch cannot be read: {damage.detail}") from damage
@@ -197,6 +199,7 @@ class _Records:
         self._log, self._begin = log, begin
         self._rows: Records | None = None
         self._contents: list[Content] = []
+        self._taken: list[tuple[int, int]] = []
         self._at = 0
         self.raw: RawBatch | None = None
         self.left = 0
@@ -212,7 +215,9 @@ class _Records:
             self.raw, header = raw, raw.header
             self.markers += header.is_control
             self._rows, self._at = None, 0
-            if not (is_aborted or header.is_control):
+            if is_aborted or header.is_control:
+                self._taken.append((header.base_offset, header.next_offset))
+            else:
                 self.left = header.count
                 if header.magic < 2 or not header.is_dense or header.base_offset < self._begin:
                     self.left = len(self.rows)
@@ -245,16 +250,22 @@ class _Records:
         """Go on behind `count` records."""
         self._at += count
         self.left -= count
+        self._taken.clear()
+
+    def free(self, at: int) -> int:
+        """The first offset from `at` on that is taken by no marker and no aborted record, of those between the record
+        that was passed by last and the one at hand.
+        """
+        for first, following in self._taken:
+            if first <= at:
+                at = max(at, following)
+        return at
 
     def following(self) -> Iterator[tuple[Content, int, int]]:
         """Of every record that is left: its content, timestamp and offset."""
         rows = self.rows
-        return zip(
-            self._contents[self._at :],
-            rows.timestamps[self._at :].tolist(),
-            rows.offsets[self._at :].tolist(),
-            strict=True,
-        )
+        for at in range(self._at, len(rows)):
+            yield self._contents[at], int(rows.timestamps[at]), int(rows.offsets[at])
 
 
 def _alike(theirs: _Records, ours: _Records) -> int:

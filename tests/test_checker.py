@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from checker import Dump, Expected, Kind, Record, check, compare
+from checker import (
+    Dump,
+    Expected,
+    Kind,
+    Record,
+    Told,
+    check,
+    check_translated,
+    compare,
+    compare_translated,
+    read_told,
+)
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from helpers import RECENT_MS, make_topic
@@ -232,3 +244,200 @@ def test_what_was_deleted_on_the_source_is_compared_with_an_older_dump() -> None
 def test_what_cannot_be_read_is_told() -> None:
     records = [Record(0, 0, 0, None, b"", ())]
     assert (Kind.UNREADABLE, -1, -1) in found_in(dumped(records), replace(dumped(records), error="a bad CRC"))
+
+
+# --- where offsets move
+
+#: Of the source's offsets: an aborted transaction at 20, of one record and its marker, and two at 40.
+GONE = Written(b"gone", aborted=True)
+MARKED = [*healthy()[:20], GONE, *healthy()[20:38], GONE, GONE, *healthy()[38:]]
+Moves = list[tuple[int, int, list[int], int]]
+#: Source and target offset of the first record, lengths and skips in turn, and the source offset behind it all.
+RUNS: Moves = [(0, 0, [20, 2, 18], 44), (44, 38, [22], 66)]
+
+
+def tell(bootstrap: str, topic: str, runs: Moves, losses: Iterable[tuple[int, int]] = ()) -> str:
+    """A journal; its name."""
+    journal = f"mirror.{topic}.offsets"
+    make_topic(bootstrap, journal, configs={"cleanup.policy": "compact"})
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for source, target, lengths, following in runs:
+        told = {"source": source, "target": target, "runs": lengths, "next": following}
+        producer.produce(journal, json.dumps(told), f"runs/{topic}/0/{target}")
+    for first, following in losses:
+        producer.produce(journal, json.dumps({"first": first, "next": following}), f"loss/{topic}/0/{first}")
+    producer.produce(journal, b"{}", b"owner")
+    assert not producer.flush(20)
+    return journal
+
+
+def moved(runs: Moves, at: int, **changes: Any) -> Moves:
+    names = {"source": 0, "target": 1, "lengths": 2, "following": 3}
+    one: list[Any] = list(runs[at])
+    for name, value in changes.items():
+        one[names[name]] = value
+    return [*runs[:at], tuple(one), *runs[at + 1 :]]
+
+
+def as_is(anything: Any) -> Any:
+    return anything
+
+
+#: What is planted -> how the target and the runs are written then, where the group is, and what is found, and where.
+MOVED: dict[
+    str, tuple[Callable[[list[Written]], list[Written]], Callable[[Moves], Moves], int, list[tuple[Kind, int]]]
+] = {
+    "nothing": (as_is, as_is, 38, []),
+    "loss": (lambda r: [*r[:25], *r[26:]], as_is, 38, [(Kind.LOST, 25)]),
+    "missing tail": (lambda r: r[:-2], as_is, 38, [(Kind.TAIL_LOST, 58)]),
+    "repeat": (lambda r: [*r[:30], r[29], *r[30:]], as_is, 38, [(Kind.REPEATED, 30)]),
+    "repeat at the end": (lambda r: [*r, r[-1]], as_is, 38, [(Kind.REPEATED, 60)]),
+    "swap": (lambda r: [*r[:10], r[11], r[10], *r[12:]], as_is, 38, [(Kind.SWAPPED, 10)]),
+    "bit": (edited(40, value=b"value 4\xb0"), as_is, 38, [(Kind.VALUE, 40)]),
+    "timestamp": (edited(7, timestamp=RECENT_MS - 1), as_is, 38, [(Kind.TIMESTAMP, 7)]),
+    "extra": (lambda r: [*r[:5], Written(b"one more"), *r[5:]], as_is, 38, [(Kind.EXTRA, 5)]),
+    "aborted data": (
+        lambda r: [*r[:20], Written(b"gone", aborted=True), *r[20:]],
+        as_is,
+        38,
+        [(Kind.NOT_DENSE, 20), (Kind.VISIBLE_UNCOMMITTED, 21)],
+    ),
+    "run off by one": (as_is, lambda r: moved(r, 1, source=43), 38, [(Kind.RUNS_WRONG, 38)]),
+    "skip off by one": (as_is, lambda r: moved(r, 0, lengths=[20, 1, 18]), 38, [(Kind.RUNS_WRONG, 20)]),
+    "run missing": (as_is, lambda r: r[:1], 38, [(Kind.RUNS_MISSING, 38)]),
+    "first run missing": (as_is, lambda r: r[1:], 38, [(Kind.RUNS_MISSING, 0)]),
+    "run too short": (as_is, lambda r: moved(r, 1, lengths=[21]), 38, [(Kind.RUNS_MISSING, 59)]),
+    "run too long": (as_is, lambda r: moved(r, 1, lengths=[23]), 38, [(Kind.RUNS_WRONG, 60)]),
+    "next too far": (as_is, lambda r: moved(r, 0, following=45), 38, [(Kind.RUNS_WRONG, 38)]),
+    "lengths that end with a skip": (as_is, lambda r: moved(r, 0, lengths=[20, 2]), 38, [(Kind.RUNS_UNREADABLE, -1)]),
+    "older record that lies": (as_is, lambda r: [(10, 9, [3], 13), *r], 38, [(Kind.RUNS_WRONG, 9)]),
+    "group one too far": (as_is, as_is, 39, [(Kind.GROUP_AHEAD, 39)]),
+    "group one behind": (as_is, as_is, 37, [(Kind.GROUP_BEHIND, 37)]),
+}
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("fault", MOVED)
+def test_a_planted_fault_is_found_where_offsets_move(
+    fault: str, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """The group is at source offset 42, in a transaction that was aborted: the next record is at 44."""
+    plant, misrecord, position, kinds = MOVED[fault]
+    journal = tell(target_cluster.bootstrap, topic_name, misrecord(RUNS))
+    for cluster, records, at in ((source_cluster, MARKED, 42), (target_cluster, plant(healthy()), position)):
+        make_topic(cluster.bootstrap, topic_name)
+        write(cluster.bootstrap, topic_name, records)
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": topic_name})
+        consumer.commit(offsets=[TopicPartition(topic_name, 0, at)], asynchronous=False)
+        consumer.close()
+    found = check_translated(
+        source_cluster.bootstrap, target_cluster.bootstrap, topic_name, journal, groups=[topic_name]
+    )
+    told = [(one.kind, one.first) for one in found]
+    if fault == "nothing" or fault.startswith("group"):
+        assert told == kinds
+    assert set(kinds) <= set(told), "\n".join(map(str, found))
+
+
+@pytest.mark.brokers
+def test_a_declared_loss_is_the_real_one(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    runs: Moves = [(0, 0, [10, 5, 45], 60)]
+    both = source_cluster.bootstrap, target_cluster.bootstrap, topic_name
+    journal = tell(target_cluster.bootstrap, topic_name, runs, [(10, 15)])
+    for cluster, records in ((source_cluster, healthy()), (target_cluster, [*healthy()[:10], *healthy()[15:]])):
+        make_topic(cluster.bootstrap, topic_name)
+        write(cluster.bootstrap, topic_name, records)
+    assert check_translated(*both, journal) == []
+    other = tell(target_cluster.bootstrap, f"{topic_name}.other", [])
+    assert Kind.LOST in {one.kind for one in check_translated(*both, other)}
+
+
+def in_runs(records: Sequence[Record], size: int) -> Told:
+    """What a right journal tells, `size` records in one of its own."""
+    written = []
+    for begin in range(0, len(records), size):
+        part = [record.offset for record in records[begin : begin + size]]
+        lengths, behind = [1], part[0] + 1
+        for offset in part[1:]:
+            if offset == behind:
+                lengths[-1] += 1
+            else:
+                lengths += [offset - behind, 1]
+            behind = offset + 1
+        value = json.dumps({"source": part[0], "target": begin, "runs": lengths, "next": behind}).encode()
+        written.append(Record(0, 0, 0, b"runs/a/b/1/%d" % begin, value, ()))
+    return read_told(written, "a/b", 1)
+
+
+def moves_found(source: Dump, target: Dump, told: Told, history: Sequence[Record] = ()) -> list[tuple[Kind, int]]:
+    _, found = compare_translated(source, target, told, Expected(), history)
+    return [(kind, at) for kind, at, _ in found]
+
+
+def closed_up(records: Sequence[Record]) -> Dump:
+    return dumped([record._replace(offset=index) for index, record in enumerate(records)])
+
+
+@given(logs(), st.integers(1, 5), st.data())
+def test_moves_are_judged(records: list[Record], size: int, data: st.DataObject) -> None:
+    told, target = in_runs(records, size), closed_up(records)
+    assert moves_found(dumped(records), target, told) == []
+    at = data.draw(st.integers(0, len(records) - 1))
+    assert moves_found(dumped([*records[:at], *records[at + 1 :]], end=50), target, told) != []
+    assert moves_found(dumped(records), closed_up([*records[:at], *records[at + 1 :]]), told) != []
+    assert moves_found(dumped(records), closed_up([*records[: at + 1], *records[at:]]), told) != []
+    number = data.draw(st.integers(0, len(told.claims) - 1))
+    claim = told.claims[number]
+    without = [*told.claims[:number], *told.claims[number + 1 :]]
+    assert moves_found(dumped(records), target, replace(told, claims=tuple(without))) != []
+    for by in (-1, 1):
+        shifted = claim._replace(sources=tuple(source + by for source in claim.sources))
+        assert moves_found(dumped(records), target, replace(told, claims=(*without, shifted))) != []
+
+
+@given(logs(), st.data())
+def test_a_record_that_the_source_deleted_since_may_be_told_of_anywhere_between_its_neighbours(
+    records: list[Record], data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(records) - 1))
+    before = records[at - 1].offset if at else -1
+    behind = records[at + 1].offset if at + 1 < len(records) else records[-1].offset + 1
+    left = dumped([*records[:at], *records[at + 1 :]], end=records[-1].offset + 1)
+    for offset in range(max(0, before), behind + 1):
+        told = in_runs(records, 100)
+        sources = [*told.claims[0].sources]
+        sources[at] = offset
+        told = replace(told, claims=(told.claims[0]._replace(sources=tuple(sources)),))
+        found = moves_found(left, closed_up(records), told, records)
+        assert (found == []) is (before < offset < behind or (offset == behind and at + 1 == len(records)))
+
+
+def test_later_records_of_a_journal_count() -> None:
+    value = b'{"source":%d,"target":0,"runs":[2],"next":9}'
+    written = [
+        Record(number, 0, 0, key, told, ())
+        for number, (key, told) in enumerate(
+            [
+                (b"runs/a/0/0", value % 3),
+                (b"runs/a/0/0", value % 4),
+                (b"runs/a/1/0", value % 5),
+                (b"runs/a/0/1", b"[]"),
+                (b"runs/a/0/2", value % 6),
+                (b"runs/a/0/2", None),
+                (b"loss/a/0/7", b'{"first":7,"next":9,"topic":"a"}'),
+                (None, b"?"),
+            ]
+        )
+    ]
+    told = read_told(written, "a", 0)
+    assert (told.places, told.losses, told.unreadable) == ({0: 4, 1: 5}, ((7, 9),), ("runs/a/0/1",))
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_loss_that_is_declared_though_it_is_there(*, forgotten: bool) -> None:
+    records = [Record(offset, 0, 0, None, b"%d" % offset, ()) for offset in range(10)]
+    told = replace(in_runs(records, 100), losses=((3, 6),))
+    left = dumped([*records[:4], *records[5:]])
+    _, found = compare_translated(left, closed_up(records), told, Expected(forgotten=forgotten), records)
+    wrong = [3, 5] if forgotten else [3, 4, 5]
+    assert [(kind, at) for kind, at, _ in found] == [(Kind.GAP_UNTRUE, at) for at in wrong]

@@ -18,7 +18,20 @@ import pytest
 from checker import Kind
 from faults.network import Network, Rule, flipped
 from faults.play import BROKERS, Player, _Play
-from faults.points import ALIGNING, BEGINNING, MOMENTS, POINTS, REQUESTS, STEPS, Strike, arm
+from faults.points import (
+    ALIGNING,
+    BEGINNING,
+    MOMENTS,
+    MOVING_POINTS,
+    MOVING_STEPS,
+    POINTS,
+    REQUESTS,
+    RETRACING,
+    STAYING,
+    STEPS,
+    Strike,
+    arm,
+)
 from faults.schedule import Fault, Schedule, schedule
 from faults.singles import Points
 from helpers import COPY_SECONDS, make_topic, mirror_once, produce, stored_batches
@@ -80,9 +93,27 @@ def test_twenty_kills_at_every_point(repeat: int, clusters: tuple[Cluster, Clust
     kill_at_points(clusters, tmp_path, POINTS, repeat)
 
 
-def kill_at_points(clusters: tuple[Cluster, Cluster], folder: Path, points: tuple[str, ...], seed: int) -> None:
+@pytest.mark.brokers
+def test_a_kill_at_every_point_where_offsets_move(clusters: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+    kill_at_points(clusters, tmp_path, MOVING_POINTS, Random().randrange(2**32), moves=True)
+
+
+@pytest.mark.soak
+@pytest.mark.brokers
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("repeat", range(20))
+def test_twenty_kills_at_every_point_where_offsets_move(
+    repeat: int, clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    points = (*MOVING_POINTS, *(point for point in POINTS if point not in STAYING))
+    kill_at_points(clusters, tmp_path, points, repeat, moves=True)
+
+
+def kill_at_points(
+    clusters: tuple[Cluster, Cluster], folder: Path, points: tuple[str, ...], seed: int, *, moves: bool = False
+) -> None:
     print(f"seed {seed}")
-    ran = Points(*clusters, folder, Random(seed)).kill_at(points)
+    ran = Points(*clusters, folder, Random(seed), moves=moves).kill_at(points)
     assert ran.findings == []
     assert ran.missed == [], "the mirror did not pass these points, so nothing was tested there"
     assert ran.died == len(points)
@@ -91,7 +122,10 @@ def kill_at_points(clusters: tuple[Cluster, Cluster], folder: Path, points: tupl
 def test_there_are_enough_points_and_all_exist() -> None:
     assert len(POINTS) >= 24
     assert len(set(POINTS)) == len(POINTS) == len(REQUESTS) * len(MOMENTS) + 2 * len(STEPS)
-    assert set(POINTS) > ALIGNING | BEGINNING
+    assert set(POINTS) > ALIGNING | BEGINNING | STAYING
+    assert len(set(MOVING_POINTS)) == 2 * len(MOVING_STEPS)
+    assert set(MOVING_POINTS) > RETRACING
+    assert not STEPS.keys() & MOVING_STEPS.keys()
 
 
 def test_an_unknown_point_is_an_error() -> None:
@@ -113,6 +147,19 @@ def test_a_seed_makes_one_schedule() -> None:
     assert {type(one.fault).__name__ for found in made for one in found.rounds} == {
         *("Die", "Fall", "Sleep", "Double", "Disturb", "Hang", "Crash")
     }
+
+
+def test_a_seed_writes_and_suffers_the_same_whether_offsets_move() -> None:
+    for seed in range(200):
+        stay, move, drawn = (schedule(seed, moves) for moves in (False, True, None))
+        assert drawn in (stay, move)
+        assert (stay.moves, move.moves) == (False, True)
+        for one, other in zip(stay.rounds, move.rounds, strict=True):
+            assert (one.chunks, type(one.fault)) == (other.chunks, type(other.fault))
+            assert one.trims == other.trims[: len(one.trims)]
+    assert 0.25 < sum(schedule(seed).moves for seed in range(1000)) / 1000 < 0.42
+    made = [one for seed in range(100) for one in schedule(seed, moves=True).rounds]
+    assert all(any(getattr(one, name) for one in made) for name in ("compacts", "loses_journal", "journal_share"))
 
 
 @pytest.mark.brokers

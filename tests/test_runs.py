@@ -217,3 +217,31 @@ def test_somebody_elses_record_tells_nothing(key: bytes, value: bytes, caplog: p
 @given(st.binary(max_size=40), st.binary(max_size=200) | st.text('[]{}":,0123456789ext', max_size=200).map(str.encode))
 def test_any_bytes_are_a_record_or_none(key: bytes, value: bytes) -> None:
     Indexes([Entry(0, b"runs/" + key, value), Entry(0, b"runs/a/0/0", value)])
+
+
+#: Pieces of runs as two writers may tell of them, in any order: target offsets from and to, none for a deletion.
+PIECES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 12)), max_size=8)
+
+
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=12), PIECES)
+def test_pieces_in_any_order_tell_the_truth(skips: list[int], told: list[tuple[int, int]]) -> None:
+    sources = offsets_of([(skip, 1) for skip in skips])
+    index = RunIndex()
+    for begin, end in told:
+        piece = Runs(sources[begin], begin)
+        for target in range(begin, end):
+            piece.add(sources[target], target, 1)
+        index.learn(begin, piece if end > begin else None)
+        known = {target for piece in index.pieces for target in range(piece.begin, piece.next_target)}
+        assert {target: index.to_source(target) for target in known} == {target: sources[target] for target in known}
+        for offset in range(sources[-1] + 1):
+            place = sum(source < offset for source in sources)
+            if place in known and (not place or place - 1 in known):
+                assert index.to_target(offset) == place
+            assert index.to_target(offset) <= max(place, min(known, default=0)), "never too far"
+        whole = index.pieces[:1]
+        for piece in index.pieces[1:]:
+            if piece.begin > whole[-1].next_target:
+                break
+            whole += (piece,)
+        assert index.last is (whole[-1] if whole else None)

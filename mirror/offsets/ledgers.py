@@ -63,12 +63,12 @@ class Ledgers:
         self._is_read = True
 
     def _learn(self, recorded: Recorded) -> None:
-        """Newer runs than `last`: the same ones grown, or those that follow."""
+        """Newer runs than `last`: the same ones as they are now, which may be shorter, or those that follow."""
         known, runs = self._last.get(recorded.target), recorded.runs
         if runs is None or known is None:
             if runs is not None and not runs.begin:
                 self._last[recorded.target] = runs
-        elif runs.begin in (known.begin, known.next_target) and runs.next_target >= known.next_target:
+        elif runs.begin in (known.begin, known.next_target):
             self._last[recorded.target] = runs
 
     async def _go_back(self, target: TopicPartition, ledger: Ledger, end: int) -> None:

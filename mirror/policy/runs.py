@@ -145,6 +145,7 @@ class RunIndex:
         if runs is not None:
             at = bisect_left(self._begins, begin)
             if at and self._pieces[self._begins[at - 1]].next_target >= runs.next_target:
+                self.last = self._newest()
                 return  # an older form of what is known
             self._begins.insert(at, begin)
             self._pieces[begin] = runs

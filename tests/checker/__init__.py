@@ -3,7 +3,7 @@
     findings = check(source, target, "orders")          # nothing to say: an empty list
 
 `reading` takes a dump of one side (C1 to C4 need nothing else), `comparing` is pure and names each difference, `groups`
-compares the positions of consumer groups. What is compared:
+compares the positions of consumer groups; `translation` judges topics whose offsets move. What is compared:
 
     C1  committed records: offset, key, value, headers in their order, timestamp, and its type where it means anything
     C2  what an uncommitted reader of the target sees: just the committed records, nothing of what was aborted
@@ -11,18 +11,56 @@ compares the positions of consumer groups. What is compared:
     C4  no transaction of the target hangs: the last stable offset is the high watermark
     C5  offsets that no reader sees: the same on both sides, and declared gaps are the real ones
     C6  positions of groups: never ahead, never behind by more than what is allowed
+
+and where offsets move, besides C4 and C6:
+
+    C7  committed records: the same ones in the same order, with all that C1 compares but the offset
+    C8  the target's offsets: a record at each of them from 0 on, for readers of both kinds
+    C9  the translation of every offset, both ways, as the journal's records tell it: for one without a record, the
+        record behind it. No record of the journal may lie, whether another one tells better or not
+    C10 declared losses are the real ones
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from .comparing import Expected, compare
+from .comparing import Expected, compare, joined
 from .findings import Finding, Kind
 from .groups import compare_groups
 from .reading import Dump, Record, dump
+from .translation import (
+    Lookup,
+    Pair,
+    Places,
+    Told,
+    Translation,
+    compare_claims,
+    compare_dense,
+    compare_translation,
+    paired,
+    read_told,
+)
 
-__all__ = ["Dump", "Expected", "Finding", "Kind", "Record", "check", "compare", "compare_groups", "dump"]
+__all__ = [
+    "Dump",
+    "Expected",
+    "Finding",
+    "Kind",
+    "Pair",
+    "Places",
+    "Record",
+    "Told",
+    "check",
+    "check_translated",
+    "compare",
+    "compare_groups",
+    "compare_translated",
+    "dump",
+    "read_told",
+]
 
 
 def check(
@@ -51,3 +89,79 @@ def check(
     for group in groups:
         found += compare_groups(source, target, group, {topic: name})
     return found
+
+
+def check_translated(
+    source: str,
+    target: str,
+    topic: str,
+    journal: str,
+    *,
+    target_topic: str = "",
+    groups: Iterable[str] = (),
+    expected: Expected | None = None,
+    history: Mapping[int, Sequence[Record]] | None = None,
+    declared: Mapping[int, Sequence[tuple[int, int]]] | None = None,
+    translations: Mapping[int, Translation] | None = None,
+) -> list[Finding]:
+    """Everything that is wrong where offsets move; `journal` is the name of the topic that tells where to.
+
+    `history` holds, by partition and in offset order, what the source had of records that are mirrored or were lost;
+    what the source holds behind them is to be mirrored too. Where there is none, it is what the source holds now.
+    `declared` are losses that another journal told of; `translations`, somebody's by partition, are judged besides the
+    checker's own. Raises as `check` does.
+    """
+    name = target_topic or topic
+    theirs, mine = dump(source, topic, uncommitted=False), dump(target, name)
+    entries = [record for one in dump(target, journal).values() for record in one.uncommitted]
+    found = [
+        Finding(Kind.PARTITIONS, name, -1, -1, -1, f"the source has {len(theirs)} partitions, the target {len(mine)}")
+    ] * (theirs.keys() != mine.keys())
+    places: dict[int, Places] = {}
+    for partition in sorted(theirs.keys() & mine.keys()):
+        told = read_told(entries, name, partition)
+        told = replace(told, losses=(*told.losses, *(declared or {}).get(partition, ())))
+        before = (history or {}).get(partition, ())
+        pairs, differences = compare_translated(
+            theirs[partition], mine[partition], told, expected or Expected(), before
+        )
+        places[partition] = Places(pairs)
+        if not differences and partition in (translations or {}):
+            differences += compare_translation((translations or {})[partition], pairs, theirs[partition].end)
+        found += joined(differences, partial(_finding, name, partition))
+    for group in groups:
+        found += compare_groups(
+            source, target, group, {topic: name}, moved=lambda _, partition, at: places[partition].between(at)
+        )
+    return found
+
+
+def compare_translated(
+    source: Dump, target: Dump, told: Told, expected: Expected, history: Sequence[Record] = ()
+) -> tuple[list[Pair], list[tuple[Kind, int, str]]]:
+    """Which record is which, and what is wrong with one partition (pure). Whatever is wrong hides what follows from it:
+    claims are judged where the records are right, and translations where the claims are.
+    """
+    found = [
+        (Kind.UNREADABLE, -1, f"{side}: {one.error}")
+        for side, one in (("source", source), ("target", target))
+        if one.error
+    ]
+    if target.stable != target.end:
+        found.append((Kind.HANGING, target.stable, f"the high watermark is {target.end}"))
+    found += compare_dense(target)
+    behind = history[-1].offset if history else -1
+    known = [*history, *(record for record in source.committed if record.offset > behind)]
+    held = {record.offset for record in source.committed}
+    expected = replace(expected, gaps=(*expected.gaps, *told.losses))
+    pairs, differences = paired(known, target.committed, expected, held)
+    found += differences
+    if not found:
+        found += compare_claims(told, pairs)
+    if not found:
+        found += compare_translation(Lookup(told), pairs, source.end)
+    return pairs, found
+
+
+def _finding(topic: str, partition: int, kind: Kind, first: int, last: int, detail: str) -> Finding:
+    return Finding(kind, topic, partition, first, last, detail)

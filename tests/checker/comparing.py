@@ -9,6 +9,9 @@ from itertools import pairwise
 from .findings import Finding, Kind
 from .reading import Dump, Record
 
+#: Kind, offset on the target, and what.
+Differences = Iterable[tuple[Kind, int, str]]
+
 _FIELDS = {"key": Kind.KEY, "value": Kind.VALUE, "headers": Kind.HEADERS, "timestamp": Kind.TIMESTAMP}
 
 
@@ -19,7 +22,9 @@ class Expected:
     `gaps` are ranges [from, to) that the mirror declared as lost before it could copy them. `same_start` is False where
     the source deleted records after they were mirrored: the target may then begin earlier, never later. `same_end` is
     False for a partition that stopped. `own_times`: the target topic has LogAppendTime, and its broker's clock counts.
-    `timestamp_types` is False where the topics' types differ on purpose.
+    `timestamp_types` is False where the topics' types differ on purpose. `forgotten`, where offsets move: it was not
+    recorded what is mirrored, so what the source deleted since may have been declared as lost by somebody who could not
+    know better.
     """
 
     gaps: tuple[tuple[int, int], ...] = ()
@@ -27,6 +32,7 @@ class Expected:
     same_end: bool = True
     own_times: bool = False
     timestamp_types: bool = True
+    forgotten: bool = False
 
     def declares(self, offset: int) -> bool:
         """Whether the mirror said that it has not got this offset."""
@@ -54,11 +60,11 @@ def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Ex
     end = source.end if expected.same_end else target.end
     start = source.start if expected.same_start else min(source.start, target.start)
     asked = [record for record in source.committed if start <= record.offset < end]
-    found += _joined(_differences(asked, target.committed, expected), finding)
+    found += joined(_differences(asked, target.committed, expected), finding)
     if [r.offset for r in target.uncommitted] != [r.offset for r in target.committed if r.offset < target.end]:
         seen = {record.offset for record in target.uncommitted} ^ {record.offset for record in target.committed}
         detail = "offsets that one kind of reader of the target sees and the other does not"
-        found += _joined(((Kind.VISIBLE_UNCOMMITTED, offset, detail) for offset in sorted(seen)), finding)
+        found += joined(((Kind.VISIBLE_UNCOMMITTED, offset, detail) for offset in sorted(seen)), finding)
     return found
 
 
@@ -75,7 +81,7 @@ def _differences(source: list[Record], target: Iterable[Record], expected: Expec
     theirs = {record.offset: record for record in source}
     places: dict[object, int] = {}
     for record in source:
-        places.setdefault(_named(record, expected), record.offset)
+        places.setdefault(named(record, expected), record.offset)
     last = max(mine, default=-1)
     for offset in sorted(theirs.keys() | mine.keys()):
         yield from _difference(offset, theirs, mine, places, last, expected)
@@ -97,15 +103,15 @@ def _difference(
     if expected.declares(offset):
         yield Kind.GAP_UNTRUE, offset, "declared as lost, and there it is"
         return
-    if wanted is not None and _named(wanted, expected) == _named(got, expected):
-        yield from _types(wanted, got, expected)
+    if wanted is not None and named(wanted, expected) == named(got, expected):
+        yield from type_differences(wanted, got, expected)
         return
-    home = places.get(_named(got, expected))
+    home = places.get(named(got, expected))
     if home is not None and home != offset:
         at_home = mine.get(home)
-        if at_home is not None and _named(at_home, expected) == _named(got, expected):
+        if at_home is not None and named(at_home, expected) == named(got, expected):
             yield Kind.REPEATED, offset, f"this record is at offset {home} too"
-        elif at_home is not None and wanted is not None and _named(at_home, expected) == _named(wanted, expected):
+        elif at_home is not None and wanted is not None and named(at_home, expected) == named(wanted, expected):
             yield Kind.SWAPPED, offset, f"the source has this record at offset {home}, and there is this offset's"
         else:
             yield (
@@ -117,12 +123,18 @@ def _difference(
     if wanted is None:
         yield Kind.EXTRA, offset, "the source has no record here"
         return
+    yield from field_differences(wanted, got, expected)
+
+
+def field_differences(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+    """In what two records differ that should be the same."""
     for name, kind in _FIELDS.items():
         if getattr(wanted, name) != getattr(got, name) and not (name == "timestamp" and expected.own_times):
-            yield kind, offset, "another than the source's"
+            yield kind, got.offset, "another than the source's"
 
 
-def _types(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+def type_differences(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+    """Whether the timestamps of two equal records are of the same type."""
     if expected.own_times:
         if got.timestamp_type != 1:
             yield Kind.TIMESTAMP_TYPE, got.offset, f"{got.timestamp_type}, not LogAppendTime"
@@ -130,14 +142,12 @@ def _types(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Ki
         yield Kind.TIMESTAMP_TYPE, got.offset, f"{got.timestamp_type}, the source's is {wanted.timestamp_type}"
 
 
-def _named(record: Record, expected: Expected) -> object:
+def named(record: Record, expected: Expected) -> object:
     """What makes a record the same record, wherever it is."""
     return record[3:] if expected.own_times else (record.timestamp, *record[3:])
 
 
-def _joined(
-    differences: Iterable[tuple[Kind, int, str]], finding: Callable[[Kind, int, int, str], Finding]
-) -> Iterator[Finding]:
+def joined(differences: Differences, finding: Callable[[Kind, int, int, str], Finding]) -> Iterator[Finding]:
     """One finding for each run of differences that say the same."""
     run: tuple[Kind, int, int, str] | None = None
     for kind, offset, detail in differences:

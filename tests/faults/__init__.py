@@ -6,4 +6,5 @@
 workload    what is written to the source              points      named places where a mirror dies or freezes
 schedule    from a seed: a workload and faults (pure)  mirroring   the mirror as a process of its own, without Spark
 network     a proxy that knows requests                play        runs a schedule and judges its end
+moving      what was mirrored and lost, where offsets are translated
 """

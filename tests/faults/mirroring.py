@@ -25,6 +25,8 @@ from mirror.errors import ClusterError, WireError
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.owner import Owner
+from mirror.offsets.runlog import Indexes
+from mirror.policy.runs import Runs
 from mirror.sink import Tally
 from mirror.spark import handover, relay
 from mirror.spark.flow import Flow
@@ -48,11 +50,14 @@ _context.set_forkserver_preload(list(PRELOADED))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one process is to do. It gives up, with what it has, after `seconds`."""
+    """What one process is to do. It gives up, with what it has, after `seconds`. `journal_share`: a lane is handed the
+    runs that this share of the journal tells of, as by a driver that read no further; None for none at all.
+    """
 
     flow: Flow
     strike: Strike | None
     seconds: float
+    journal_share: float | None
     report: Path
     log: Path
 
@@ -75,11 +80,23 @@ class Standing:
 class Mirror:
     """One process. `report` is empty where it was killed."""
 
-    def __init__(self, flow: Flow, folder: Path, strike: Strike | None = None, seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        folder: Path,
+        strike: Strike | None = None,
+        seconds: float = 60.0,
+        journal_share: float | None = None,
+    ) -> None:
         """Start it; its report and its log go to `folder`."""
         name = uuid.uuid4().hex[:8]
         self._work = Work(
-            flow=flow, strike=strike, seconds=seconds, report=folder / f"{name}.json", log=folder / f"{name}.log"
+            flow=flow,
+            strike=strike,
+            seconds=seconds,
+            journal_share=journal_share,
+            report=folder / f"{name}.json",
+            log=folder / f"{name}.log",
         )
         self._process = _context.Process(target=_main, args=(self._work,), daemon=True)
         self._process.start()
@@ -156,15 +173,18 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
         if not left:
             break
-        for receipt in await _epoch(flow, instance, left, min(deadline, time.time() + EPOCH_SECONDS), tallies):
+        until = min(deadline, time.time() + EPOCH_SECONDS)
+        for receipt in await _epoch(work, instance, left, until, tallies):
             at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
             figures[at], tallies[at] = receipt.figures, receipt.tally
     return [(*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()]
 
 
 async def _epoch(
-    flow: Flow, instance: str, assignments: tuple[Any, ...], deadline: float, tallies: Mapping[TopicPartition, Tally]
+    work: Work, instance: str, assignments: tuple[Any, ...], deadline: float, tallies: Mapping[TopicPartition, Tally]
 ) -> list[Receipt]:
+    flow = work.flow
+    runs, journal_offset = await _patiently(lambda: _handed_over(work), deadline)
     mark = await StopMark.open("127.0.0.1")
     try:
         return await relay.run_lane(  # by its module, where a point may have wrapped it
@@ -179,10 +199,22 @@ async def _epoch(
                 memory_bytes=flow.memory_bytes,
                 stop_mark=mark.address,
                 so_far=tallies,
+                runs=runs,
+                journal_offset=journal_offset,
             )
         )
     finally:
         await mark.close()
+
+
+async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, Runs], int | None]:
+    """The runs that a driver tells a lane of, and how far it had read the journal; none where a lane reads it."""
+    if work.journal_share is None:
+        return {}, None
+    async with Cluster(work.flow.target) as target:
+        entries, end = await Journal(target, work.flow.name).read()
+    known = int(len(entries) * work.journal_share)
+    return Indexes(entries[:known]).last(), entries[known].offset if known < len(entries) else end
 
 
 async def _claimed(flow: Flow, instance: str) -> None:

@@ -8,11 +8,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from checker import Dump, Expected, Finding, check, dump
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -26,16 +26,22 @@ from mirror.wire.cluster import Endpoint
 from mirror.wire.cluster import TopicPartition as WirePartition
 
 from .mirroring import Mirror, Standing
+from .moving import Moves
 from .network import Network, Rule
+from .outcome import Played
 from .points import REQUESTS, Strike
 from .schedule import Chunk, Crash, Die, Disturb, Double, Fall, Fault, Hang, Round, Schedule, Sleep
 from .workload import Topic, admin, create
+
+T = TypeVar("T")
 
 #: Seconds within which a mirror with a fault must end by itself, and one without.
 _ROUND_SECONDS: Final = 40.0
 _LAST_SECONDS: Final = 60.0
 #: Seconds after which a topic is taken without holes, where the cleaner finds nothing to do.
 _CLEANING_SECONDS: Final = 4.0
+#: What a broker may need for what a dead client sent, or to put cleaned segments in place.
+_SETTLING_SECONDS: Final = 0.3
 _ROLLING: Final = Chunk(partition=0, batches=1, records=1, value_bytes=10, codec="none", age_ms=0)
 #: Topics keep everything, however old; and the brokers' own cleaning comes soon.
 KEPT: Final = {"retention.ms": "-1"}
@@ -55,38 +61,6 @@ BROKERS: Final = {
 }
 #: Besides, for clusters of three: every topic is on all, and two must have what is acknowledged.
 REPLICATED: Final = BROKERS | {"default.replication.factor": 3, "min.insync.replicas": 2}
-
-
-@dataclass(slots=True)
-class Played:
-    """How a schedule ended. `stops` are the partitions that ended in a state that must not go on; `excused` is what was
-    found in these behind the offset at which one of two mirrors said that another one wrote, too.
-    """
-
-    schedule: Schedule
-    topic: str
-    told: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    excused: list[Finding] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    stops: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def is_good(self) -> bool:
-        """Equal, or stopped in a state that the README names for such a schedule, with nothing wrong before it."""
-        return not self.findings and not self.failures
-
-    def __str__(self) -> str:
-        lines = [
-            f"seed {self.schedule.seed} on {self.topic}: {'good' if self.is_good else 'BAD'}, {self.seconds:.1f} s"
-        ]
-        lines += [f"  {line}" for line in self.told]
-        lines += [f"  stopped: {line}" for line in self.stops]
-        lines += [f"  excused: {finding}" for finding in self.excused[:3]]
-        lines += [f"  FAILED: {line}" for line in self.failures]
-        lines += [f"  FOUND: {finding}" for finding in self.findings[:20]]
-        return "\n".join(lines)
 
 
 class Player:
@@ -123,8 +97,13 @@ class _Play:
         self._folder.mkdir()
         self._played = Played(schedule, name)
         self._chance = Random(schedule.seed)
+        self._flow: Flow | None = None
         self._mirrors: list[Mirror] = []
         self._before: dict[int, Dump] = {}
+        source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
+        self._moves = Moves(source, target, name, schedule.partitions) if schedule.moves else None
+        self._journal_share: float | None = None
+        self._forgotten = False
 
     def run(self) -> Played:
         began = time.monotonic()
@@ -136,13 +115,23 @@ class _Play:
             COMPACTED if schedule.compacted else KEPT,
             schedule.seed,
         )
-        self._flow: Flow | None = None
         try:
             for number, one in enumerate(schedule.rounds):
                 topic.write(one.chunks)
                 if schedule.compacted and number == 0:
                     self._compact(topic)
+                    create(admin(self._clusters["target"].bootstrap), topic.name, schedule.partitions, KEPT)
+                if self._moves and (one.compacts or one.trims):
+                    self._moves.remember(_settled(self._mirrored))
+                if one.compacts:
+                    topic.configure(COMPACTED)
+                    self._compact(topic)
                 self._trim(topic, one)
+                if self._moves and one.loses_journal and self._flow:
+                    self._moves.lose_journal()
+                    self._forgotten = True
+                    self._tell("the journal is lost")
+                self._journal_share = one.journal_share
                 self._tell(f"round {number}: {one.fault}")
                 self._suffer(one.fault)
             for network in self._networks.values():
@@ -169,7 +158,9 @@ class _Play:
         if self._flow is None:
             source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
             name, size = self._played.topic, self._schedule.coalesce_bytes
-            more = {"coalesce_bytes": size} if size else {}
+            more: dict[str, object] = {"coalesce_bytes": size} if size else {}
+            if self._schedule.moves:
+                more |= {"offsets": "translate", "on_data_loss": "continue"}
             flow = prepare(settings_between(source, target, [name], name, **more), once=True)
             behind = {
                 side: Endpoint(side, tuple(_addresses(network.bootstrap))) for side, network in self._networks.items()
@@ -178,13 +169,14 @@ class _Play:
         return self._flow
 
     def _start(self, strike: Strike | None = None) -> Mirror:
-        mirror = Mirror(self._prepared(), self._folder, strike, seconds=_ROUND_SECONDS)
+        mirror = Mirror(self._prepared(), self._folder, strike, _ROUND_SECONDS, self._journal_share)
         self._mirrors.append(mirror)
         return mirror
 
     def _finish(self, mirror: Mirror, seconds: float, who: str) -> int | None:
         """Wait for its end; anything but a good end or a SIGKILL is a failure."""
         code = mirror.wait(seconds)
+        self._forgotten |= code != 0
         if code not in (0, -signal.SIGKILL):
             self._fail(f"{who} ended with {code}: {mirror.log[-2000:]}")
             mirror.end()
@@ -201,7 +193,7 @@ class _Play:
             written += len(rolling)
             time.sleep(0.2)
         topic.configure({"cleanup.policy": "delete", "retention.ms": "-1"})
-        create(admin(self._clusters["target"].bootstrap), topic.name, self._schedule.partitions, KEPT)
+        _settled(self._held)
         self._tell(f"compacted from {written} records to {held}")
 
     def _held(self) -> int:
@@ -213,7 +205,9 @@ class _Play:
     def _trim(self, topic: Topic, one: Round) -> None:
         for trim in one.trims:
             dumped = dump(self._clusters["source"].bootstrap, topic.name, uncommitted=False)
-            reached = self._mirrored()[trim.partition] if trim.mirrored_only else dumped[trim.partition].end
+            reached = dumped[trim.partition].end
+            if trim.mirrored_only:
+                reached = self._moves.reached(trim.partition) if self._moves else self._mirrored()[trim.partition]
             start = dumped[trim.partition].start
             before = start + int((reached - start) * trim.share)
             if before <= start:
@@ -221,6 +215,8 @@ class _Play:
             known = self._before
             self._before = {at: told.over(known[at]) if known else told for at, told in dumped.items()}
             topic.trim(trim.partition, before)
+            if self._moves:
+                self._moves.deleted(trim.partition, dumped[trim.partition].committed, before)
             self._tell(f"partition {trim.partition} begins at {before}, was {start}")
 
     def _suffer(self, fault: Fault) -> None:
@@ -253,13 +249,14 @@ class _Play:
                 self._crash(fault)
 
     def _fall(self, fault: Fall) -> None:
-        ends, begun = self._ends("source"), self._mirrored()
+        ends, begun = self._ends("source") if not self._moves else self._moves.totals(), self._mirrored()
         goal = sum(begun) + fault.share * (sum(ends) - sum(begun))
         mirror = self._start()
         while mirror.is_alive and sum(self._mirrored()) < goal:
             pass
         time.sleep(fault.delay)
         mirror.end()
+        self._forgotten = True
         self._tell(f"  killed at {self._mirrored()} of {ends}")
 
     def _sleep(self, fault: Sleep) -> None:
@@ -314,23 +311,29 @@ class _Play:
                 self._fail(f"{at} did not get on: {one.state} at {one.next_offset} of {one.until}: {one.detail}")
         if not report:
             self._fail("the last mirror reported nothing")
-        source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
-        expected = Expected(same_start=not self._before)
         stopped = {at.partition for at, one in report.items() if one.state.is_stop}
-        for found in check(source, target, self._played.topic, expected=expected, before=self._before or None):
+        for found in self._moves.findings(forgotten=self._forgotten) if self._moves else self._differences():
             told = found.partition in stopped and found.first >= self._contended(found.partition)
             (self._played.excused if told else self._played.findings).append(found)
 
+    def _differences(self) -> list[Finding]:
+        source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
+        expected = Expected(same_start=not self._before)
+        return check(source, target, self._played.topic, expected=expected, before=self._before or None)
+
     def _contended(self, partition: int) -> float:
-        """Where two mirrors at once were first told of each other; from there on nothing is promised."""
-        if not self._schedule.has_two_writers:
+        """The target offset where two mirrors were first told of each other; from there on nothing is promised."""
+        if not self._schedule.may_repeat:
             return inf
         standings = (one for mirror in self._mirrors for at, one in mirror.report.items() if at.partition == partition)
-        return min((one.next_offset for one in standings if one.state.is_stop), default=inf)
+        first = min((one.next_offset for one in standings if one.state.is_stop), default=-1)
+        if first < 0:
+            return inf
+        return self._moves.place(partition, first) if self._moves else first
 
     def _may_stop(self, state: State) -> bool:
         """README, limits: markers have no number, and batches none that a broker remembers when they are old."""
-        return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.has_two_writers
+        return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.may_repeat
 
     def _mirrored(self) -> list[int]:
         """The target's log ends, 0 for a partition that is not there yet."""
@@ -354,6 +357,16 @@ def _end(consumer: Consumer, topic: str, partition: int) -> int:
 def _told(mirror: Mirror) -> str:
     report = mirror.report
     return ", ".join(f"{one.state} {one.next_offset}/{one.until}" for one in report.values()) or "no report"
+
+
+def _settled(look: Callable[[], T]) -> T:
+    """What it comes to, once it stays: a broker goes on with the requests of a process that is gone."""
+    seen = look()
+    while True:
+        time.sleep(_SETTLING_SECONDS)
+        before, seen = seen, look()
+        if before == seen:
+            return seen
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> None:

@@ -37,14 +37,14 @@ REQUESTS: Final[Mapping[str, int]] = {
 MOMENTS: Final = ("sending", "sent", "answered")
 
 #: Step of the mirror -> where it is: module, name inside it. Each gives two points, `before-` and `after-`.
-STEPS: Final[Mapping[str, tuple[str, str]]] = {
+STEPS: Final[dict[str, tuple[str, str]]] = {
     "crc": ("mirror.fetcher", "crc_holds"),
     "arrival": ("mirror.fetcher", "Fetcher._take"),
     "verdict": ("mirror.pipeline", "classify"),
     "restamp": ("mirror.sink", "restamp"),
     "queue": ("mirror.sink", "Sink.append"),
     "gap": ("mirror.sink", "Sink.fill"),
-    "rewrite": ("mirror.batch.rewrite", "rewrite"),
+    "rewrite": ("mirror.writer", "Writer._rewrite"),
     "ack": ("mirror.writer", "Writer._acknowledged"),
     "count": ("mirror.writer", "Writer._count"),
     "filled": ("mirror.writer", "Writer._filled"),
@@ -72,6 +72,29 @@ BEGINNING: Final = frozenset(f"describe-producers-{moment}" for moment in MOMENT
 POINTS: Final[tuple[str, ...]] = (
     *(f"{request}-{moment}" for request in REQUESTS for moment in MOMENTS),
     *(f"{when}-{step}" for step in STEPS for when in ("before", "after")),
+)
+
+#: The same for what is done only where offsets move. `told` is what follows once runs are recorded.
+MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
+    "recall": ("mirror.offsets.ledgers", "Ledgers.recall"),
+    "found-position": ("mirror.pipeline", "resume_translated"),
+    "checked-tail": ("mirror.retracing", "_check_tail"),
+    "retrace": ("mirror.retracing", "_retrace"),
+    "alike": ("mirror.retracing", "_alike"),
+    "landed": ("mirror.sink", "Sink.landed"),
+    "passed-over": ("mirror.sink", "Sink._pass_over"),
+    "record": ("mirror.offsets.ledgers", "Ledgers.record"),
+    "recorded": ("mirror.policy.runs", "Ledger.recorded"),
+    "told": ("mirror.spark.relay", "_append"),
+}
+MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVING_STEPS for when in ("before", "after"))
+#: Reached only where runs were not recorded.
+RETRACING: Final = frozenset(f"{when}-{step}" for step in ("retrace", "alike") for when in ("before", "after"))
+#: Reached only where offsets stay.
+STAYING: Final = (
+    ALIGNING
+    | {f"markers-{moment}" for moment in MOMENTS}
+    | {f"{when}-{step}" for step in ("resume", "filled") for when in ("before", "after")}
 )
 
 
@@ -116,7 +139,7 @@ def arm(strike: Strike) -> None:
     strikes = _Countdown(strike, strike.count)
     when, _, step = strike.point.partition("-")
     if when in {"before", "after"}:
-        _wrap(*STEPS[step], strikes, before=when == "before")
+        _wrap(*(STEPS | MOVING_STEPS)[step], strikes, before=when == "before")
         return
     request, _, moment = strike.point.rpartition("-")
     _wrap_requests(REQUESTS[request], MOMENTS[MOMENTS.index(moment)], strikes)

@@ -29,11 +29,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="how many seeds in a row")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no schedule after so long")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="of each cluster")
+    parser.add_argument("--offsets", choices=("any", "preserve", "translate"), default="any", help="default: by seed")
     options = parser.parse_args()
     config = REPLICATED if options.brokers == 3 else BROKERS
     clusters = start_many(
         [Spec(nodes=options.brokers, name=f"faults-{side}", config=config) for side in ("source", "target")]
     )
+    moves = {"any": None, "preserve": False, "translate": True}[options.offsets]
     bad: list[int] = []
     excused: list[int] = []
     played = 0
@@ -47,7 +49,7 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - began > options.seconds:
                 break
-            told = player.play(schedule(seed))
+            told = player.play(schedule(seed, moves))
             played += 1
             print(
                 told if options.count == 1 or not told.is_good or told.excused else str(told).splitlines()[0],

@@ -13,11 +13,13 @@ from checker import Expected, Finding, check, dump
 from helpers import settings_between
 
 from mirror.embedded import Cluster
+from mirror.spark.flow import Flow
 from mirror.spark.prepare import prepare
 
 from .mirroring import Mirror
+from .moving import Moves
 from .play import KEPT
-from .points import ALIGNING, BEGINNING, Strike
+from .points import ALIGNING, BEGINNING, RETRACING, Strike
 from .schedule import Chunk
 from .workload import Topic
 
@@ -25,6 +27,8 @@ from .workload import Topic
 FRESH: Final = ALIGNING | BEGINNING
 _SECONDS: Final = 30.0
 _COALESCED: Final = 64 * 1024
+#: Steps that are reached only where the mirror before recorded all.
+_RECORDED: Final = frozenset({"before-checked-tail", "after-checked-tail"})
 
 
 @dataclass(slots=True)
@@ -37,9 +41,12 @@ class Ran:
 
 
 class Points:
-    """A mirror for each point, one after the other on one topic; those that need a new topic get one."""
+    """A mirror for each point, one after the other on one topic; those that need a new topic get one. `moves`: offsets
+    are translated.
+    """
 
-    def __init__(self, source: Cluster, target: Cluster, folder: Path, chance: Random) -> None:
+    def __init__(self, source: Cluster, target: Cluster, folder: Path, chance: Random, *, moves: bool = False) -> None:
+        self._moves = moves
         self._source, self._target, self._folder, self._chance = source.bootstrap, target.bootstrap, folder, chance
         self._ran = Ran()
 
@@ -55,9 +62,12 @@ class Points:
     def _on_a_topic(self, points: list[str]) -> None:
         topic = Topic(self._source, f"points-{uuid.uuid4().hex[:8]}", 1, KEPT, self._chance.randrange(2**32))
         topic.write(self._chunks())
+        moves = Moves(self._source, self._target, topic.name, 1) if self._moves else None
         begin = self._chance.randrange(1, dump(self._source, topic.name, uncommitted=False)[0].end)
         topic.trim(0, begin)
-        settings = settings_between(self._source, self._target, [topic.name], topic.name, coalesce_bytes=_COALESCED)
+        offsets = "translate" if moves else "preserve"
+        more = {"coalesce_bytes": _COALESCED, "offsets": offsets}
+        settings = settings_between(self._source, self._target, [topic.name], topic.name, **more)
         flow = prepare(settings, once=True)
         for point in points:
             if point not in FRESH:
@@ -65,6 +75,7 @@ class Points:
             count = 1 if point in FRESH else self._chance.choice([1, 1, 2])
             # what is passed once only is died at the first time
             for strike in (Strike(point, count), Strike(point))[2 - count :]:
+                self._lead_to(point, flow, topic)
                 mirror = Mirror(flow, self._folder, strike, seconds=_SECONDS)
                 code = mirror.wait(_SECONDS)
                 mirror.end()
@@ -78,7 +89,19 @@ class Points:
         code = last.wait(_SECONDS)
         assert code == 0, f"the last mirror ended with {code}: {last.log}"
         assert all(one.is_copied for one in last.report.values()), last.report
-        self._ran.findings += check(self._source, self._target, topic.name, expected=Expected())
+        if moves:
+            self._ran.findings += moves.findings()
+        else:
+            self._ran.findings += check(self._source, self._target, topic.name, expected=Expected())
+
+    def _lead_to(self, point: str, flow: Flow, topic: Topic) -> None:
+        """Let a mirror die with runs that it did not record, or end with all of them recorded, as a point needs it."""
+        if point not in RETRACING | _RECORDED:
+            return
+        mirror = Mirror(flow, self._folder, Strike("after-landed") if point in RETRACING else None, seconds=_SECONDS)
+        mirror.wait(_SECONDS)
+        mirror.end()
+        topic.write(self._chunks())
 
     def _chunks(self) -> list[Chunk]:
         """Something for every step: batches large and tiny, a transaction that ends, and one that does not."""

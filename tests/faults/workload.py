@@ -107,3 +107,12 @@ def create(admin: AdminClient, name: str, partitions: int, configs: dict[str, st
                 raise
         assert time.monotonic() < deadline, f"{name} has no leaders"
         time.sleep(0.02)
+
+
+def remove(admin: AdminClient, name: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    admin.delete_topics([name])[name].result(_SECONDS)
+    deadline = time.monotonic() + _SECONDS
+    while name in admin.list_topics(timeout=5).topics:
+        assert time.monotonic() < deadline, f"{name} is not deleted"
+        time.sleep(0.02)

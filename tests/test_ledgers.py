@@ -1,0 +1,125 @@
+"""The ledgers of a lane: what a driver handed over, and what the journal tells beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.errors import ClusterUnreachable
+from mirror.offsets.journal import Entry, Journal
+from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.runlog import Indexes
+from mirror.policy import runs as module
+from mirror.policy.runs import Ledger, Run, Runs
+from mirror.wire.cluster import TopicPartition
+
+TARGET = TopicPartition("orders", 2)
+
+
+class Kept(Journal):
+    """A journal in memory. `fails`: so many appends do."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.entries: list[Entry] = []
+        self.fails = fails
+
+    async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
+        if self.fails:
+            self.fails -= 1
+            raise ClusterUnreachable("away")
+        begin = self.end
+        self.entries += [Entry(begin + index, *entry) for index, entry in enumerate(entries)]
+        return begin
+
+    async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:
+        return [entry for entry in self.entries if entry.offset >= (offset or 0)], self.end
+
+    @property
+    def end(self) -> int:
+        return self.entries[-1].offset + 1 if self.entries else 0
+
+    def clean(self) -> None:
+        """As the cleaner leaves it: the last of each key."""
+        last = {entry.key: entry.offset for entry in self.entries}
+        self.entries = [entry for entry in self.entries if last[entry.key] == entry.offset]
+
+
+@pytest.fixture(autouse=True)
+def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RUNS_IN_A_RECORD", 3)
+
+
+def recalled(ledgers: Ledgers, end: int) -> Ledger:
+    return asyncio.run(ledgers.recall(TARGET, end))
+
+
+def written(journal: Journal, sources: Sequence[int], last: Runs | None = None) -> None:
+    """One record after the other, each at once recorded."""
+    ledgers = Ledgers(journal, {TARGET: last} if last else {}, 0)
+    ledger = recalled(ledgers, 10**6)
+    for source in sources:
+        ledger.add(source, ledger.runs.next_target, 1)
+        asyncio.run(ledgers.record())
+
+
+@given(st.lists(st.integers(0, 2), max_size=20), st.floats(0, 1), st.sampled_from(["whole", "cleaned"]))
+def test_an_older_driver_and_the_journal_tell_all_together(skips: list[int], share: float, form: str) -> None:
+    journal = Kept()
+    sources = [sum(skips[: index + 1]) + index for index in range(len(skips))]
+    written(journal, sources)
+    whole = Indexes(journal.entries).last().get(TARGET, Runs())
+    known = int(len(journal.entries) * share)
+    older = Indexes(journal.entries[:known]).last()
+    if form == "cleaned":
+        journal.clean()
+    ledger = recalled(Ledgers(journal, older, known), len(sources))
+    assert list(ledger.runs) == list(whole)
+    assert (ledger.runs.next_source, ledger.runs.next_target) == (whole.next_source, whole.next_target)
+    assert ledger.pending() == ([], []), "it is all recorded"
+
+
+def test_runs_that_were_recorded_anew_and_shorter_count() -> None:
+    """The target lost its end, and the source what was there: other records came."""
+    journal = Kept()
+    written(journal, [0, 1, 2, 3, 4])
+    since = journal.end
+    ledgers = Ledgers(journal, Indexes(journal.entries).last(), since)
+    ledger = recalled(ledgers, 2)
+    ledger.cut(2)
+    ledger.add(50, 2, 2)
+    asyncio.run(ledgers.record())
+    ledger = recalled(Ledgers(journal, Indexes(journal.entries[:since]).last(), since), 4)
+    assert list(ledger.runs) == [Run(0, 0, 2), Run(50, 2, 2)]
+
+
+def test_what_the_target_lost_goes_back_through_the_journal() -> None:
+    journal = Kept()
+    written(journal, range(0, 40, 2))
+    ledgers = Ledgers(journal, Indexes(journal.entries).last(), journal.end)
+    ledger = recalled(ledgers, 7)
+    assert (ledger.runs.begin, ledger.runs.next_target) == (6, 9)
+    ledger.cut(7)
+    asyncio.run(ledgers.record())
+    index = Indexes(journal.entries)[TARGET]
+    assert [run.source for run in index] == list(range(0, 14, 2))
+    assert index.last is not None
+    assert index.last.next_target == 7
+
+
+def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
+    journal = Kept(fails=1)
+    ledgers = Ledgers(journal, {}, None)
+    ledger = recalled(ledgers, 0)
+    for source in range(0, 20, 2):
+        ledger.add(source, ledger.runs.next_target, 1)
+    with pytest.raises(ClusterUnreachable):
+        asyncio.run(ledgers.record())
+    asyncio.run(ledgers.record())
+    assert [run.source for run in Indexes(journal.entries)[TARGET]] == list(range(0, 20, 2))
+    count = len(journal.entries)
+    asyncio.run(ledgers.record())
+    assert len(journal.entries) == count

@@ -1,0 +1,60 @@
+"""What the journal does not tell of is found again from both logs, and nothing strange passes for the source's."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from helpers import make_topic, produce
+from test_gaps import transactions
+from test_translate import assert_translated, copied, pair, trim
+
+from mirror.states import State
+
+__all__ = ["pair"]
+pytestmark = pytest.mark.brokers
+
+
+def test_a_source_that_begins_inside_a_batch(pair: tuple[str, str], topic_name: str) -> None:
+    """What it deleted of that batch is still inside, and was never mirrored."""
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(100)], batch=50)
+    trim(pair[0], topic_name, 30)
+    copied(pair, topic_name, records_runs=False)
+    copied(pair, topic_name)
+    assert assert_translated(pair, topic_name) == 70
+
+
+def test_what_was_deleted_of_a_batch_that_was_mirrored(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(100)], batch=50)
+    copied(pair, topic_name, records_runs=False)
+    trim(pair[0], topic_name, 30)
+    produce(pair[0], topic_name, [b"more"])
+    found = copied(pair, topic_name)
+    assert (found.next_offset, found.records) == (101, 1)
+
+
+def test_a_repeated_record_does_not_pass_for_one_that_was_where_a_marker_is(
+    pair: tuple[str, str], topic_name: str
+) -> None:
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True, False])
+    copied(pair, topic_name, records_runs=False)
+    produce(pair[1], topic_name, [b"foreign"])
+    found = copied(pair, topic_name, State.DIVERGED)
+    assert "at offset 5 of the target, the record is not the source's at offset 5" in found.detail
+
+
+def test_a_foreign_record_does_not_pass_for_one_of_an_open_transaction(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(10)])
+    copied(pair, topic_name)
+    producer = Producer({"bootstrap.servers": pair[0], "transactional.id": topic_name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic_name, b"open", partition=0)
+    producer.flush(20)
+    produce(pair[1], topic_name, [b"foreign"])
+    found = copied(pair, topic_name, State.DIVERGED)
+    producer.abort_transaction(20)
+    assert "at offset 10 of the target, the record is not the source's at offset 10" in found.detail
