@@ -268,3 +268,8 @@ def test_translated_offsets_of_a_running_mirror(
         looked_up(162)
     with pytest.raises(ConfigError, match="offset 127 is not mirrored yet"):
         looked_up(127, "--reverse")
+    produce(source, topic_name, values(3))
+    commit(source, topic_name, topic_name, 164)
+    with running(config, tmp_path / "once.log", "--once") as once:
+        assert once.ended() == 0, once.log
+    assert committed(target, topic_name, topic_name) == 129, "the last look knows where the last records went"

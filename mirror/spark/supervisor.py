@@ -77,6 +77,7 @@ class Supervisor:
         self._accepted: dict[TopicPartition, tuple[int, int]] = {}
         self._runs = Indexes()
         self._learned_until = 0
+        self._reading = asyncio.Lock()
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._stops = StopLog()
@@ -108,6 +109,8 @@ class Supervisor:
             try:
                 await self._epochs(source, journal, assignments)
                 if not self._outcome.contended:
+                    with contextlib.suppress(ClusterError, WireError, MalformedBatch):
+                        await self._read_on(journal)  # what the lanes said last: groups follow through it
                     await groups.finish(self._stopping)
             finally:
                 for task in (following, watching):
@@ -245,10 +248,7 @@ class Supervisor:
         """The assignments with the topic ids under which the source topics were first seen (S3), as the journal's
         newest records `known` have them; unseen ones are recorded now.
         """
-        entries = [Entry(0, key, value) for key, value in known.items()]
-        for entry in entries:
-            self._learn(entry)
-        self._runs.learn(entries)
+        self._learn_all([Entry(0, key, value) for key, value in known.items()])
         unseen: dict[bytes, bytes] = {}
         assignments: list[Assignment] = []
         for assignment in self._flow.assignments:
@@ -328,13 +328,10 @@ class Supervisor:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                entries, self._learned_until = await journal.read(self._learned_until)
+                await self._read_on(journal)
             except (ClusterError, WireError, MalformedBatch) as problem:
                 self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
                 continue
-            for entry in entries:
-                self._learn(entry)
-            self._runs.learn(entries)
             self._watch(live)
             self._stops.tell(live.values())
             caught_up = len(live) == len(self._flow.assignments) and all(
@@ -343,6 +340,16 @@ class Supervisor:
             if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
                 self._stopping.set()
+
+    async def _read_on(self, journal: Journal) -> None:
+        async with self._reading:  # else who reads less may end later, and tell what was
+            entries, self._learned_until = await journal.read(self._learned_until)
+            self._learn_all(entries)
+
+    def _learn_all(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._learn(entry)
+        self._runs.learn(entries)
 
     def _learn(self, entry: Entry) -> None:
         """What one record of the journal tells a running mirror."""
