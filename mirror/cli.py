@@ -122,10 +122,12 @@ def accept(
 @app.command()
 def offsets(
     config_file: ConfigFile,
-    action: Annotated[Literal["translate"], typer.Argument(help="What to do.", show_default=False)],
+    action: Annotated[
+        Literal["translate"], typer.Argument(metavar="translate", help="Look up an offset.", show_default=False)
+    ],
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.", show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The source's.", show_default=False)],
     reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
