@@ -21,7 +21,9 @@ from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.ledgers import forget_expired
 from mirror.offsets.runlog import Indexes
+from mirror.policy import runs
 from mirror.policy.rules import NEEDS_ALTER, Severity
 from mirror.policy.runs import RunIndex
 from mirror.states import State
@@ -308,6 +310,34 @@ def test_a_target_without_the_right_to_write_markers(
     monkeypatch.setattr(Admin, "may_write_markers", lambda _: False)
     assert told("preserve") == [(Severity.ADVISE, ""), (Severity.REFUSE, compact)]
     assert told("translate") == []
+
+
+def test_runs_of_records_that_the_target_deleted_go(
+    pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RUNS_IN_A_RECORD", 4)
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True] * 12)
+    copied(pair, topic_name)
+    trim(pair[1], topic_name, 31)
+
+    async def forget() -> None:
+        host, port = pair[1].split(":")
+        async with WireCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([journal_topic(topic_name), topic_name])
+            journal = Journal(cluster, topic_name)
+            await forget_expired(journal, Indexes((await journal.read())[0]))
+
+    asyncio.run(forget())
+    index = index_of(pair, topic_name)
+    assert [piece.begin for piece in index.pieces] == [20, 40]
+    assert (index.to_source(19), index.to_source(20)) == (None, 24)
+    transactions(pair[0], topic_name, [True] * 2, name="more")
+    copied(pair, topic_name)
+    assert verified(pair, topic_name).topics[0].records == 39
+    ours = {one[0]: one[1:] for one in read(pair[1], topic_name, 0)}
+    index = index_of(pair, topic_name)
+    assert {index.to_target(one[0]): one[1:] for one in read(pair[0], topic_name, 0) if one[0] >= 37} == ours
 
 
 def test_runs_that_are_wrong_are_found_by_verify(pair: tuple[str, str], topic_name: str) -> None:
