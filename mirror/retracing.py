@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
 from mirror.errors import BadRecords, PartitionStop
+from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, Runs
 from mirror.position import Logs, Position, batch_at, batches, look_at_logs, next_stamp
 from mirror.states import State
@@ -29,7 +30,7 @@ from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_o
 if TYPE_CHECKING:
     from mirror.batch.records import Records
 
-#: Gives the ledger of a target partition; its runs begin at or below an offset of the target's, if such are recorded.
+#: Gives the ledger of a target partition whose log ends at an offset, as far as its runs are recorded.
 Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
 
 #: A record's key, value and headers.
@@ -67,6 +68,8 @@ async def resume_translated(
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
     Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP), and as `look_at_logs` does.
     """
+    # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
+    await recall(target_partition, NO_LIMIT)
     logs = await look_at_logs(flow, source, source_partition, target, target_partition)
     ledger = await recall(target_partition, logs.end)
     if not logs.end:
