@@ -123,9 +123,9 @@ def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     assert len(journal.entries) == count
 
 
-def told(journal: Journal, target: TopicPartition = TARGET) -> list[Run]:
+def told(journal: Kept) -> list[Run]:
     """What a mirror that starts now believes."""
-    index = Indexes(journal.entries).get(target)
+    index = Indexes(journal.entries).get(TARGET)
     return list(index.last) if index is not None and index.last is not None else []
 
 

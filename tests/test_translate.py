@@ -264,6 +264,19 @@ def test_a_target_made_anew_for_what_the_source_still_has(pair: tuple[str, str],
 
 
 @pytest.mark.parametrize("records_runs", [False, True])
+def test_a_source_that_is_cut_back(pair: tuple[str, str], topic_name: str, *, records_runs: bool) -> None:
+    make_topic(pair[0], topic_name)
+    values = [b"%d" % index for index in range(100)]
+    produce(pair[0], topic_name, values)
+    copied(pair, topic_name, records_runs=records_runs)
+    delete(pair[0], topic_name)
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, values[:60])
+    found = copied(pair, topic_name, State.TRUNCATED)
+    assert ("ends at 60" in found.detail, found.next_offset) == (True, 100 if records_runs else 60)
+
+
+@pytest.mark.parametrize("records_runs", [False, True])
 def test_a_source_topic_that_is_another_one(pair: tuple[str, str], topic_name: str, *, records_runs: bool) -> None:
     make_topic(pair[0], topic_name)
     produce(pair[0], topic_name, [b"%d" % index for index in range(20)])
