@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -11,11 +13,11 @@ from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
 from mirror.offsets.journal import Entry, Journal
-from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.ledgers import Ledgers, forget_expired
 from mirror.offsets.runlog import Indexes
 from mirror.policy import runs as module
 from mirror.policy.runs import Ledger, Run, Runs
-from mirror.wire.cluster import TopicPartition
+from mirror.wire.cluster import Leader, TopicPartition
 
 TARGET = TopicPartition("orders", 2)
 
@@ -184,3 +186,22 @@ class Slow(Kept):
             self.entries += [Entry(begin + index, *entry) for index, entry in enumerate(entries)]
             return begin
         return await super().append(entries)
+
+
+def test_what_expired_is_forgotten_whatever_else_the_journal_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is gone from the target would be asked for in vain until a timeout, between all epochs."""
+    journal = Kept()
+    written(journal, range(0, 18, 2))
+    gone = [entry._replace(key=entry.key.replace(b"orders", b"gone")) for entry in journal.entries]
+    indexes = Indexes([*gone, *journal.entries])
+    journal.cluster = Mock(leader=lambda at: Leader(0 if at == TARGET else -1, 0))
+    asked = []
+
+    async def log_start(_cluster: Any, at: TopicPartition, _when: int) -> int:
+        asked.append(at)
+        return 7
+
+    monkeypatch.setattr("mirror.offsets.ledgers.list_offset", log_start)
+    asyncio.run(forget_expired(journal, indexes))
+    assert asked == [TARGET]
+    assert [run.target for run in Indexes(journal.entries)[TARGET]] == [6, 7, 8]

@@ -112,13 +112,13 @@ class Ledgers:
 
 
 async def forget_expired(journal: Journal, indexes: Indexes) -> None:
-    """Delete from the journal what tells of records that the targets deleted. Raises as `Journal.append` does."""
-    log_starts = {
-        target: await list_offset(journal.cluster, target, EARLIEST)
-        for target, index in indexes.items()
-        if len(index.pieces) > 1
-    }
-    for batch in _batches(indexes.expired(log_starts)):
+    """Delete from the journal what tells of records that the targets deleted; not of partitions without a leader, which
+    may be gone for good. Raises as `list_offset` and `Journal.append` do.
+    """
+    cluster = journal.cluster
+    asked = [at for at, index in indexes.items() if len(index.pieces) > 1 and cluster.leader(at).node >= 0]
+    found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
+    for batch in _batches(indexes.expired(dict(zip(asked, found, strict=True)))):
         await journal.append(batch)
 
 
