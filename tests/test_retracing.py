@@ -11,9 +11,9 @@ from probe import probing_existing
 from test_gaps import transactions
 from test_translate import assert_translated, copied, index_of, pair, trim
 
-from mirror import pipeline
 from mirror.batch.restamp import Stamp, restamp
 from mirror.position import producer_id
+from mirror.retracing import resume_translated
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
@@ -80,10 +80,9 @@ def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_
     late = stored_batches(source, topic_name)[0]
     trim(source, topic_name, 3)
     looks: list[Any] = []
-    look = pipeline.resume_translated
 
     async def looked(*given: Any) -> Any:
-        found = await look(*given)
+        found = await resume_translated(*given)
         if not looks:
             async with probing_existing(target, topic_name) as probe:
                 stamped = restamp(late, Stamp(producer_id(topic_name, at)))
@@ -91,7 +90,7 @@ def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_
         looks.append(found)
         return found
 
-    monkeypatch.setattr(pipeline, "resume_translated", looked)
+    monkeypatch.setattr("mirror.pipeline.resume_translated", looked)
     found = copied(pair, topic_name, State.DIVERGED)
     assert "at offset 0 of the target, the record is not the source's at offset 3" in found.detail
     assert (found.records, len(stored_batches(target, topic_name))) == (0, 1)
