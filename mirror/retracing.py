@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
 from mirror.errors import BadRecords, PartitionStop
+from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, Runs
 from mirror.position import Logs, Position, batch_at, batches, look_at_logs, next_stamp
 from mirror.states import State
@@ -29,7 +30,7 @@ from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_o
 if TYPE_CHECKING:
     from mirror.batch.records import Records
 
-#: Gives the ledger of a target partition; its runs begin at or below an offset of the target's, if such are recorded.
+#: Gives the ledger of a target partition whose log ends at an offset, as far as its runs are recorded.
 Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
 
 #: A record's key, value and headers.
@@ -67,6 +68,8 @@ async def resume_translated(
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
     Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP), and as `look_at_logs` does.
     """
+    # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
+    await recall(target_partition, NO_LIMIT)
     logs = await look_at_logs(flow, source, source_partition, target, target_partition)
     ledger = await recall(target_partition, logs.end)
     if not logs.end:
@@ -74,18 +77,18 @@ async def resume_translated(
     elif logs.end < ledger.runs.begin:
         detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
-    elif logs.end > ledger.runs.next_target:
-        if not len(ledger.runs) and logs.target_start:
-            detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
-            raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
-        await _retrace(ledger, logs, source, target, target_partition)
     else:
         ledger.cut(logs.end)
-        await _check_tail(ledger.runs, logs, source)
+        if ledger.runs.next_source > logs.readable:
+            raise _truncated(logs, ledger.runs)
+        if logs.end == ledger.runs.next_target:
+            await _check_tail(ledger.runs, logs, source)
+        elif not len(ledger.runs) and logs.target_start:
+            detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
+            raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
+        else:
+            await _retrace(ledger, logs, source, target, target_partition)
     at = ledger.runs.next_source
-    if at > logs.readable:
-        detail = f"offsets up to {at - 1} were mirrored, the source's log ends at {logs.readable}"
-        raise logs.stop(State.TRUNCATED, at, detail, _TRUNCATED)
     first, upto = accepted or (at, at)
     if at < logs.start and not (first <= at and logs.start <= upto):
         raise logs.stop(
@@ -109,6 +112,13 @@ async def resume_translated(
         lands=logs.end,
     )
     return position, ledger
+
+
+def _truncated(logs: Logs, runs: Runs) -> PartitionStop:
+    """The stop for a source that ends before what was mirrored."""
+    more = ", and more" if runs.next_target < logs.end else ""
+    detail = f"offsets up to {runs.next_source - 1} were mirrored{more}; the source's log ends at {logs.readable}"
+    return logs.stop(State.TRUNCATED, runs.next_source, detail, _TRUNCATED)
 
 
 async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
@@ -185,6 +195,8 @@ async def _retrace(
             else:
                 count, free = 1, theirs.free(ledger.runs.next_source)
                 if (theirs.offset if goes_on else stable) <= free:
+                    if not goes_on and stable == logs.readable and logs.tail_is_ours:
+                        raise _truncated(logs, ledger.runs)
                     raise diverged(f"the record is not the source's at offset {ledger.runs.next_source}")
                 ledger.add(free, ours.offset, 1)
             ours.pass_by(count)

@@ -18,6 +18,9 @@ partition that has one. (W1 is in `sink.py`.)
         That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is refused
     W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
         finds what its successor wrote
+    W10 where offsets are translated, an ack that tells of another batch by the same number does not count. Sequences
+        count records, so a number means the same batch only while the source has the same records: what a dead mirror
+        sent may be gone there, and what we send in its place would be taken for a repetition
 """
 
 from __future__ import annotations
@@ -323,6 +326,8 @@ class Writer:
             self._unsettle(sink, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.lands:  # W4
             self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
+        elif _repeats_another(sink, ack, header.max_timestamp):  # W10
+            self._unsettle(sink, f"the target has another batch at offset {ack.base_offset}")
         else:
             sink.known = True
             sink.seen_at = sent_at
@@ -364,6 +369,15 @@ def _of(partition: TopicPartition, answer: Any) -> Any:
     """A ListOffsets answer's part about one partition, None where there is none."""
     parts = (part for topic in answer.topics if topic.name == partition.topic for part in topic.partitions)
     return next((part for part in parts if part.partition_index == partition.partition), None)
+
+
+def _repeats_another(sink: Sink, ack: Ack, max_timestamp: int) -> bool:
+    """A leader took a batch for a repetition of one with other timestamps. Not told by one that stamps batches itself,
+    nor of batches without timestamps.
+    """
+    return (
+        sink.ledger is not None and not sink.rules.target_append_time and ack.append_time_ms not in (-1, max_timestamp)
+    )
 
 
 def may_send(sink: Sink) -> bool:

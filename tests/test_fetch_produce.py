@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -178,16 +178,19 @@ def test_a_produce_answer(version: int) -> None:
     error = PRODUCE.schema(version, "response").BatchIndexAndErrorMessage
     wrong = tuple(error(batch_index=i, batch_index_error_message=text) for i, text in enumerate((None, "second")))
     refused = tuple(error(batch_index=i, batch_index_error_message=f"record {i}") for i in range(1000))
-    parts = [
+    parts: list[Part] = [
         ("orders", ORDERS, 0, {}),
         ("orders", ORDERS, 1, {"error_code": ErrorCode(87), "record_errors": refused, "error_message": "invalid"}),
         ("clicks", CLICKS, 0, {"error_code": ErrorCode(6), "base_offset": -1, "record_errors": wrong}),
         ("strange", STRANGE, 5, {}),
     ]
+    parts[1][3]["log_append_time"] = None
+    parts[2][3]["log_append_time"] = datetime.fromtimestamp(1_700_000_000, UTC)
     first, second, third, strange = read_produce(acked(version, parts), IDS)
-    assert first == Ack(TopicPartition("orders", 0), 0, "", 42)
+    sampled = sample(PRODUCE.schema(version, "response").PartitionProduceResponse, Random(2)).log_append_time
+    assert first == Ack(TopicPartition("orders", 0), 0, "", 42, round(sampled.timestamp() * 1000))
     assert second == Ack(TopicPartition("orders", 1), 87, "invalid record 0", 42)
-    assert third == Ack(TopicPartition("clicks", 0), 6, "", -1)
+    assert third == Ack(TopicPartition("clicks", 0), 6, "", -1, 1_700_000_000_000)
     assert strange.partition not in {TopicPartition(name, 5) for name in IDS}
 
 

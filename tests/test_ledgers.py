@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -11,11 +13,11 @@ from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
 from mirror.offsets.journal import Entry, Journal
-from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.ledgers import Ledgers, forget_expired
 from mirror.offsets.runlog import Indexes
 from mirror.policy import runs as module
 from mirror.policy.runs import Ledger, Run, Runs
-from mirror.wire.cluster import TopicPartition
+from mirror.wire.cluster import Leader, TopicPartition
 
 TARGET = TopicPartition("orders", 2)
 
@@ -101,9 +103,7 @@ def test_what_the_target_lost_goes_back_through_the_journal() -> None:
     written(journal, range(0, 40, 2))
     ledgers = Ledgers(journal, Indexes(journal.entries).last(), journal.end)
     ledger = recalled(ledgers, 7)
-    assert (ledger.runs.begin, ledger.runs.next_target) == (6, 9)
-    ledger.cut(7)
-    asyncio.run(ledgers.record())
+    assert (ledger.runs.begin, ledger.runs.next_target) == (6, 7)
     index = Indexes(journal.entries)[TARGET]
     assert [run.source for run in index] == list(range(0, 14, 2))
     assert index.last is not None
@@ -123,3 +123,85 @@ def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     count = len(journal.entries)
     asyncio.run(ledgers.record())
     assert len(journal.entries) == count
+
+
+def told(journal: Kept) -> list[Run]:
+    """What a mirror that starts now believes."""
+    index = Indexes(journal.entries).get(TARGET)
+    return list(index.last) if index is not None and index.last is not None else []
+
+
+@pytest.mark.parametrize("end", [0, 2, 6, 7, 8])
+def test_what_the_target_lost_is_taken_back_before_anything_else_lands_there(end: int) -> None:
+    """Whoever dies before it recorded what came instead leaves no runs that tell of what was there before."""
+    journal = Kept()
+    written(journal, range(0, 18, 2))
+    recalled(Ledgers(journal, Indexes(journal.entries).last(), journal.end), end)
+    assert all(run.target + run.length <= end for run in Indexes(journal.entries).get(TARGET, ()))
+
+
+def test_a_lane_is_not_told_what_its_predecessor_took_back() -> None:
+    """The driver handed both the same runs; the first died before it recorded what came instead of the last of them."""
+    journal = Kept()
+    written(journal, range(0, 18, 2))
+    last, since = Indexes(journal.entries).last(), journal.end
+    recalled(Ledgers(journal, last, since), 6)
+    ledger = recalled(Ledgers(journal, last, since), 8)
+    assert (list(ledger.runs), ledger.runs.next_target) == ([Run(6, 3, 1), Run(8, 4, 1), Run(10, 5, 1)], 6)
+
+
+def test_two_who_record_at_once_lose_nothing() -> None:
+    """What one of them could not write is not taken for written since the other one could."""
+    journal = Slow()
+    ledgers = Ledgers(journal, {}, None)
+
+    async def both() -> None:
+        ledger = await ledgers.recall(TARGET, 0)
+        ledger.add(0, 0, 1)
+        first = asyncio.create_task(ledgers.record())
+        await asyncio.sleep(0)
+        ledger.add(5, 1, 1)
+        journal.fails = 1
+        second = asyncio.create_task(ledgers.record())
+        await asyncio.sleep(0)
+        journal.goes_on.set()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await ledgers.record()
+
+    asyncio.run(both())
+    assert told(journal) == [Run(0, 0, 1), Run(5, 1, 1)]
+
+
+class Slow(Kept):
+    """Takes the first append when told to go on, and fails the next as often as `fails` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+
+    async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
+        if not self.entries and not self.fails:
+            await self.goes_on.wait()
+            begin = self.end
+            self.entries += [Entry(begin + index, *entry) for index, entry in enumerate(entries)]
+            return begin
+        return await super().append(entries)
+
+
+def test_what_expired_is_forgotten_whatever_else_the_journal_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is gone from the target would be asked for in vain until a timeout, between all epochs."""
+    journal = Kept()
+    written(journal, range(0, 18, 2))
+    gone = [entry._replace(key=entry.key.replace(b"orders", b"gone")) for entry in journal.entries]
+    indexes = Indexes([*gone, *journal.entries])
+    journal.cluster = Mock(leader=lambda at: Leader(0 if at == TARGET else -1, 0))
+    asked = []
+
+    async def log_start(_cluster: Any, at: TopicPartition, _when: int) -> int:
+        asked.append(at)
+        return 7
+
+    monkeypatch.setattr("mirror.offsets.ledgers.list_offset", log_start)
+    asyncio.run(forget_expired(journal, indexes))
+    assert asked == [TARGET]
+    assert [run.target for run in Indexes(journal.entries)[TARGET]] == [6, 7, 8]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Producer
-from helpers import make_topic, produce
+from helpers import make_topic, produce, stored_batches
+from probe import probing_existing
 from test_gaps import transactions
-from test_translate import assert_translated, copied, pair, trim
+from test_translate import assert_translated, copied, index_of, pair, trim
 
+from mirror.batch.restamp import Stamp, restamp
+from mirror.position import producer_id
+from mirror.retracing import resume_translated
 from mirror.states import State
+from mirror.wire.cluster import TopicPartition
 
 __all__ = ["pair"]
 pytestmark = pytest.mark.brokers
@@ -58,3 +65,33 @@ def test_a_foreign_record_does_not_pass_for_one_of_an_open_transaction(pair: tup
     found = copied(pair, topic_name, State.DIVERGED)
     producer.abort_transaction(20)
     assert "at offset 10 of the target, the record is not the source's at offset 10" in found.detail
+
+
+def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_one(
+    pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead mirror's last request arrives behind our look at the log's end; meanwhile the source deleted what is in
+    it. A leader takes what we send for a repetition, and it must not count as mirrored.
+    """
+    source, target = pair
+    at = TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % index for index in range(6)], batch=3)
+    late = stored_batches(source, topic_name)[0]
+    trim(source, topic_name, 3)
+    looks: list[Any] = []
+
+    async def looked(*given: Any) -> Any:
+        found = await resume_translated(*given)
+        if not looks:
+            async with probing_existing(target, topic_name) as probe:
+                stamped = restamp(late, Stamp(producer_id(topic_name, at)))
+                assert await probe.send(stamped + bytes(late.records)) == (0, 0)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr("mirror.pipeline.resume_translated", looked)
+    found = copied(pair, topic_name, State.DIVERGED)
+    assert "at offset 0 of the target, the record is not the source's at offset 3" in found.detail
+    assert (found.records, len(stored_batches(target, topic_name))) == (0, 1)
+    assert not len(index_of(pair, topic_name)), "no run tells that it is there"

@@ -184,6 +184,27 @@ def test_an_older_form_of_a_record_hides_nothing() -> None:
     assert index.last.next_target == 2, "what lies between is found again from both logs"
 
 
+def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> None:
+    """A look at all of them for each that is learned would take hours for a long journal."""
+
+    class Counted(RunIndex):
+        looks = 0
+
+        @property
+        def pieces(self) -> tuple[Runs, ...]:
+            self.looks += 1
+            return super().pieces
+
+    index = Counted()
+    for begin in range(0, 1000, 10):
+        runs = Runs(begin, begin)
+        runs.add(begin, begin, 5)
+        index.learn(begin, runs)
+    assert index.last is not None
+    assert (index.last.begin, index.end) == (0, 5)
+    assert index.looks <= 1
+
+
 def test_what_the_target_deleted_is_not_kept() -> None:
     indexes = Indexes(Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12)))
     assert indexes.expired({TARGET: 3}) == []

@@ -240,13 +240,42 @@ def test_what_the_target_lost_is_mirrored_again(pair: tuple[str, str], topic_nam
     make_topic(pair[0], topic_name)
     transactions(pair[0], topic_name, [True] * 10)
     copied(pair, topic_name)
-    admin = AdminClient({"bootstrap.servers": pair[1]})
-    admin.delete_topics([topic_name])[topic_name].result(20)
-    deadline = time.monotonic() + 20
-    while topic_name in admin.list_topics(timeout=10).topics:
-        assert time.monotonic() < deadline
+    delete(pair[1], topic_name)
     copied(pair, topic_name)
     assert assert_translated(pair, topic_name) == 50
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    deadline = time.monotonic() + 20
+    while topic in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+
+
+def test_a_target_made_anew_for_what_the_source_still_has(pair: tuple[str, str], topic_name: str) -> None:
+    """The mirror dies before it records where that went: runs of the former target must not tell it where to go on."""
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % index for index in range(100)])
+    copied(pair, topic_name)
+    trim(pair[0], topic_name, 60)
+    delete(pair[1], topic_name)
+    copied(pair, topic_name, records_runs=False, on_data_loss="continue")
+    copied(pair, topic_name, on_data_loss="continue")
+    assert assert_translated(pair, topic_name) == 40
+
+
+@pytest.mark.parametrize("records_runs", [False, True])
+def test_a_source_that_is_cut_back(pair: tuple[str, str], topic_name: str, *, records_runs: bool) -> None:
+    make_topic(pair[0], topic_name)
+    values = [b"%d" % index for index in range(100)]
+    produce(pair[0], topic_name, values)
+    copied(pair, topic_name, records_runs=records_runs)
+    delete(pair[0], topic_name)
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, values[:60])
+    found = copied(pair, topic_name, State.TRUNCATED)
+    assert ("ends at 60" in found.detail, found.next_offset) == (True, 100 if records_runs else 60)
 
 
 @pytest.mark.parametrize("records_runs", [False, True])

@@ -1,4 +1,9 @@
-"""The ledgers of a lane: begun from what the journal holds, and recorded there while the lane runs."""
+"""The ledgers of a lane: begun from what the journal holds, and recorded there while the lane runs.
+
+What the target lost is taken back in the journal before anything else may land in its place. Other records may come
+there: a source deletes, and a target topic is made anew to begin where the source begins by now. Whoever died before
+it recorded those would leave runs that tell of the ones before, and its successor would go on from there.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +32,15 @@ class Ledgers:
         """
         self._journal, self._last, self._read_until = journal, dict(last), read_until
         self._ledgers: dict[TopicPartition, Ledger] = {}
-        self._reading = asyncio.Lock()
+        self._cut_back: set[TopicPartition] = set()
+        self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._is_read = False
 
     async def recall(self, target: TopicPartition, end: int) -> Ledger:
-        """The ledger of a partition, its runs beginning at or below `end`; an empty one where none such are recorded.
+        """The ledger of a partition whose log ends at `end`, and neither it nor the journal tells of more than that; an
+        empty one where nothing is recorded.
 
-        Raises as `Journal.read` does.
+        Raises as `Journal.read` and `Journal.append` do.
         """
         async with self._reading:  # once for all partitions
             if not self._is_read:
@@ -41,26 +48,47 @@ class Ledgers:
         ledger = self._ledgers.get(target)
         if ledger is None:
             ledger = self._ledgers[target] = Ledger(self._last.pop(target, None))
-        if ledger.runs.begin > end:
-            await self._go_back(target, ledger, end)
+        if end < ledger.runs.next_target:
+            self._cut_back.add(target)
+        if target in self._cut_back:
+            async with self._writing:
+                if ledger.runs.begin > end:
+                    await self._go_back(target, ledger, end)
+                ledger.cut(end)
+                await self._write({target: ledger})
+            self._cut_back.discard(target)
         return ledger
 
     async def record(self) -> None:
         """Write down what was mirrored since the last time. Raises as `Journal.append` does."""
-        entries = [entry for target, ledger in self._ledgers.items() for entry in runlog.entries(target, ledger)]
+        async with self._writing:
+            await self._write(self._ledgers)
+
+    async def _write(self, ledgers: Mapping[TopicPartition, Ledger]) -> None:
+        entries = [entry for target, ledger in ledgers.items() for entry in runlog.entries(target, ledger)]
+        told = list(ledgers.values())  # others may begin meanwhile
         for batch in _batches(entries):
             await self._journal.append(batch)
-        for ledger in self._ledgers.values():
+        for ledger in told:
             ledger.recorded()
 
     async def _read(self) -> None:
         entries, _ = await self._journal.read(self._read_until)
+        told = list(runlog.recorded(entries))
+        if self._read_until is not None and any(map(self._takes_back, told)):
+            entries, _ = await self._journal.read()
+            self._read_until = None
         if self._read_until is None:
             self._last = Indexes(entries).last()
         else:
-            for recorded in runlog.recorded(entries):
+            for recorded in told:
                 self._learn(recorded)
         self._is_read = True
+
+    def _takes_back(self, recorded: Recorded) -> bool:
+        """Runs that `last` tells of are gone: those before them are asked for."""
+        known = self._last.get(recorded.target)
+        return recorded.runs is None and known is not None and recorded.begin >= known.begin
 
     def _learn(self, recorded: Recorded) -> None:
         """Newer runs than `last`: the same ones as they are now, which may be shorter, or those that follow."""
@@ -84,13 +112,13 @@ class Ledgers:
 
 
 async def forget_expired(journal: Journal, indexes: Indexes) -> None:
-    """Delete from the journal what tells of records that the targets deleted. Raises as `Journal.append` does."""
-    log_starts = {
-        target: await list_offset(journal.cluster, target, EARLIEST)
-        for target, index in indexes.items()
-        if len(index.pieces) > 1
-    }
-    for batch in _batches(indexes.expired(log_starts)):
+    """Delete from the journal what tells of records that the targets deleted; not of partitions without a leader, which
+    may be gone for good. Raises as `list_offset` and `Journal.append` do.
+    """
+    cluster = journal.cluster
+    asked = [at for at, index in indexes.items() if len(index.pieces) > 1 and cluster.leader(at).node >= 0]
+    found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
+    for batch in _batches(indexes.expired(dict(zip(asked, found, strict=True)))):
         await journal.append(batch)
 
 

@@ -118,12 +118,11 @@ class Runs:
 
 
 class RunIndex:
-    """All runs of one target partition, in the pieces in which they are recorded. `last`: the newest piece up to which
-    nothing is missing (T4).
-    """
+    """All runs of one target partition, in the pieces in which they are recorded."""
 
     def __init__(self) -> None:
-        self.last: Runs | None = None
+        self._last: Runs | None = None
+        self._is_last_known = True
         self._begins: list[int] = []
         self._pieces: dict[int, Runs] = {}
 
@@ -140,33 +139,34 @@ class RunIndex:
 
     def learn(self, begin: int, runs: Runs | None) -> None:
         """The piece that begins at target offset `begin`, None where it is gone; in the order of the journal."""
-        last = self.last
+        last, self._is_last_known = self._last if self._is_last_known else None, False
         self._forget(begin)
-        if runs is not None:
-            at = bisect_left(self._begins, begin)
-            if at and self._pieces[self._begins[at - 1]].next_target >= runs.next_target:
-                self.last = self._newest()
-                return  # an older form of what is known
-            self._begins.insert(at, begin)
-            self._pieces[begin] = runs
-            while at + 1 < len(self._begins) and self._pieces[self._begins[at + 1]].next_target <= runs.next_target:
-                self._forget(self._begins[at + 1])  # found again in another piece
-            if last is not None and begin == self._begins[-1] and begin in (last.begin, last.next_target):
-                self.last = runs
-                return
-        self.last = self._newest()
+        if runs is None:
+            return
+        at = bisect_left(self._begins, begin)
+        if at and self._pieces[self._begins[at - 1]].next_target >= runs.next_target:
+            return  # an older form of what is known
+        self._begins.insert(at, begin)
+        self._pieces[begin] = runs
+        while at + 1 < len(self._begins) and self._pieces[self._begins[at + 1]].next_target <= runs.next_target:
+            self._forget(self._begins[at + 1])  # found again in another piece
+        if last is not None and begin == self._begins[-1] and begin in (last.begin, last.next_target):
+            self._last, self._is_last_known = runs, True
 
     def _forget(self, begin: int) -> None:
         if self._pieces.pop(begin, None) is not None:
             del self._begins[bisect_left(self._begins, begin)]
 
-    def _newest(self) -> Runs | None:
-        whole = None
-        for piece in self.pieces:
-            if whole is not None and piece.begin > whole.next_target:
-                break
-            whole = piece
-        return whole
+    @property
+    def last(self) -> Runs | None:
+        """The newest piece up to which nothing is missing (T4)."""
+        if not self._is_last_known:
+            self._last, self._is_last_known = None, True
+            for piece in self.pieces:
+                if self._last is not None and piece.begin > self._last.next_target:
+                    break
+                self._last = piece
+        return self._last
 
     @property
     def end(self) -> int:

@@ -24,12 +24,16 @@ _BY_ID: Final = 13
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """One partition's part of a produce answer."""
+    """One partition's part of a produce answer. `append_time_ms` is -1 where the topic keeps the producers' timestamps;
+    for a batch that a leader takes for a repetition it is the largest timestamp of the one that it has (Kafka
+    `UnifiedLog.append`).
+    """
 
     partition: TopicPartition
     error_code: Any
     message: str
     base_offset: int
+    append_time_ms: int = -1
 
 
 async def append(
@@ -96,4 +100,5 @@ def read_produce(answer: Any, topic_ids: Mapping[str, uuid.UUID | None]) -> Iter
                 error_code=part.error_code,
                 message=" ".join(filter(None, details)),
                 base_offset=part.base_offset,
+                append_time_ms=-1 if part.log_append_time is None else round(part.log_append_time.timestamp() * 1000),
             )
