@@ -173,6 +173,18 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
     assert index.last.next_target == 14
 
 
+def test_first_records_that_are_missing_put_nobody_ahead() -> None:
+    """Below what is told of there may be any record, down to where the target begins."""
+    entries = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12))]
+    index = Indexes(entries[1:])[TARGET]
+    assert (index.begin, index.to_source(3)) == (4, None)
+    assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [0, 0, 0, 4, 5]
+    index.log_start = 2
+    assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [2, 2, 2, 4, 5]
+    index.log_start = 6  # the first piece tells of more than the target has
+    assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [4, 4, 4, 4, 5]
+
+
 def test_an_older_form_of_a_record_hides_nothing() -> None:
     ledger = ledger_of([(1, 1)] * 2)
     older = runlog.entries(TARGET, ledger)

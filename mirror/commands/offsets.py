@@ -86,7 +86,7 @@ async def _moved(
     journal = Journal(other, settings.flow)
     entries = (await journal.read())[0] if journal.partition.topic in other.topics else []
     index = Indexes(entries).setdefault(target, RunIndex())
-    log_start = await list_offset(other, target, EARLIEST)
+    log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
         ledger = Ledger(index.last)
         await resume_translated(settings.flow, one, source, other, target, (0, NO_LIMIT), holding(ledger))

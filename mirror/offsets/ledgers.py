@@ -112,12 +112,16 @@ class Ledgers:
 
 
 async def forget_expired(journal: Journal, indexes: Indexes) -> None:
-    """Delete from the journal what tells of records that the targets deleted; not of partitions without a leader, which
-    may be gone for good. Raises as `list_offset` and `Journal.append` do.
+    """Delete from the journal what tells of records that the targets deleted, and let indexes know where these begin;
+    not of partitions without a leader, which may be gone for good. Raises as `list_offset` and `Journal.append` do.
     """
     cluster = journal.cluster
-    asked = [at for at, index in indexes.items() if len(index.pieces) > 1 and cluster.leader(at).node >= 0]
+    asked = [
+        at for at, index in indexes.items() if (index.begin or len(index.pieces) > 1) and cluster.leader(at).node >= 0
+    ]
     found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
+    for at, log_start in zip(asked, found, strict=True):
+        indexes[at].log_start = log_start
     for batch in _batches(indexes.expired(dict(zip(asked, found, strict=True)))):
         await journal.append(batch)
 

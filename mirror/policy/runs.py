@@ -118,9 +118,12 @@ class Runs:
 
 
 class RunIndex:
-    """All runs of one target partition, in the pieces in which they are recorded."""
+    """All runs of one target partition, in the pieces in which they are recorded. `log_start`: where the target was
+    last seen to begin; of what lies between that and the first piece, pieces are missing.
+    """
 
     def __init__(self) -> None:
+        self.log_start = 0
         self._last: Runs | None = None
         self._is_last_known = True
         self._begins: list[int] = []
@@ -169,16 +172,21 @@ class RunIndex:
         return self._last
 
     @property
+    def begin(self) -> int:
+        """The first target offset that is told of."""
+        return self._begins[0] if self._begins else 0
+
+    @property
     def end(self) -> int:
         """The target offset up to which it is told where records are from."""
         return self.last.next_target if self.last is not None else 0
 
     def to_target(self, source: int) -> int:
         """Where the first record at or behind a source offset is, as far as that is told, and never too far."""
-        if not self._begins:
-            return 0
+        if not self._begins or source < self._pieces[self._begins[0]].source_begin:
+            return min(self.begin, self.log_start)
         at = bisect_right(self._begins, source, key=lambda begin: self._pieces[begin].source_begin) - 1
-        return self._pieces[self._begins[max(0, at)]].to_target(source)
+        return self._pieces[self._begins[at]].to_target(source)
 
     def to_source(self, target: int) -> int | None:
         """Where the record at a target offset came from, or the next one will; None where that is not told."""
