@@ -31,6 +31,7 @@ from mirror.offsets.groupsync import GroupSync, Look, preserved, translated
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.runlog import Indexes
 from mirror.policy.following import Standing
+from mirror.policy.runs import RunIndex, Runs
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.groups import Committed, commit_offsets, coordinators, fetch_offsets
@@ -246,6 +247,19 @@ def test_a_group_that_switches_reads_every_record_once(
     seen += read_on(target, topic_name, topic_name, len(records) - 12, **spoken)
     assert seen == records
     assert at_the_end(target, topic_name, topic_name)
+
+
+def test_a_group_before_all_that_is_told_is_not_moved() -> None:
+    """The first runs are missing, and what they told of may be there still: the next that are known are too far."""
+    at = TopicPartition("orders", 0)
+    runs = Runs(300, 200)
+    runs.add(300, 200, 50)
+    indexes = Indexes()
+    indexes[at] = index = RunIndex()
+    index.learn(runs.begin, runs)
+    translate = translated({at: at}, indexes)
+    assert translate(at, Committed(299)) is None
+    assert translate(at, Committed(320)) == (at, Committed(220))
 
 
 def test_a_group_is_never_ahead_of_the_mirror(

@@ -268,3 +268,22 @@ def test_translated_offsets_of_a_running_mirror(
         looked_up(162)
     with pytest.raises(ConfigError, match="offset 127 is not mirrored yet"):
         looked_up(127, "--reverse")
+
+
+def test_groups_are_where_the_last_records_went_when_a_bounded_copy_ends(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """What a lane recorded at its end is read before the last look, and not only when it is time to."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    transactions(source, topic_name, [True, False])
+    produce(source, topic_name, values(20))
+    commit(source, topic_name, topic_name, 32)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": {"include": [topic_name]}}))
+    seldom = "from mirror.spark import supervisor; supervisor.WATCH_SECONDS = 60; from mirror.cli import app; app()"
+    done = subprocess.run(
+        [sys.executable, "-c", seldom, "run", str(config), "--once"], capture_output=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert committed(target, topic_name, topic_name) == 25

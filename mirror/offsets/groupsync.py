@@ -68,7 +68,8 @@ def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
 
 def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes) -> Translate:
     """Offsets that moved, by the runs of the target partitions. One behind them is told as if nothing would be dropped
-    from there on: too far, so that whoever knows where the runs end holds it back.
+    from there on: too far, so that whoever knows where the runs end holds it back. One before them is not told: what
+    is there has expired, or runs are missing.
     """
 
     def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
@@ -79,6 +80,8 @@ def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes)
         last = index.last if index is not None else None
         if index is None or last is None:
             return target, committed
+        if index.begin and committed.offset < index.source_begin:
+            return None
         beyond = max(0, committed.offset - last.next_source)
         return target, committed._replace(offset=index.to_target(committed.offset) + beyond)
 

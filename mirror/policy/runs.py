@@ -169,6 +169,16 @@ class RunIndex:
         return self._last
 
     @property
+    def begin(self) -> int:
+        """The first target offset that is told of, 0 where none is."""
+        return self._begins[0] if self._begins else 0
+
+    @property
+    def source_begin(self) -> int:
+        """The source offset of the record there."""
+        return self._pieces[self._begins[0]].source_begin if self._begins else 0
+
+    @property
     def end(self) -> int:
         """The target offset up to which it is told where records are from."""
         return self.last.next_target if self.last is not None else 0

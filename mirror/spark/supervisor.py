@@ -77,6 +77,7 @@ class Supervisor:
         self._accepted: dict[TopicPartition, tuple[int, int]] = {}
         self._runs = Indexes()
         self._learned_until = 0
+        self._reading = asyncio.Lock()
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._stops = StopLog()
@@ -108,6 +109,9 @@ class Supervisor:
             try:
                 await self._epochs(source, journal, assignments)
                 if not self._outcome.contended:
+                    with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
+                        async with asyncio.timeout(WATCH_SECONDS):
+                            await self._read_journal(journal)
                     await groups.finish(self._stopping)
             finally:
                 for task in (following, watching):
@@ -327,14 +331,8 @@ class Supervisor:
         live = self._live
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            try:
-                entries, self._learned_until = await journal.read(self._learned_until)
-            except (ClusterError, WireError, MalformedBatch) as problem:
-                self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
+            if not await self._read_journal(journal):
                 continue
-            for entry in entries:
-                self._learn(entry)
-            self._runs.learn(entries)
             self._watch(live)
             self._stops.tell(live.values())
             caught_up = len(live) == len(self._flow.assignments) and all(
@@ -343,6 +341,19 @@ class Supervisor:
             if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
                 self._stopping.set()
+
+    async def _read_journal(self, journal: Journal) -> bool:
+        """Learn what is new in the journal; false, with a warning, where it cannot be read now."""
+        async with self._reading:  # in the journal's order
+            try:
+                entries, self._learned_until = await journal.read(self._learned_until)
+            except (ClusterError, WireError, MalformedBatch) as problem:
+                self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
+                return False
+            for entry in entries:
+                self._learn(entry)
+            self._runs.learn(entries)
+            return True
 
     def _learn(self, entry: Entry) -> None:
         """What one record of the journal tells a running mirror."""
