@@ -227,7 +227,10 @@ class Pipeline:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
         if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
-            raise recreated(mine.source, await settled_end(self._target, mine.target), became)
+            at = await settled_end(self._target, mine.target)
+            if mine.rules.translates:  # there are other offsets
+                at = (await self._recall(mine.target, at)).runs.next_source
+            raise recreated(mine.source, at, became)
         position, ledger = await self._position(mine)
         while position.begin >= 0:
             await self._align(keeper, position)

@@ -1,17 +1,21 @@
-"""When a partition is done."""
+"""When a partition is done, and what a stop at its begin tells."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from mirror.assignment import Assignment
 from mirror.batch.restamp import Stamp
+from mirror.errors import PartitionStop
 from mirror.fetcher import Cursor
 from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
+from mirror.policy.runs import Ledger, Runs
 from mirror.position import Position
+from mirror.retracing import holding
 from mirror.sink import Sink
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
@@ -30,3 +34,29 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     keeper.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
     pipeline._changed(keeper.sink)
     assert (keeper.finished, keeper.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
+
+
+@pytest.mark.parametrize(("offsets", "offset"), [("preserve", 95), ("translate", 108)])
+def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
+    offsets: Any, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def became(*_: object) -> str:
+        return "the source topic was deleted"
+
+    async def ends(*_: object) -> int:
+        return 95
+
+    async def begun() -> None:
+        runs = Runs(100, 90)
+        runs.add(103, 90, 5)
+        mine = Assignment(AT, AT, None, Rules(offsets=offsets))
+        nothing: Any = None
+        pipeline = Pipeline("test", nothing, nothing, [mine], 1 << 20, recall=holding(Ledger(runs)))
+        (keeper,) = pipeline._keepers.values()
+        await pipeline._begin(keeper)
+
+    monkeypatch.setattr("mirror.pipeline.what_became_of", became)
+    monkeypatch.setattr("mirror.pipeline.settled_end", ends)
+    with pytest.raises(PartitionStop) as stop:
+        asyncio.run(begun())
+    assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)

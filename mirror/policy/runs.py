@@ -173,7 +173,7 @@ class RunIndex:
 
     @property
     def begin(self) -> int:
-        """The first target offset that is told of."""
+        """The first target offset that is told of, 0 where none is."""
         return self._begins[0] if self._begins else 0
 
     @property

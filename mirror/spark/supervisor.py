@@ -109,8 +109,9 @@ class Supervisor:
             try:
                 await self._epochs(source, journal, assignments)
                 if not self._outcome.contended:
-                    with contextlib.suppress(ClusterError, WireError, MalformedBatch):
-                        await self._read_on(journal)  # what the lanes said last: groups follow through it
+                    with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
+                        async with asyncio.timeout(WATCH_SECONDS):
+                            await self._read_journal(journal)
                     await groups.finish(self._stopping)
             finally:
                 for task in (following, watching):
@@ -327,10 +328,7 @@ class Supervisor:
         live = self._live
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            try:
-                await self._read_on(journal)
-            except (ClusterError, WireError, MalformedBatch) as problem:
-                self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
+            if not await self._read_journal(journal):
                 continue
             self._watch(live)
             self._stops.tell(live.values())
@@ -341,10 +339,16 @@ class Supervisor:
                 self._caught_up = True
                 self._stopping.set()
 
-    async def _read_on(self, journal: Journal) -> None:
-        async with self._reading:  # else who reads less may end later, and tell what was
-            entries, self._learned_until = await journal.read(self._learned_until)
+    async def _read_journal(self, journal: Journal) -> bool:
+        """Learn what is new in the journal; false, with a warning, where it cannot be read now."""
+        async with self._reading:  # in the journal's order
+            try:
+                entries, self._learned_until = await journal.read(self._learned_until)
+            except (ClusterError, WireError, MalformedBatch) as problem:
+                self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
+                return False
             self._learn_all(entries)
+            return True
 
     def _learn_all(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
