@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
@@ -28,6 +28,11 @@ from mirror.embedded import Cluster
 from mirror.errors import ConfigError
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+
+COORDINATOR_STARTS = frozenset(
+    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+)
 
 
 class Running:
@@ -146,7 +151,17 @@ def test_consumer_groups_follow(
 
 def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+    def done() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        except KafkaException as problem:
+            if problem.args[0].code() not in COORDINATOR_STARTS:
+                raise
+            return False
+        return True
+
+    wait_for(done, 20, lambda: f"the coordinator of {group} does not start")
     consumer.close()
 
 
@@ -156,7 +171,7 @@ def committed(bootstrap: str, group: str, topic: str) -> int:
     try:
         return int(consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset)
     except KafkaException as problem:
-        if not problem.args[0].retriable():
+        if problem.args[0].code() not in COORDINATOR_STARTS:
             raise
         return -1
     finally:
@@ -270,7 +285,7 @@ def test_translated_offsets_of_a_running_mirror(
         looked_up(127, "--reverse")
     produce(source, topic_name, values(3))
     commit(source, topic_name, topic_name, 164)
-    # Looking at the journal now and then would not be enough: what a lane recorded at its end is read before the last look.
+    # Reading the journal now and then is not enough: what a lane recorded at its end is read before the last look.
     seldom = "from mirror.spark import supervisor; supervisor.WATCH_SECONDS = 60; from mirror.cli import app; app()"
     once = subprocess.run(
         [sys.executable, "-c", seldom, "run", str(config), "--once"], capture_output=True, timeout=90, check=False
