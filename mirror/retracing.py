@@ -37,6 +37,9 @@ Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
 Content = tuple[bytes | None, bytes | None, bytes]
 
 _TRUNCATED: Final = "The source lost records that were mirrored; keep or delete the target topic"
+_CLEANED: Final = (
+    "The target's cleaner took records before the journal told where they came from; mirror into an empty topic"
+)
 _SOMEBODY: Final = "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
 
 
@@ -170,10 +173,10 @@ async def _retrace(
     """Add to the ledger what the target holds beyond it. Raises PartitionStop where that is not the source's (R2)."""
     at, begin = ledger.runs.next_source, ledger.runs.next_target
 
-    def diverged(detail: str) -> PartitionStop:
+    def diverged(detail: str, advice: str = _SOMEBODY) -> PartitionStop:
         runs = ledger.runs
         return logs.stop(
-            State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", _SOMEBODY
+            State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", advice
         )
 
     # a batch of which the source deleted the first records still has them inside
@@ -187,7 +190,7 @@ async def _retrace(
             if ours.markers:
                 raise diverged("a control marker is there, as only a mirror with equal offsets writes them")
             if ours.offset != ledger.runs.next_target:
-                raise diverged(f"no record is there, the next one is at {ours.offset}")
+                raise diverged(f"no record is there, the next one is at {ours.offset}", _CLEANED)
             count = _alike(theirs, ours) if goes_on else 0
             if count:
                 ledger.add(theirs.offset, ours.offset, count)

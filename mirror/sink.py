@@ -58,7 +58,7 @@ class Outgoing:
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
     It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
-    records as (source offset, count).
+    records as (source offset, count), empty where they are at its own offsets.
     """
 
     header: bytes
@@ -161,8 +161,7 @@ class Sink:
         else:
             head = restamp(raw, self.stamp)
             self.stamp = self.stamp.after(header.last_offset_delta)
-        pieces = pieces or ((header.base_offset, header.count),)
-        self.next_offset = sum(pieces[-1])
+        self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
         self.queue.append(Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces))
         self.lands += header.count
@@ -205,7 +204,7 @@ class Sink:
         """A batch is in the target's log, and all before it."""
         if self.ledger is not None:
             lands = out.lands
-            for source, count in out.pieces:
+            for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
                 self.ledger.add(source, lands, count)
                 lands += count
         self._mirrored(out.next_offset)
