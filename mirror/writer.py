@@ -131,11 +131,13 @@ class Writer:
                 raise sink.refuse(raws[0].header.base_offset, f"REFUSE for reason {verdict.reason}", advice)
 
     def _drop(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
-        upto, tally = raw.header.next_offset, self.tallies[sink.source]
+        upto = raw.header.next_offset
         sink.fill(upto, verdict)
-        if sink.ledger is not None and upto > tally.dropped_until:  # no marker's answer will count it
-            tally.dropped_until = upto
-            tally.verdicts[str(verdict)] += 1
+        if sink.ledger is not None:  # no marker's answer will count it
+            tally = self.tallies[sink.source]
+            if upto > tally.dropped_until:
+                tally.dropped_until = upto
+                tally.verdicts[str(verdict)] += 1
 
     def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
         from mirror.batch.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
