@@ -132,27 +132,39 @@ def test_interleaved_producers(pair: tuple[str, str], topic_name: str) -> None:
     assert assert_same_records(*pair, topic_name, 1) == 60
 
 
-def test_a_compacted_topic_with_holes(pair: tuple[str, str], topic_name: str) -> None:
-    configs = {
-        "cleanup.policy": "compact",
-        "segment.ms": "100",
-        "min.cleanable.dirty.ratio": "0.001",
-        "max.compaction.lag.ms": "100",
-        "delete.retention.ms": "100",
-    }
-    make_topic(pair[0], topic_name, configs=configs)
-    client = Producer({"bootstrap.servers": pair[0], "linger.ms": 1000, "compression.type": "lz4"})
-    random = Random(5)
+#: Cleaned as soon as a segment is closed.
+CLEANED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+    "delete.retention.ms": "100",
+}
+
+
+def write_over(bootstrap: str, topic: str) -> Producer:
+    """2,000 records of 300 keys, in batches of a hundred; the producer."""
+    client, random = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1000, "compression.type": "lz4"}), Random(5)
     for number in range(2000):
-        client.produce(topic_name, b"%d" % number, key=b"%d" % random.randrange(300), partition=0)
+        client.produce(topic, b"%d" % number, key=b"%d" % random.randrange(300), partition=0)
         if number % 100 == 99:
             client.flush(20)
+    return client
+
+
+def wait_until_cleaned(bootstrap: str, topic: str, client: Producer) -> None:
+    """Until the cleaner left at most a thousand records."""
     deadline = time.monotonic() + 60
-    while sum(1 for _ in read(pair[0], topic_name, 0)) > 1000:
+    while sum(1 for _ in read(bootstrap, topic, 0)) > 1000:
         assert time.monotonic() < deadline, "the cleaner did not run"
-        client.produce(topic_name, b"again", key=b"last", partition=0)  # rolls a segment
+        client.produce(topic, b"again", key=b"last", partition=0)  # rolls a segment
         client.flush(20)
         time.sleep(0.2)
+
+
+def test_a_compacted_topic_with_holes(pair: tuple[str, str], topic_name: str) -> None:
+    make_topic(pair[0], topic_name, configs=CLEANED)
+    wait_until_cleaned(pair[0], topic_name, write_over(pair[0], topic_name))
     make_topic(pair[1], topic_name)
     found = copied(pair, topic_name)
     assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found

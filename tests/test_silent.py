@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -53,13 +53,19 @@ LEADER, FOLLOWER = 0, 1
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[tuple[Cluster, Cluster]]:
-    """A source and a target."""
+@contextmanager
+def guarded_pair(name: str) -> Iterator[tuple[Cluster, Cluster]]:
+    """A source and a target that ask for rights."""
     with ExitStack() as stack:
-        specs = [Spec(name=f"silent-{side}", config=GUARDED) for side in ("source", "target")]
+        specs = [Spec(name=f"{name}-{side}", config=GUARDED) for side in ("source", "target")]
         source, target = (stack.enter_context(one) for one in start_many(specs))
         yield source, target
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[Cluster, Cluster]]:
+    with guarded_pair("silent") as pair:
+        yield pair
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from faults.network import Network
 from helpers import config_file, make_topic, produce
 from samerecords import read
 from test_run import Running, running, wait_for
-from test_silent import GUARDED, create, delete, delete_records, flip_a_stored_bit, give_back, take_away
+from test_silent import create, delete, delete_records, flip_a_stored_bit, give_back, guarded_pair, take_away
 
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.embedded import Cluster
 from mirror.wire.cluster import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
@@ -33,11 +33,8 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Cluster, Cluster]]:
-    """A source and a target that ask for rights, where a topic has an ACL."""
-    with ExitStack() as stack:
-        specs = [Spec(name=f"seen-{side}", config=GUARDED) for side in ("source", "target")]
-        source, target = (stack.enter_context(one) for one in start_many(specs))
-        yield source, target
+    with guarded_pair("seen") as clusters:
+        yield clusters
 
 
 def values(count: int, word: bytes = b"") -> list[bytes]:

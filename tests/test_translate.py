@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between, stored_batches
 from samerecords import read
-from test_gaps import transactions
+from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import plan_topics
@@ -127,36 +127,9 @@ def test_a_lost_journal_is_made_anew(pair: tuple[str, str], topic_name: str) -> 
     assert assert_translated(pair, topic_name) == 320
 
 
-def compacted(bootstrap: str, topic: str, random: Random, number: int = 2000) -> None:
-    """A topic of which the cleaner took more than half."""
-    configs = {
-        "cleanup.policy": "compact",
-        "segment.ms": "100",
-        "min.cleanable.dirty.ratio": "0.001",
-        "max.compaction.lag.ms": "100",
-        "delete.retention.ms": "100",
-    }
-    make_topic(bootstrap, topic, configs=configs)
-    client = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1000, "compression.type": "lz4"})
-    for value in range(number):
-        client.produce(topic, b"%d" % value, key=b"%d" % random.randrange(300), partition=0)
-        if value % 100 == 99:
-            client.flush(20)
-    shrink(bootstrap, topic, client, number // 2)
-
-
-def shrink(bootstrap: str, topic: str, client: Producer, most: int) -> None:
-    """Wait until the cleaner left at most so many records."""
-    deadline = time.monotonic() + 60
-    while sum(1 for _ in read(bootstrap, topic, 0)) > most:
-        assert time.monotonic() < deadline, "the cleaner did not run"
-        client.produce(topic, b"again", key=b"last", partition=0)  # rolls a segment
-        client.flush(20)
-        time.sleep(0.2)
-
-
 def test_a_compacted_topic_closes_up(pair: tuple[str, str], topic_name: str) -> None:
-    compacted(pair[0], topic_name, Random(5))
+    make_topic(pair[0], topic_name, configs=CLEANED)
+    wait_until_cleaned(pair[0], topic_name, write_over(pair[0], topic_name))
     make_topic(pair[1], topic_name)
     found = copied(pair, topic_name)
     assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found
@@ -170,24 +143,13 @@ def test_what_was_compacted_after_it_was_mirrored(pair: tuple[str, str], topic_n
     make_topic(
         pair[0],
         topic_name,
-        configs={
-            "cleanup.policy": "compact",
-            "segment.ms": "100",
-            "min.cleanable.dirty.ratio": "0.001",
-            "min.compaction.lag.ms": "8000",
-            "max.compaction.lag.ms": "8001",
-        },
+        configs={**CLEANED, "min.compaction.lag.ms": "8000", "max.compaction.lag.ms": "8001"},
     )
     make_topic(pair[1], topic_name)
-    random = Random(5)
-    client = Producer({"bootstrap.servers": pair[0], "linger.ms": 1000, "compression.type": "lz4"})
-    for value in range(2000):
-        client.produce(topic_name, b"%d" % value, key=b"%d" % random.randrange(300), partition=0)
-        if value % 100 == 99:
-            client.flush(20)
+    client = write_over(pair[0], topic_name)
     every = {one[4]: one[0] for one in read(pair[0], topic_name, 0)}
     copied(pair, topic_name, records_runs=False)
-    shrink(pair[0], topic_name, client, 1000)
+    wait_until_cleaned(pair[0], topic_name, client)
     left = {one[4] for one in read(pair[0], topic_name, 0)}
     assert len(left) < len(every)
     client.produce(topic_name, b"more", key=b"more", partition=0)
