@@ -112,6 +112,12 @@ class Pipeline:
             )
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
+        try:
+            await self._mirror(loop, deadline)
+        finally:
+            loop.set_exception_handler(None)  # there is no task left to tell of a fault
+
+    async def _mirror(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         async with self._tasks:
             timer = loop.call_later(max(0.0, deadline - time.time()), self.finish)
             keepers = [self._spawn(self._keep(keeper)) for keeper in self._keepers.values()]

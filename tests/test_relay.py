@@ -11,6 +11,8 @@ from helpers import settings_between
 
 from mirror.assignment import Assignment
 from mirror.embedded import Cluster
+from mirror.observe.figures import Figures
+from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
 from mirror.spark import relay
 from mirror.spark.relay import Lane, Receipt, run_lane
@@ -28,21 +30,46 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(relay, "_append", hangs)
-    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name])
-    at = TopicPartition(topic_name, 0)
+    (receipt,) = receipts_of(source_cluster, target_cluster, topic_name)
+    assert (receipt.figures.topic, receipt.figures.partition) == (topic_name, 0)
+
+
+@pytest.mark.brokers
+def test_a_fault_of_ours_while_reporting_is_told(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def figures(*_: Any) -> list[Figures]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ZeroDivisionError
+        return []
+
+    monkeypatch.setattr(relay, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(Pipeline, "figures", figures)
+    with pytest.raises(ZeroDivisionError):
+        receipts_of(source_cluster, target_cluster, topic_name, seconds=1)
+
+
+def receipts_of(source: Cluster, target: Cluster, topic: str, seconds: float = 0) -> list[Receipt]:
+    """What a lane returns that has one partition and ends after so long."""
+    settings = settings_between(source.bootstrap, target.bootstrap, [topic])
+    at = TopicPartition(topic, 0)
 
     async def receipts() -> list[Receipt]:
         mark = await StopMark.open("127.0.0.1")
         try:
             return await run_lane(
                 Lane(
-                    flow=topic_name,
+                    flow=topic,
                     instance="one",
                     number=0,
                     source=Endpoint.of(settings.source),
                     target=Endpoint.of(settings.target),
                     assignments=(Assignment(at, at, None, Rules()),),
-                    deadline=time.time(),
+                    deadline=time.time() + seconds,
                     memory_bytes=1 << 20,
                     stop_mark=mark.address,
                     so_far={},
@@ -51,5 +78,4 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
         finally:
             await mark.close()
 
-    (receipt,) = asyncio.run(receipts())
-    assert (receipt.figures.topic, receipt.figures.partition) == at
+    return asyncio.run(receipts())

@@ -84,6 +84,8 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             marked.cancel()
             reporting.cancel()
             await asyncio.wait([marked, reporting])
+        if not reporting.cancelled():
+            reporting.result()  # a fault in the program is told, not swallowed
         tallies = pipeline.tallies
         figures = pipeline.figures(lane.instance)
         # The receipts carry the same figures to the driver, and runs are found again.
