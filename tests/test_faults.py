@@ -80,7 +80,7 @@ def test_many_schedules_of_faults(seed: int, player: Player) -> None:
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in range(1, PARTS))])
 def test_a_kill_at_every_point(part: int, clusters: tuple[Cluster, Cluster], tmp_path: Path) -> None:
     kill_at_points(clusters, tmp_path, POINTS[part::PARTS], Random().randrange(2**32))
 

@@ -13,6 +13,7 @@ import pytest
 from mirror.assignment import Assignment
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal
 from mirror.policy.rules import Rules
 from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
@@ -69,7 +70,7 @@ class Scripted(Supervisor):
     def outcome(self) -> Outcome:
         async def run() -> None:
             assignments = list(self._flow.assignments)
-            await self._epochs(cast(Any, None), cast(Any, None), assignments)
+            await self._epochs(cast(Any, None), Journal(cast(Any, None), self._flow.name), assignments)
             self._conclude(assignments)
 
         asyncio.run(run())

@@ -208,7 +208,7 @@ def test_a_damaged_batch_ends_a_bounded_copy_with_exit_4(
     assert "records=100" in mirror.log, "the other partition was copied"
 
 
-@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize("offsets", ["preserve", pytest.param("translate", marks=pytest.mark.soak)])
 def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
 ) -> None:

@@ -166,6 +166,7 @@ def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_
     give_back(target, topics["unwritten"])
 
 
+@pytest.mark.soak  # for its minute: test_silent.py shows the same states without Spark
 def test_failures_while_no_mirror_ran_end_a_bounded_copy_with_4(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
     """Re-created with fewer records, with more, in fewer partitions, in more; overtaken by retention."""
     source, target = pair
