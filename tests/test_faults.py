@@ -115,12 +115,8 @@ def kill_at_points(
     print(f"seed {seed}")
     ran = Points(*clusters, folder, Random(seed), moves=moves).kill_at(points)
     assert ran.findings == []
-    assert ran.died == len(points) - len(ran.missed)
-    if ran.missed:  # what the kills before them left behind did not lead there: another topic does
-        print(f"again: {ran.missed}")
-        again = Points(*clusters, folder, Random(seed + 1), moves=moves).kill_at(tuple(ran.missed))
-        assert again.findings == []
-        assert again.missed == [], "the mirror did not pass these points, so nothing was tested there"
+    assert ran.missed == [], "the mirror did not pass these points, so nothing was tested there"
+    assert ran.died == len(points)
 
 
 def test_there_are_enough_points_and_all_exist() -> None:

@@ -73,8 +73,8 @@ class Points:
             if point not in FRESH:
                 topic.write(self._chunks())
             count = 1 if point in FRESH else self._chance.choice([1, 1, 2])
-            # what is passed once only is died at the first time
-            for strike in (Strike(point, count), Strike(point))[2 - count :]:
+            # what is passed once only is died at the first time, what a topic's first mirror does not pass by the next
+            for strike in (Strike(point, count), Strike(point)):
                 self._lead_to(point, flow, topic)
                 mirror = Mirror(flow, self._folder, strike, seconds=_SECONDS)
                 code = mirror.wait(_SECONDS)
