@@ -50,6 +50,9 @@ _MARKERS_PAUSE: Final = 0.2
 #: a thousand at the latest. And how many bytes are fetched at a time.
 _LOOK_BACK: Final = 2000
 _LOOK_BYTES: Final = 1 << 20
+SOMEBODY_ELSE: Final = (
+    "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,35 @@ class Logs:
         """This flow wrote the target's last batch."""
         return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
 
-    def tells_of_a_cut(self, twin: RawBatch) -> bool:
-        """Where the source's batch is not the target's last one: what we mirrored is no longer there, and the topic has
-        seen elections, of which one was unclean, most likely.
+    def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
+        """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
+        first, upto = accepted or (at, at)
+        return first <= at and self.start <= upto
+
+    def retention_gap(self, at: int) -> PartitionStop:
+        """The stop where that is not accepted."""
+        return self.stop(
+            State.RETENTION_GAP,
+            at,
+            f"the source deleted offsets {at} to {self.start - 1} before they were mirrored",
+            f"Run `mirror accept CONFIG {self.source.topic}` to go on behind them, "
+            "or recreate the target topic to begin again",
+        )
+
+    def truncated(self, at: int, detail: str) -> PartitionStop:
+        """The stop for a source that was cut back below what was mirrored."""
+        advice = "The source lost records that were mirrored; keep or delete the target topic"
+        return self.stop(State.TRUNCATED, at, detail, advice)
+
+    def unlike(self, at: int, detail: str, twin: RawBatch | None) -> PartitionStop:
+        """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
+        elections since, one of these was unclean, most likely.
         """
         marker = self.tail is not None and self.tail.header.is_control
-        return self.tail_is_ours and not marker and twin.header.partition_leader_epoch > 0
+        epoch = twin.header.partition_leader_epoch if twin is not None else 0
+        if self.tail_is_ours and not marker and epoch > 0:
+            return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
+        return self.stop(State.DIVERGED, at, detail, SOMEBODY_ELSE)
 
     def stop(self, state: State, offset: int, detail: str, advice: str) -> PartitionStop:
         """The stop at a source offset."""
@@ -151,28 +177,21 @@ async def resume(
     start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
     tail, own, ours = logs.tail, logs.own, logs.tail_is_ours
 
-    def stop(state: State, detail: str, advice: str) -> PartitionStop:
-        return logs.stop(state, end, detail, advice)
-
     if end > readable:
-        raise stop(
-            State.TRUNCATED if ours else State.DIVERGED,
-            f"the target's log ends at {end}, the source's at {readable}",
-            "The source lost records that were mirrored; keep or delete the target topic"
-            if ours
-            else "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
+        detail = f"the target's log ends at {end}, the source's at {readable}"
+        if ours:
+            raise logs.truncated(end, detail)
+        raise logs.stop(
+            State.DIVERGED,
+            end,
+            detail,
+            "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
         )
     if end <= start and (end == 0 < start or (tail is not None and _is_padding(tail, own))):
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=start)
-    first, upto = accepted or (end, end)
-    if end < start and not (first <= end and start <= upto and (ours or tail is None)):
-        raise stop(
-            State.RETENTION_GAP,
-            f"the source deleted offsets {end} to {start - 1} before they were mirrored",
-            f"Run `mirror accept CONFIG {source_partition.topic}` to go on behind them, "
-            "or recreate the target topic to begin again",
-        )
+    if end < start and not (logs.is_accepted(end, accepted) and (ours or tail is None)):
+        raise logs.retention_gap(end)
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
         twin = await batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
@@ -183,18 +202,7 @@ async def resume(
             difference = batch_difference(tail, twin, may_be_rewritten=ours)
         if difference:
             detail = f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}"
-            if twin is not None and logs.tells_of_a_cut(twin):
-                raise stop(
-                    State.TRUNCATED,
-                    f"{detail}; the source was cut back, and went on in leader epoch"
-                    f" {twin.header.partition_leader_epoch}",
-                    "The source lost records that were mirrored; keep or delete the target topic",
-                )
-            raise stop(
-                State.DIVERGED,
-                detail,
-                "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic",
-            )
+            raise logs.unlike(end, detail, twin)
         if twin is not None and twin.header.base_offset < end:
             last_epoch = twin.header.partition_leader_epoch
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)

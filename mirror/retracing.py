@@ -22,7 +22,7 @@ from mirror.batch.likeness import batch_difference, records_difference
 from mirror.errors import BadRecords, PartitionStop
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, Runs
-from mirror.position import Logs, Position, batch_at, batches, look_at_logs, next_stamp
+from mirror.position import SOMEBODY_ELSE, Logs, Position, batch_at, batches, look_at_logs, next_stamp
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -36,11 +36,9 @@ Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
 #: A record's key, value and headers.
 Content = tuple[bytes | None, bytes | None, bytes]
 
-_TRUNCATED: Final = "The source lost records that were mirrored; keep or delete the target topic"
 _CLEANED: Final = (
     "The target's cleaner took records before the journal told where they came from; mirror into an empty topic"
 )
-_SOMEBODY: Final = "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
 
 
 async def unrecorded(_target: TopicPartition, _end: int) -> Ledger:
@@ -92,15 +90,8 @@ async def resume_translated(
         else:
             await _retrace(ledger, logs, source, target, target_partition)
     at = ledger.runs.next_source
-    first, upto = accepted or (at, at)
-    if at < logs.start and not (first <= at and logs.start <= upto):
-        raise logs.stop(
-            State.RETENTION_GAP,
-            at,
-            f"the source deleted offsets {at} to {logs.start - 1} before they were mirrored",
-            f"Run `mirror accept CONFIG {source_partition.topic}` to go on behind them, "
-            "or recreate the target topic to begin again",
-        )
+    if at < logs.start and not logs.is_accepted(at, accepted):
+        raise logs.retention_gap(at)
     before = await batch_at(source, source_partition, at - 1) if at > logs.start else None
     follows = before is not None and before.header.next_offset == at
     stamp, known = await next_stamp(
@@ -121,7 +112,7 @@ def _truncated(logs: Logs, runs: Runs) -> PartitionStop:
     """The stop for a source that ends before what was mirrored."""
     more = ", and more" if runs.next_target < logs.end else ""
     detail = f"offsets up to {runs.next_source - 1} were mirrored{more}; the source's log ends at {logs.readable}"
-    return logs.stop(State.TRUNCATED, runs.next_source, detail, _TRUNCATED)
+    return logs.truncated(runs.next_source, detail)
 
 
 async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
@@ -145,11 +136,7 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
         detail = (
             f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
         )
-        if twin is not None and logs.tells_of_a_cut(twin):
-            epoch = twin.header.partition_leader_epoch
-            cut = f"{detail}; the source was cut back, and went on in leader epoch {epoch}"
-            raise logs.stop(State.TRUNCATED, first, cut, _TRUNCATED)
-        raise logs.stop(State.DIVERGED, first, detail, _SOMEBODY)
+        raise logs.unlike(first, detail, twin)
 
 
 def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
@@ -173,7 +160,7 @@ async def _retrace(
     """Add to the ledger what the target holds beyond it. Raises PartitionStop where that is not the source's (R2)."""
     at, begin = ledger.runs.next_source, ledger.runs.next_target
 
-    def diverged(detail: str, advice: str = _SOMEBODY) -> PartitionStop:
+    def diverged(detail: str, advice: str = SOMEBODY_ELSE) -> PartitionStop:
         runs = ledger.runs
         return logs.stop(
             State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", advice
