@@ -14,14 +14,13 @@ all of that, timestamps included, what is left may be taken for the lost one, wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
 from mirror.errors import BadRecords, PartitionStop
 from mirror.policy.rules import NO_LIMIT
-from mirror.policy.runs import Ledger, Runs
+from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.position import SOMEBODY_ELSE, Logs, Position, batch_at, batches, look_at_logs, next_stamp
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -53,6 +52,28 @@ def holding(ledger: Ledger) -> Recall:
         return ledger
 
     return recall
+
+
+async def complete(
+    index: RunIndex,
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    accepted: tuple[int, int] | None = (0, NO_LIMIT),
+) -> None:
+    """Let an index tell of all that the target holds, as a mirror that starts now would find it; nothing is written.
+
+    Raises as `resume_translated` does; what was found before that is learned.
+    """
+    ledger = Ledger(index.last)
+    partitions = source, source_partition, target, target_partition
+    try:
+        await resume_translated(flow, *partitions, accepted, holding(ledger))
+    finally:
+        for runs in (*ledger.pending()[0], ledger.runs):
+            index.learn(runs.begin, runs)
 
 
 async def resume_translated(
@@ -126,8 +147,7 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
         return
     twin = await batch_at(source, logs.source, first, READ_COMMITTED)
     if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
-        moved = RawBatch(replace(header, base_offset=first), tail.data)
-        difference = batch_difference(moved, twin, may_be_rewritten=logs.tail_is_ours)
+        difference = batch_difference(tail.at(first), twin, may_be_rewritten=logs.tail_is_ours)
     elif twin is None:
         difference = "the source has no batch there"
     else:
@@ -147,10 +167,7 @@ def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
         ours, theirs = read(tail), read(twin)
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
-    ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours))
-    for index, offset in enumerate(ours.offsets.tolist()):
-        if (moved := runs.to_source(offset)) is not None:
-            ours.offsets[index] = moved
+    ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours)).relocated(runs.to_source)
     return records_difference(ours, theirs, timed=not tail.header.attributes & APPEND_TIME)
 
 
@@ -274,10 +291,9 @@ def _alike(theirs: _Records, ours: _Records) -> int:
     """How many records at hand are the same on both sides and, in the source, at offsets in a row."""
     assert theirs.raw is not None
     assert ours.raw is not None
-    if theirs.is_whole and ours.is_whole:
-        moved = RawBatch(replace(ours.raw.header, base_offset=theirs.offset), ours.raw.data)
-        if not batch_difference(moved, theirs.raw, may_be_rewritten=False):
-            return ours.left
+    whole = theirs.is_whole and ours.is_whole
+    if whole and not batch_difference(ours.raw.at(theirs.offset), theirs.raw, may_be_rewritten=False):
+        return ours.left
     timed = not ours.raw.header.attributes & APPEND_TIME
     count, offset = 0, theirs.offset
     for (mine, stamp, _), (its, its_stamp, its_offset) in zip(ours.following(), theirs.following(), strict=False):

@@ -35,7 +35,7 @@ Layout of magic 0 and 1, one message (Kafka `LegacyRecord.java`, KIP-31, KIP-32)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
 
@@ -161,6 +161,10 @@ class RawBatch:
     def records(self) -> memoryview:
         """The records section: byte 61 to the end, compressed as it was."""
         return self.data[HEADER_BYTES:]
+
+    def at(self, base_offset: int) -> RawBatch:
+        """The batch as if its records were at other offsets; its bytes are the same."""
+        return RawBatch(replace(self.header, base_offset=base_offset), self.data)
 
 
 def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:

@@ -13,7 +13,7 @@ new place; `column` gathers one into Arrow's layout for whoever wants that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, Literal
@@ -76,6 +76,12 @@ class Records:
         """The same records, all with one timestamp."""
         offsets, _, *positions = self._columns()
         return Records(self.data, offsets, np.full(len(self), timestamp, np.int64), *positions)
+
+    def relocated(self, place: Callable[[int], int | None]) -> Records:
+        """The same records at other offsets; one for which there is no place stays at its own."""
+        placed = (place(offset) for offset in self.offsets.tolist())
+        offsets = [old if new is None else new for old, new in zip(self.offsets.tolist(), placed, strict=True)]
+        return replace(self, offsets=np.array(offsets, np.int64))
 
     def moved(self, by: int) -> Records:
         """The same records for a buffer that has `by` bytes more before them."""

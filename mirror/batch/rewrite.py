@@ -54,7 +54,7 @@ def rewritten(
     codec = raws[0].header.codec if recipe.codec is None else recipe.codec
     for every in _together(raws, recipe.cap):
         wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
-        for run in (wanted,) if closes_up else _dense(wanted):
+        for run in (wanted,) if closes_up else dense(wanted):
             yield from _fitting(run, codec, recipe.max_bytes)
 
 
@@ -80,7 +80,7 @@ def _together(raws: Sequence[RawBatch], cap: int) -> Iterator[Records]:
     yield joined(parts)
 
 
-def _dense(every: Records) -> Iterator[Records]:
+def dense(every: Records) -> Iterator[Records]:
     """Cut where offsets are missing."""
     at = 0
     for _, count in pieces(every.offsets) if len(every) else ():

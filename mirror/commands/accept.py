@@ -14,11 +14,12 @@ from mirror.commands.tables import count, number
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode, PartitionStop
 from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.ledgers import indexes_of
 from mirror.offsets.losses import accept_entry
 from mirror.offsets.runlog import Indexes
-from mirror.policy.runs import Ledger
+from mirror.policy.runs import RunIndex
 from mirror.position import settled_end
-from mirror.retracing import holding, resume_translated
+from mirror.retracing import complete
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
@@ -58,7 +59,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
         ]
         journal = Journal(target, settings.flow)
         if settings.topics.offsets == "translate":
-            indexes = Indexes((await journal.read())[0])
+            indexes = await indexes_of(journal)
             losses = [await _moved_loss(settings.flow, source, one, target, other, indexes) for one, other in pairs]
         else:
             losses = [await _loss(source, one, target, other) for one, other in pairs]
@@ -78,9 +79,9 @@ async def _moved_loss(
     flow: str, source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, indexes: Indexes
 ) -> Loss | None:
     """The same where offsets move: what a mirror that starts now would stop for."""
-    ledger = Ledger(indexes[other].last if other in indexes else None)
+    index = indexes.setdefault(other, RunIndex())
     try:
-        await resume_translated(flow, source, one, target, other, None, holding(ledger))
+        await complete(index, flow, source, one, target, other, accepted=None)
     except PartitionStop as stop:
         if stop.state is not State.RETENTION_GAP:
             raise

@@ -13,11 +13,10 @@ from mirror.commands.tables import number, print_json
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.runlog import Indexes
-from mirror.policy.rules import NO_LIMIT
-from mirror.policy.runs import Ledger, RunIndex
+from mirror.offsets.ledgers import indexes_of
+from mirror.policy.runs import RunIndex
 from mirror.position import settled_end
-from mirror.retracing import holding, resume_translated
+from mirror.retracing import complete
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
@@ -83,15 +82,10 @@ async def _moved(
     *,
     reverse: bool,
 ) -> Translation:
-    journal = Journal(other, settings.flow)
-    entries = (await journal.read())[0] if journal.partition.topic in other.topics else []
-    index = Indexes(entries).setdefault(target, RunIndex())
+    index = (await indexes_of(Journal(other, settings.flow))).setdefault(target, RunIndex())
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
-        ledger = Ledger(index.last)
-        await resume_translated(settings.flow, one, source, other, target, (0, NO_LIMIT), holding(ledger))
-        for runs in (*ledger.pending()[0], ledger.runs):
-            index.learn(runs.begin, runs)
+        await complete(index, settings.flow, one, source, other, target)
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 
 

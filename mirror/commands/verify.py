@@ -22,6 +22,7 @@ from mirror.commands.tables import console, count, number, print_json, size, tab
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.offsets.journal import Journal
+from mirror.offsets.ledgers import indexes_of
 from mirror.offsets.runlog import Indexes
 from mirror.policy.selection import TopicPair, select
 from mirror.verify.flow import Moves, Watch, verify_partitions
@@ -74,7 +75,7 @@ async def _recorded(settings: Settings) -> Indexes:
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic])
-        return Indexes((await journal.read())[0] if journal.partition.topic in target.topics else ())
+        return await indexes_of(journal)
 
 
 def verify(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:

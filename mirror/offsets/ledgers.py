@@ -111,6 +111,11 @@ class Ledgers:
         ledger.restart(kept[-1] if kept else Runs(), obsolete)
 
 
+async def indexes_of(journal: Journal) -> Indexes:
+    """Where offsets moved to, as far as a journal tells; nothing where there is none. Raises as `Journal.read` does."""
+    return Indexes((await journal.read())[0] if journal.partition.topic in journal.cluster.topics else ())
+
+
 async def forget_expired(journal: Journal, indexes: Indexes) -> None:
     """Delete from the journal what tells of records that the targets deleted, and let indexes know where these begin;
     not of partitions without a leader, which may be gone for good. Raises as `list_offset` and `Journal.append` do.

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Final
 
 from mirror.errors import PartitionStop
-from mirror.policy.rules import NO_LIMIT
-from mirror.policy.runs import Ledger, RunIndex
-from mirror.retracing import holding, resume_translated
+from mirror.policy.runs import RunIndex
+from mirror.retracing import complete
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.moved import moved_batches, moved_bounds
 from mirror.verify.reader import Answer, Fetch, Reader
@@ -93,15 +92,10 @@ async def verify_partitions(
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair) -> PartitionStop | None:
     """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
     index = moves.indexes.setdefault(pair.target, RunIndex())
-    ledger = Ledger(index.last)
     try:
-        anything = (0, NO_LIMIT)
-        await resume_translated(moves.flow, source, pair.source, target, pair.target, anything, holding(ledger))
+        await complete(index, moves.flow, source, pair.source, target, pair.target)
     except PartitionStop as stop:
         return stop
-    finally:
-        for runs in (*ledger.pending()[0], ledger.runs):
-            index.learn(runs.begin, runs)
     return None
 
 

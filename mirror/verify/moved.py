@@ -42,17 +42,8 @@ def moved_batches(raw: RawBatch, index: RunIndex) -> Sequence[RawBatch]:
     if first is None or last is None or header.is_control:
         return (raw,)  # nobody knows where it comes from: as it is, it will be told to be too much
     if last - first == header.last_offset_delta:
-        return (RawBatch(replace(header, base_offset=first), raw.data),)
+        return (raw.at(first),)
 
-    from mirror.batch.rewrite import build, pieces, read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+    from mirror.batch.rewrite import build, dense, read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
-    rows = read(raw)
-    for at, offset in enumerate(rows.offsets.tolist()):
-        source = index.to_source(offset)
-        if source is not None:
-            rows.offsets[at] = source
-    found, at = [], 0
-    for _, count in pieces(rows.offsets):
-        found.append(build(rows.rows(at, at + count), _UNCOMPRESSED))
-        at += count
-    return found
+    return tuple(build(run, _UNCOMPRESSED) for run in dense(read(raw).relocated(index.to_source)))
