@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +81,39 @@ def produce(
     begin_ms: int = RECENT_MS,
 ) -> None:
     """Records into one partition, in batches of exactly `batch`, with timestamps that count from `begin_ms`."""
-    # one batch at a time: what is queued stays queued until it is flushed
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000, "compression.type": codec, "acks": "all"})
+    records = list(zip(values, count(begin_ms)))
+    last = len(records) % batch
+    for size, part in ((batch, records[: len(records) - last]), (last, records[len(records) - last :])):
+        if part:
+            _produce_full(bootstrap, topic, part, partition, size, codec)
+
+
+def _produce_full(
+    bootstrap: str, topic: str, records: Sequence[tuple[bytes, int]], partition: int, batch: int, codec: str
+) -> None:
+    """Full batches only: they are sent for being full, where a flush sends what the client has got to by then."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 60_000,
+            "batch.num.messages": batch,
+            "max.in.flight": 1,
+            "compression.type": codec,
+            "acks": "all",
+        }
+    )
     failures: list[Any] = []
 
     def delivered(error: Any, _: Any) -> None:
         if error:
             failures.append(error)
 
-    for number, value in enumerate(values):
-        producer.produce(topic, value, partition=partition, timestamp=begin_ms + number, on_delivery=delivered)
-        if number % batch == batch - 1:
-            assert not producer.flush(30)
-    assert not producer.flush(30)
+    for value, timestamp in records:
+        producer.produce(topic, value, partition=partition, timestamp=timestamp, on_delivery=delivered)
+    deadline = time.monotonic() + 30
+    while len(producer) and time.monotonic() < deadline:
+        producer.poll(0.1)
+    assert not len(producer)
     assert not failures
 
 
