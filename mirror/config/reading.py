@@ -1,0 +1,132 @@
+"""From a file to settings, or to all its problems with their lines."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices
+from pydantic import ValidationError as Invalid
+
+from mirror import yamltree
+from mirror.config.models import ClusterSettings, Section, Settings
+from mirror.errors import ConfigError
+from mirror.yamltree import Keys
+
+_SECRET_KEYS = frozenset({"sasl.password", "ssl.key.password"})
+
+
+def load(path: str | Path) -> Settings:
+    """Read and check a configuration file. `ConfigError` lists every problem as `file:line: where: what`."""
+    path = Path(path)
+    tree = yamltree.read(path)
+    problems = [*tree.problems, *_careless(tree), *_inactive(tree.data)]
+    settings = None
+    try:
+        settings = Settings.model_validate(tree.data)
+    except Invalid as error:
+        told = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
+        found = map(_explain, error.errors(include_url=False, include_input=False))
+        problems += [(where, what) for where, what in found if where not in told]
+    if settings is not None and not problems:
+        return settings
+    lines = sorted((tree.line(where), ".".join(map(str, where)), what) for where, what in problems)
+    count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
+    told_lines = [f"  {path}:{line}: {where}: {what}" for line, where, what in lines]
+    raise ConfigError("\n".join([f"{path}: {count}", *told_lines]))
+
+
+def _careless(tree: yamltree.Tree) -> Iterator[tuple[Keys, str]]:
+    """Values that are valid one by one and wrong all the same."""
+    for side in ("source", "target"):
+        for key in _SECRET_KEYS:
+            raw = tree.raw.get((side, key))
+            if raw and not yamltree.REFERENCE.fullmatch(raw):
+                yield ((side, key), "a secret may not stand in this file; write ${env:NAME} or ${file:PATH}")
+    alias = _at(tree.data, "source", "alias")
+    if alias is not None and alias == _at(tree.data, "target", "alias"):
+        yield (("target", "alias"), "the same as source.alias; the two clusters need different names")
+
+
+def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
+    """What the format knows and the program cannot do yet: refused, so that no wish is dropped in silence."""
+    for side in ("source", "target"):
+        protocol = _at(data, side, "security.protocol") or "PLAINTEXT"
+        if protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            yield ((side, "security.protocol"), f"{protocol} is not supported yet; only PLAINTEXT is")
+        section = _at(data, side)
+        for key in section if isinstance(section, dict) and protocol == "PLAINTEXT" else ():
+            if key.startswith(("sasl.", "ssl.")) and key in _names(ClusterSettings):
+                yield ((side, key), "has no effect with security.protocol PLAINTEXT; remove it")
+    if _at(data, "topics", "start") not in (None, "earliest"):
+        yield ("topics", "start"), "only earliest is supported yet"
+    rules = _at(data, "topics", "rules")
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+        for key in ("rekey", "partitions"):
+            if _at(rule, key) is not None:
+                yield (("topics", "rules", index, key), "rules are not supported yet; remove it")
+    if _at(data, "limits", "bytes_per_second") is not None:
+        yield ("limits", "bytes_per_second"), "is not supported yet; remove it"
+    if _at(data, "sync", "acls") not in (None, False):
+        yield ("sync", "acls"), "ACLs are not mirrored yet; set it to false"
+
+
+def unserved(settings: Settings) -> Iterator[str]:
+    """What was set, is valid, and has no effect yet or less than one may think: for a warning at each start."""
+    if "interval_s" in settings.sync.model_fields_set:
+        yield "sync.interval_s: topics and their configs are looked at when the mirror starts, and only then"
+    for side, cluster in (("source", settings.source), ("target", settings.target)):
+        for key, value in (("client.id", cluster.client_id), ("socket.timeout.ms", cluster.socket_timeout_ms)):
+            if value is not None:
+                yield f"{side}.{key}: holds where topics are looked at and created; the connections that copy ignore it"
+    if settings.metrics.listen:
+        yield f"metrics: nothing listens on {settings.metrics.listen} yet; `mirror status --json` has the figures"
+
+
+def _at(data: object, *keys: str) -> Any:
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _explain(error: Any) -> tuple[Keys, str]:
+    where: Keys = error["loc"]
+    match error["type"]:
+        case "missing":
+            return where, "required, but not given"
+        case "extra_forbidden":
+            names = _names(_section_at(where[:-1]))
+            near = difflib.get_close_matches(str(where[-1]), names, n=1, cutoff=0.5)
+            return (
+                where,
+                f"unknown key; did you mean {near[0]}?" if near else f"unknown key; valid here: {', '.join(names)}",
+            )
+        case "value_error":
+            return where, str(error["ctx"]["error"])
+        case _:
+            return where, str(error["msg"]).replace("Input should be", "must be")
+
+
+def _section_at(where: Keys) -> type[Section]:
+    """The model that reads the section at `where`."""
+    section: type[Section] = Settings
+    for key in where:
+        for name, field in section.model_fields.items():
+            if key in (name, field.alias):
+                kinds = (field.annotation, *typing.get_args(field.annotation))
+                section = next(
+                    (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), section
+                )
+    return section
+
+
+def _names(section: type[Section]) -> list[str]:
+    """The keys a section may have, as written in the file."""
+    names: list[str] = []
+    for name, field in section.model_fields.items():
+        choices = field.validation_alias
+        names += map(str, choices.choices) if isinstance(choices, AliasChoices) else [field.alias or name]
+    return names

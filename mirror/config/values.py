@@ -1,0 +1,100 @@
+"""The kinds of values that a configuration has, each with its own complaint."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from mirror import names
+
+DEFAULT_EXCLUDE = ("__.*", r"mirror\..*")
+MAX_PATTERN = 200
+MAX_FLOW_NAME = 200
+
+
+def _topic_part(text: str) -> str:
+    if not names.is_legal(text):
+        raise ValueError("may hold letters, digits, '.', '_' and '-' only")
+    return text
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[IPv6]:port` as a pair; `ValueError` says what is wrong."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host:
+        raise ValueError("each address must be host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address must stand in brackets, as in [::1]:9092")
+    if not host or re.search(r"[\s\[\]/]", host):
+        raise ValueError("each address must be host:port, without a scheme or spaces")
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError("a port must be a number from 1 to 65535")
+    return host, int(port)
+
+
+def _address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+def _addresses(text: str) -> str:
+    for address in text.split(","):
+        parse_address(address)
+    return text
+
+
+def _prefix(text: str) -> str:
+    return _topic_part(text) if text.strip(".") else text  # "." alone is no topic, but a fair beginning of one
+
+
+def _compile(value: object) -> re.Pattern[str]:
+    value = value.pattern if isinstance(value, re.Pattern) else value
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN:
+        raise ValueError(f"a pattern must be text of 1 to {MAX_PATTERN} characters; put it in quotes")
+    try:
+        compiled = re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    if names.has_nested_repeat(value):
+        raise ValueError("a repeated group may not hold a repeat or an alternative, write it flat")
+    return compiled
+
+
+def _start(value: object) -> Literal["earliest", "latest"] | datetime:
+    if value == "earliest":
+        return "earliest"
+    if value == "latest":
+        return "latest"
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z") from None
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC)
+    raise ValueError("must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z")
+
+
+def _plain_text(value: object) -> object:
+    """Spark and YAML disagree about what needs quotes: numbers and booleans become Spark's text for them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+FlowName = Annotated[str, Field(max_length=MAX_FLOW_NAME), AfterValidator(_topic_part)]
+TopicPart = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_topic_part)]
+Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Address = Annotated[str, AfterValidator(_address)]
+Addresses = Annotated[str, AfterValidator(_addresses)]
+Prefix = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_prefix)]
+Start = Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)]
+PlainText = Annotated[str, BeforeValidator(_plain_text)]
