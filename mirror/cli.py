@@ -194,6 +194,21 @@ def demo(as_json: Json = False) -> None:
     raise typer.Exit(play_demo(as_json=as_json))
 
 
+settings = typer.Typer(help="A flow's settings.", no_args_is_help=True)
+app.add_typer(settings, name="config")
+
+
+@settings.command("show")
+def config_show(config_file: ConfigFile, as_json: Json = False) -> None:
+    """Show the settings that hold, defaults included and marked, with secrets left out; also: is the file valid?
+
+    Example: mirror config show configs/quickstart.yaml
+    """
+    from mirror.commands.config import show
+
+    raise typer.Exit(show(config_file, as_json=as_json))
+
+
 embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
 app.add_typer(embedded, name="embedded")
 

@@ -8,8 +8,11 @@ the reader adds its own.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import yaml
 from mirror.errors import ConfigError
 
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
 Keys = tuple[str | int, ...]
 """Where a value stands in the file: `("topics", "include", 0)`."""
@@ -40,6 +44,25 @@ def read(path: Path) -> Tree:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: nested too deeply") from error
+
+
+def line_of(value: Any) -> str:
+    """Plain data on one line, as YAML that reads back as the same: text is quoted, whatever is in it."""
+    match value:
+        case str():
+            quoted: str = yaml.safe_dump(value, default_style='"', width=math.inf, allow_unicode=True)
+            return quoted.rstrip("\n")
+        case Mapping():
+            return "{" + ", ".join(f"{key_of(key)}: {line_of(one)}" for key, one in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(line_of, value)) + "]"
+        case _:
+            return json.dumps(value)
+
+
+def key_of(key: str) -> str:
+    """A key of a mapping, in quotes where it needs them."""
+    return key if _PLAIN_KEY.fullmatch(key) else line_of(key)
 
 
 class Tree:
@@ -83,7 +106,8 @@ class Tree:
         self.raw[where] = node.value
         try:
             value = self._loader.construct_object(node)
-        except ValueError:  # a date such as 2026-02-30 has the form of one, and PyYAML believes it
+        except (ValueError, LookupError, AttributeError):
+            # A date such as 2026-02-30 has the form of one, and PyYAML believes it; as it believes a tag (`!!int x`).
             value = node.value
         return self._resolved(value, where) if isinstance(value, str) else value
 

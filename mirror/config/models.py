@@ -19,6 +19,7 @@ from mirror.config.values import (
     Seconds,
     Start,
     TopicPart,
+    Whole,
     parse_address,
 )
 
@@ -27,6 +28,17 @@ class Section(BaseModel):
     """A part of the file: frozen, with no keys beyond its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @classmethod
+    def keys(cls) -> dict[str, tuple[str, ...]]:
+        """By the name of a field: the keys it may have in the file, the one it is shown by first."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, field in cls.model_fields.items():
+            choices = field.validation_alias
+            found[name] = (
+                tuple(map(str, choices.choices)) if isinstance(choices, AliasChoices) else (field.alias or name,)
+            )
+        return found
 
 
 class ClusterSettings(Section):
@@ -52,7 +64,7 @@ class ClusterSettings(Section):
         default=None, alias="ssl.endpoint.identification.algorithm"
     )
     client_id: str | None = Field(default=None, alias="client.id")
-    socket_timeout_ms: int | None = Field(default=None, alias="socket.timeout.ms", ge=10, le=300_000)
+    socket_timeout_ms: Whole | None = Field(default=None, alias="socket.timeout.ms", ge=10, le=300_000)
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
@@ -96,7 +108,7 @@ class TopicRule(Section):
 
     match: Pattern
     rekey: str | None = None
-    partitions: int | None = Field(default=None, ge=1)
+    partitions: Whole | None = Field(default=None, ge=1)
 
 
 class TopicSettings(Section):
@@ -109,7 +121,7 @@ class TopicSettings(Section):
     start: Start = "earliest"
     on_data_loss: Literal["stop", "continue"] = "stop"
     recompress: Literal["mirror", "target"] = "mirror"
-    coalesce_bytes: int | None = Field(default=None, ge=1024)
+    coalesce_bytes: Whole | None = Field(default=None, ge=1024)
     rules: tuple[TopicRule, ...] = ()
 
 
@@ -132,8 +144,8 @@ class SyncSettings(Section):
 class LimitSettings(Section):
     """Bounds: bytes per second of the whole flow (None: unbounded), and buffer memory in MB."""
 
-    bytes_per_second: int | None = Field(default=None, gt=0)
-    memory_mb: int = Field(default=256, ge=16)
+    bytes_per_second: Whole | None = Field(default=None, gt=0)
+    memory_mb: Whole = Field(default=256, ge=16, le=1_000_000)
 
 
 class MetricSettings(Section):
@@ -147,7 +159,7 @@ class SparkSettings(Section):
 
     master: str = "local[*]"
     conf: dict[str, PlainText] = {}
-    lanes: int | None = Field(default=None, ge=1, le=10_000)
+    lanes: Whole | None = Field(default=None, ge=1, le=10_000)
     epoch_s: Seconds = 60.0
 
 

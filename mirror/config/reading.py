@@ -8,22 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices
 from pydantic import ValidationError as Invalid
 
 from mirror import yamltree
 from mirror.config.models import ClusterSettings, Section, Settings
+from mirror.config.secrets import carelessness, is_secret
 from mirror.errors import ConfigError
 from mirror.yamltree import Keys
 
-_SECRET_KEYS = frozenset({"sasl.password", "ssl.key.password"})
+#: What pydantic calls a type, and what a person who writes YAML does.
+_KINDS = {"tuple_type": "must be a list", "model_type": "must be a section with keys", "dict_type": "must hold keys"}
 
 
 def load(path: str | Path) -> Settings:
     """Read and check a configuration file. `ConfigError` lists every problem as `file:line: where: what`."""
-    path = Path(path)
+    return read(Path(path))[0]
+
+
+def read(path: Path) -> tuple[Settings, yamltree.Tree]:
+    """The same, with the file's values as they were written."""
     tree = yamltree.read(path)
-    problems = [*tree.problems, *_careless(tree), *_inactive(tree.data)]
+    problems = [*tree.problems, *_careless(tree, path.parent), *_inactive(tree.data)]
     settings = None
     try:
         settings = Settings.model_validate(tree.data)
@@ -32,20 +37,22 @@ def load(path: str | Path) -> Settings:
         found = map(_explain, error.errors(include_url=False, include_input=False))
         problems += [(where, what) for where, what in found if where not in told]
     if settings is not None and not problems:
-        return settings
+        return settings, tree
     lines = sorted((tree.line(where), ".".join(map(str, where)), what) for where, what in problems)
     count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     told_lines = [f"  {path}:{line}: {where}: {what}" for line, where, what in lines]
     raise ConfigError("\n".join([f"{path}: {count}", *told_lines]))
 
 
-def _careless(tree: yamltree.Tree) -> Iterator[tuple[Keys, str]]:
+def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
     """Values that are valid one by one and wrong all the same."""
-    for side in ("source", "target"):
-        for key in _SECRET_KEYS:
-            raw = tree.raw.get((side, key))
-            if raw and not yamltree.REFERENCE.fullmatch(raw):
-                yield ((side, key), "a secret may not stand in this file; write ${env:NAME} or ${file:PATH}")
+    for where, raw in tree.raw.items():
+        if raw and is_secret(where):
+            found = yamltree.REFERENCE.fullmatch(raw)
+            if not found:
+                yield where, "a secret may not stand in this file; write ${env:NAME} or ${file:PATH}"
+            elif found[1].startswith("file:") and (problem := carelessness(folder / found[1].removeprefix("file:"))):
+                yield where, problem
     alias = _at(tree.data, "source", "alias")
     if alias is not None and alias == _at(tree.data, "target", "alias"):
         yield (("target", "alias"), "the same as source.alias; the two clusters need different names")
@@ -106,6 +113,8 @@ def _explain(error: Any) -> tuple[Keys, str]:
             )
         case "value_error":
             return where, str(error["ctx"]["error"])
+        case kind if kind in _KINDS:
+            return where, _KINDS[kind]
         case _:
             return where, str(error["msg"]).replace("Input should be", "must be")
 
@@ -125,8 +134,4 @@ def _section_at(where: Keys) -> type[Section]:
 
 def _names(section: type[Section]) -> list[str]:
     """The keys a section may have, as written in the file."""
-    names: list[str] = []
-    for name, field in section.model_fields.items():
-        choices = field.validation_alias
-        names += map(str, choices.choices) if isinstance(choices, AliasChoices) else [field.alias or name]
-    return names
+    return [key for keys in section.keys().values() for key in keys]

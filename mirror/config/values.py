@@ -58,7 +58,7 @@ def _compile(value: object) -> re.Pattern[str]:
         raise ValueError(f"a pattern must be text of 1 to {MAX_PATTERN} characters; put it in quotes")
     try:
         compiled = re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
     if names.has_nested_repeat(value):
         raise ValueError("a repeated group may not hold a repeat or an alternative, write it flat")
@@ -89,10 +89,17 @@ def _plain_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a yes or no")
+    return value
+
+
 FlowName = Annotated[str, Field(max_length=MAX_FLOW_NAME), AfterValidator(_topic_part)]
 TopicPart = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_topic_part)]
 Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(_no_truth)]
 Address = Annotated[str, AfterValidator(_address)]
 Addresses = Annotated[str, AfterValidator(_addresses)]
 Prefix = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_prefix)]

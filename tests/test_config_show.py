@@ -1,0 +1,192 @@
+"""`mirror config show`, and how carefully files with secrets are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.config import load
+from mirror.config.secrets import carelessness, is_secret
+from mirror.errors import ConfigError
+from mirror.yamltree import Tree, line_of
+
+SMALLEST = """\
+name: eu-to-us
+source: {alias: eu, bootstrap.servers: "a:1"}
+target: {alias: us, bootstrap.servers: "${env:US}"}
+topics: {include: ["orders", "(?i)clicks\\\\..*"], naming: {rename: {orders: copies}}}
+"""
+SECRET = SMALLEST + 'spark: {conf: {spark.ssl.keyPassword: "${file:secret}", spark.ui.enabled: false}}\n'
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
+    monkeypatch.setenv("US", "b:2")
+
+    def shown(text: str, *options: str) -> str:
+        path = tmp_path / "flow.yaml"
+        path.write_text(text, encoding="utf-8")
+        result = CliRunner().invoke(app, ["config", "show", str(path), *options], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return shown
+
+
+def secret_file(folder: Path, mode: int = 0o600) -> Path:
+    path = folder / "secret"
+    path.write_text("hunter2\n", encoding="utf-8")
+    path.chmod(mode)
+    return path
+
+
+def test_every_setting_is_shown_and_defaults_are_marked(show: Show) -> None:
+    lines = show(SMALLEST).splitlines()
+    assert lines[:5] == ['name: "eu-to-us"', "", "source:", '  alias: "eu"', '  bootstrap.servers: "a:1"']
+    assert '  bootstrap.servers: "b:2" # from ${env:US}' in lines
+    assert '  security.protocol: "PLAINTEXT" # default' in lines
+    assert '  naming: {rename: {orders: "copies"}}' in lines
+    assert '  exclude: ["__.*", "mirror\\\\..*"] # default' in lines
+    assert '  master: "local[*]" # default' in lines
+
+
+def test_what_is_shown_says_the_same(show: Show, tmp_path: Path) -> None:
+    text = SMALLEST + "spark: {conf: {spark.ui.enabled: false}, epoch_s: 5}\nlimits: {memory_mb: 64}\n"
+    again = tmp_path / "again.yaml"
+    again.write_text(show(text), encoding="utf-8")
+    assert load(again) == load(tmp_path / "flow.yaml")
+
+
+def test_json(show: Show) -> None:
+    found = json.loads(show(SMALLEST, "--json"))
+    assert found["settings"]["topics"]["naming"] == {"rename": {"orders": "copies"}}
+    assert found["settings"]["source"] == {"alias": "eu", "bootstrap.servers": "a:1", "security.protocol": "PLAINTEXT"}
+    assert "topics.exclude" in found["defaults"]
+    assert "topics.include" not in found["defaults"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_secret_is_shown_as_its_reference(show: Show, tmp_path: Path, options: list[str]) -> None:
+    secret_file(tmp_path)
+    shown = show(SECRET, *options)
+    assert "${file:secret}" in shown
+    assert "hunter2" not in shown
+
+
+def test_a_setting_of_spark_by_reference_is_not_shown_either(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANY", "hunter2")
+    shown = show(SMALLEST + 'spark: {conf: {spark.my.own: "${env:ANY}"}}\n')
+    assert '    spark.my.own: "${env:ANY}" # not shown: it may be a secret' in shown.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (("source", "sasl.password"), True),
+        (("target", "ssl.key.password"), True),
+        (("source", "sasl.username"), False),
+        (("spark", "conf", "spark.hadoop.fs.s3a.access.key"), True),
+        (("spark", "conf", "spark.ui.enabled"), False),
+        (("topics", "include"), False),
+    ],
+)
+def test_what_is_a_secret(where: tuple[str, ...], expected: bool) -> None:
+    assert is_secret(where) is expected
+
+
+def test_a_secret_of_spark_may_not_stand_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("US", "b:2")
+    path = tmp_path / "flow.yaml"
+    path.write_text(SECRET.replace("${file:secret}", "hunter2"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"5: spark\.conf\.spark\.ssl\.keyPassword: a secret may not stand") as caught:
+        load(path)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622, 0o777])
+def test_a_file_with_a_secret_that_others_may_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setenv("US", "b:2")
+    secret = secret_file(tmp_path, mode)
+    path = tmp_path / "flow.yaml"
+    path.write_text(SECRET, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert f"{path}:5: spark.conf.spark.ssl.keyPassword: file {secret} with a secret is open" in str(caught.value)
+    assert str(caught.value).endswith(f"(mode {mode:04o}): chmod 600 {secret}")
+    secret.chmod(0o400)
+    assert load(path).spark.conf["spark.ssl.keyPassword"] == "hunter2"
+
+
+def test_a_file_without_a_secret_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("US", "b:2")
+    secret_file(tmp_path, 0o644)
+    path = tmp_path / "flow.yaml"
+    path.write_text(SMALLEST.replace('"a:1"', '"${file:secret}:1"'), encoding="utf-8")
+    assert load(path).source.bootstrap == (("hunter2", 1),)
+
+
+def test_whose_a_file_with_a_secret_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mine, or root's, and then its group may read it, which may be the group I am in."""
+    me = os.geteuid()
+    if me:
+        pytest.skip("only root can give a file away")
+    secret = secret_file(tmp_path, 0o640)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert carelessness(secret) == ""
+    secret.chmod(0o644)
+    assert "chmod 600" in carelessness(secret)
+    os.chown(secret, 54321, -1)
+    assert "belongs to another user" in carelessness(secret)
+    os.chown(secret, 12345, -1)
+    secret.chmod(0o640)
+    assert "chmod 600" in carelessness(secret)
+
+
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+_PLAIN: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_PLAIN)
+def test_any_value_stands_on_one_line_and_is_read_back(value: Any) -> None:
+    line = line_of(value)
+    assert len(line.splitlines()) == 1
+    tree = Tree(f"key: {line} # a comment\n", Path())
+    assert tree.data == {"key": value} or tree.problems, "a reference alone is not read back as it is"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[!!int '']", "a pattern must be text"),
+        ("[!!timestamp x, 'a{99999999999}']", "not a regular expression: the repetition number is too large"),
+        ("orders", "topics.include: must be a list"),
+        ("[a]}\nlimits: {memory_mb: true", "limits.memory_mb: must be a number, not a yes or no"),
+        ("[a]}\nspark: {conf: [a]", "spark.conf: must hold keys"),
+        ("[a]}\ngroups: [a", "groups: must be a section with keys"),
+    ],
+)
+def test_values_of_a_wrong_kind(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "flow.yaml"
+    path.write_text('name: a\nsource: {alias: a, bootstrap.servers: "a:1"}\n', encoding="utf-8")
+    with path.open("a", encoding="utf-8") as file:
+        closing = "]" if text.endswith("groups: [a") else "}"
+        file.write(f'target: {{alias: b, bootstrap.servers: "b:1"}}\ntopics: {{include: {text}{closing}\n')
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert complaint in str(caught.value)
