@@ -127,5 +127,5 @@ def test_a_signal_before_everything_caught_up() -> None:
 
 def test_a_stop_that_only_the_live_figures_told_is_not_lost() -> None:
     scripted = Scripted([])
-    scripted._live[AT] = figures(State.REFUSED, 7)
+    scripted._tidings.live[AT] = figures(State.REFUSED, 7)
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK

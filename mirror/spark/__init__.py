@@ -4,5 +4,6 @@ session      a SparkContext with our settings       relay       what a Spark tas
 supervisor   epochs on the driver                   daemon      forks ready workers
 flow         what to run, how it ended
 plan         partitions to lanes                    stopmark    how the driver ends an epoch early
-stoplog      one event for each stop
+beginning    before the first epoch             epoch       one Spark job
+tidings      what the journal tells             stoplog     one event for each stop
 """

@@ -17,47 +17,37 @@ import contextlib
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from pyspark import SparkContext
 
 from mirror.assignment import Assignment
-from mirror.errors import ClusterError, EngineLost, MalformedBatch, WireError
-from mirror.identity import other_topic
+from mirror.errors import ClusterError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
-from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
-from mirror.offsets.journal import OWNER, Entry, Journal
+from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.ledgers import forget_expired
-from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
-from mirror.offsets.runlog import Indexes
 from mirror.sink import Tally
 from mirror.spark import handover
+from mirror.spark.beginning import bounded, recorded
+from mirror.spark.epoch import Epochs
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.plan import lanes_of
-from mirror.spark.relay import Lane, Receipt, relay
-from mirror.spark.session import LOOPBACK, is_alive
+from mirror.spark.relay import Lane, Receipt
 from mirror.spark.stoplog import StopLog
-from mirror.spark.stopmark import StopMark
+from mirror.spark.stopmark import MarkAddress
+from mirror.spark.tidings import Tidings
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 
 WATCH_SECONDS: Final = 1.0
-#: What an epoch may run past its deadline or its stop mark before the job is cancelled.
-GRACE_SECONDS: Final = 15.0
-STOP_SECONDS: Final = 2.5
-CANCEL_SECONDS: Final = 1.0
 #: Between epochs that end at once without having moved anything.
 IDLE_PAUSE: Final = 2.0
-#: Epochs in a row whose job may fail as a whole before the run ends.
-FAILED_EPOCHS: Final = 3
 #: Epochs in which a bounded copy may make no headway before it gives up.
 IDLE_EPOCHS: Final = 2
 
@@ -68,21 +58,17 @@ class Supervisor:
     """Runs one flow until it is done, stopped, or taken over."""
 
     def __init__(self, context: SparkContext, flow: Flow, watch: Watch) -> None:
-        self._context, self._flow, self._watch = context, flow, watch
+        self._flow, self._watch = flow, watch
         self._instance = uuid.uuid4().hex[:12]
         self._tallies: dict[TopicPartition, Tally] = {}
-        self._live: dict[TopicPartition, Figures] = {}
         self._reached: dict[TopicPartition, int] = {}
         self._left_out: dict[TopicPartition, str] = {}
-        self._accepted: dict[TopicPartition, tuple[int, int]] = {}
-        self._runs = Indexes()
-        self._learned_until = 0
-        self._reading = asyncio.Lock()
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._stops = StopLog()
         self._outcome = Outcome()
-        self._failed = 0
+        self._tidings = Tidings(flow.name, self._instance, self._taken_over)
+        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._stopping)
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
@@ -98,12 +84,15 @@ class Supervisor:
             older, known = await handover.older_ended(journal, since, self._stopping)
             if older is not None:
                 self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
-            self._learned_until = since
-            assignments = await self._bounded(source, await self._recorded(source, journal, known))
+            self._tidings.until = since
+            self._tidings.learn([Entry(0, key, value) for key, value in known.items()])
+            assignments = await recorded(source, journal, self._flow.assignments, known)
+            if self._flow.once:
+                assignments, self._left_out = await bounded(source, self._flow.name, assignments)
             watching = asyncio.create_task(self._watch_journal(journal))
             watching.add_done_callback(lambda _: self._stopping.set())
-            flow, reports = self._flow, (self._live, self._outcome.figures)
-            sync = sync_of(source, target, flow.groups, assignments, reports, self._runs)
+            flow, reports = self._flow, (self._tidings.live, self._outcome.figures)
+            sync = sync_of(source, target, flow.groups, assignments, reports, self._tidings.runs)
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds)
             following = asyncio.create_task(groups.run())
             try:
@@ -111,7 +100,7 @@ class Supervisor:
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
-                            await self._read_journal(journal)
+                            await self._tidings.read(journal)
                     await groups.finish(self._stopping)
             finally:
                 for task in (following, watching):
@@ -141,7 +130,7 @@ class Supervisor:
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
             await self._refreshed(source)
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
-                await forget_expired(journal, self._runs)
+                await forget_expired(journal, self._tidings.runs)
 
     def _made_headway(self) -> bool:
         """Whether any partition got further than ever before."""
@@ -157,7 +146,7 @@ class Supervisor:
         """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
         is said.
         """
-        for at, figures in self._live.items():
+        for at, figures in self._tidings.live.items():
             known = self._outcome.figures.get(at)
             if known is None or known.at_ms < figures.at_ms:
                 self._outcome.figures[at] = figures
@@ -182,124 +171,32 @@ class Supervisor:
 
     async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
         """One Spark job; empty where it failed as a whole."""
-        flow = self._flow
-        conf = self._context.getConf()
-        host = conf.get("spark.driver.host") or LOOPBACK
-        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
-        assignments = [replace(a, accepted=self._accepted.get(a.target)) for a in assignments]
+        flow, tidings = self._flow, self._tidings
+        assignments = [replace(a, accepted=tidings.accepted.get(a.target)) for a in assignments]
         leaders = {a.source: source.leader(a.source) for a in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
-        deadline, last = time.time() + flow.epoch_seconds, self._runs.last()
-        lanes = [
-            Lane(
-                flow=flow.name,
-                instance=self._instance,
-                number=index,
-                source=flow.source,
-                target=flow.target,
-                assignments=lane,
-                deadline=deadline,
-                memory_bytes=flow.memory_bytes // len(packed),
-                stop_mark=mark.address,
-                so_far={a.source: self._tallies[a.source] for a in lane if a.source in self._tallies},
-                runs={a.target: last[a.target] for a in lane if a.target in last},
-                journal_offset=self._learned_until,
-            )
-            for index, lane in enumerate(packed)
-        ]
-        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
-        stopping: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait(
-                [job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=flow.epoch_seconds + GRACE_SECONDS
-            )
-            mark.set()
-            await asyncio.wait([job], timeout=STOP_SECONDS)
-            if not job.done():
-                self._log.warning("epoch_cancelled", flow=flow.name, epoch=number, reason="lanes did not end in time")
-                self._context.cancelAllJobs()
-                await asyncio.wait([job], timeout=CANCEL_SECONDS)
-            receipts: list[Receipt] = job.result()
-            self._failed = 0
-            return receipts
-        except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
-            if self._stopping.is_set():
-                return []  # it was cut short, by us
-            if not is_alive(self._context):
-                raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
-            self._failed += 1
-            self._log.error("epoch_failed", flow=flow.name, epoch=number, reason=_first_line(failure))
-            if self._failed >= FAILED_EPOCHS:
-                raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {_first_line(failure)}") from failure
-            await self._pause(1.0)
-            return []
-        finally:
-            stopping.cancel()
-            await mark.close()
+        last = tidings.runs.last()
 
-    def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
-        """In a thread of its own: Spark's job properties belong to the thread that submits."""
-        self._context.setJobGroup(
-            f"mirror-{self._flow.name}", f"{self._flow.name}: epoch {number}, {len(lanes)} lanes", True
-        )
-        receipts: list[Receipt] = self._context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
-        return receipts
+        def lanes(deadline: float, mark: MarkAddress) -> list[Lane]:
+            return [
+                Lane(
+                    flow=flow.name,
+                    instance=self._instance,
+                    number=index,
+                    source=flow.source,
+                    target=flow.target,
+                    assignments=lane,
+                    deadline=deadline,
+                    memory_bytes=flow.memory_bytes // len(packed),
+                    stop_mark=mark,
+                    so_far={a.source: self._tallies[a.source] for a in lane if a.source in self._tallies},
+                    runs={a.target: last[a.target] for a in lane if a.target in last},
+                    journal_offset=tidings.until,
+                )
+                for index, lane in enumerate(packed)
+            ]
 
-    async def _recorded(self, source: Cluster, journal: Journal, known: Mapping[bytes, bytes]) -> list[Assignment]:
-        """The assignments with the topic ids under which the source topics were first seen (S3), as the journal's
-        newest records `known` have them; unseen ones are recorded now.
-        """
-        self._learn_all([Entry(0, key, value) for key, value in known.items()])
-        unseen: dict[bytes, bytes] = {}
-        assignments: list[Assignment] = []
-        for assignment in self._flow.assignments:
-            key = FirstSeen.key(assignment.target.topic)
-            now = FirstSeen(
-                source_topic=assignment.source.topic,
-                topic_id=source.topic_id(assignment.source.topic) or assignment.topic_id,
-                target_topic_id=journal.cluster.topic_id(assignment.target.topic),
-                cluster_id=source.cluster_id,
-            )
-            seen = self._seen(known.get(key))
-            if seen and seen.topic_id and seen.is_about(now):
-                assignments.append(replace(assignment, topic_id=seen.topic_id))
-            else:
-                assignments.append(replace(assignment, topic_id=now.topic_id))
-                unseen[key] = now.to_json()
-        if unseen:
-            await journal.append(list(unseen.items()))
-        return assignments
-
-    def _seen(self, value: bytes | None) -> FirstSeen | None:
-        try:
-            return FirstSeen.read(value) if value else None
-        except (ValueError, KeyError, AttributeError, TypeError) as problem:  # somebody else's record
-            self._log.warning("journal_record_unread", flow=self._flow.name, reason=repr(problem))
-            return None
-
-    async def _bounded(self, source: Cluster, assignments: list[Assignment]) -> list[Assignment]:
-        """For a bounded copy, the end of each partition as a committed reader sees it now; one that cannot be asked
-        is left out, and told at the end. A topic that is another one by now has no end to copy up to: its lane says so.
-        """
-        if not self._flow.once:
-            return assignments
-
-        async def end_of(one: Assignment) -> int:
-            if other_topic(source, one.source.topic, one.topic_id):
-                return 0
-            return await list_offset(source, one.source, LATEST, READ_COMMITTED)
-
-        asked = map(end_of, assignments)
-        bounded: list[Assignment] = []
-        for assignment, end in zip(assignments, await asyncio.gather(*asked, return_exceptions=True), strict=True):
-            if isinstance(end, ClusterError):
-                self._left_out[assignment.source] = str(end)
-                self._log.error("partition_left_out", flow=self._flow.name, reason=str(end))
-            elif isinstance(end, BaseException):
-                raise end
-            else:
-                bounded.append(replace(assignment, until=end))
-        return bounded
+        return await self._jobs.run(number, lanes)
 
     def _unfinished(self, assignments: list[Assignment]) -> list[Assignment]:
         if not self._flow.once:
@@ -325,10 +222,10 @@ class Supervisor:
 
     async def _watch_journal(self, journal: Journal) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
-        live = self._live
+        live = self._tidings.live
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            if not await self._read_journal(journal):
+            if not await self._tidings.read(journal):
                 continue
             self._watch(live)
             self._stops.tell(live.values())
@@ -339,42 +236,10 @@ class Supervisor:
                 self._caught_up = True
                 self._stopping.set()
 
-    async def _read_journal(self, journal: Journal) -> bool:
-        """Learn what is new in the journal; false, with a warning, where it cannot be read now."""
-        async with self._reading:  # in the journal's order
-            try:
-                entries, self._learned_until = await journal.read(self._learned_until)
-            except (ClusterError, WireError, MalformedBatch) as problem:
-                self._log.warning("journal_not_read", flow=self._flow.name, reason=str(problem))
-                return False
-            self._learn_all(entries)
-            return True
-
-    def _learn_all(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self._learn(entry)
-        self._runs.learn(entries)
-
-    def _learn(self, entry: Entry) -> None:
-        """What one record of the journal tells a running mirror."""
-        try:
-            if entry.key == OWNER and entry.value:
-                self._taken_over(Owner.read(entry.value))
-            elif entry.key.startswith(b"state/") and entry.value:
-                figures = Figures.from_json(entry.value)
-                if figures.instance == self._instance:
-                    self._live[TopicPartition(figures.topic, figures.partition)] = figures
-            elif (accepted := read_accepted(entry)) is not None:
-                self._accepted[accepted.target] = accepted.offsets
-        except NOT_OURS as problem:
-            key = entry.key.decode(errors="replace")
-            self._log.warning("journal_record_unread", key=key, reason=repr(problem))
-
     def _taken_over(self, owner: Owner) -> None:
-        if owner.instance != self._instance:
-            self._outcome.contended = str(owner)
-            self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
-            self._stopping.set()
+        self._outcome.contended = str(owner)
+        self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
+        self._stopping.set()
 
     def _log_epoch(self, number: int, seconds: float) -> None:
         figures = self._outcome.figures.values()
@@ -393,7 +258,3 @@ class Supervisor:
 
 def _is_over(figures: Figures, until: int) -> bool:
     return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().split("\n", 1)[0][:300]

@@ -1,0 +1,79 @@
+"""What a mirror settles before its first epoch: which topics it means, and how far a bounded copy goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mirror.assignment import Assignment
+from mirror.errors import ClusterError
+from mirror.identity import other_topic
+from mirror.observe import logs
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Journal
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+
+_log = logs.get("mirror.supervisor")
+
+
+async def recorded(
+    source: Cluster, journal: Journal, assignments: Sequence[Assignment], known: Mapping[bytes, bytes]
+) -> list[Assignment]:
+    """The assignments with the topic ids under which the source topics were first seen, as the journal's newest
+    records `known` have them; unseen ones are recorded now. Raises as `Journal.append` does.
+    """
+    unseen: dict[bytes, bytes] = {}
+    found: list[Assignment] = []
+    for assignment in assignments:
+        key = FirstSeen.key(assignment.target.topic)
+        now = FirstSeen(
+            source_topic=assignment.source.topic,
+            topic_id=source.topic_id(assignment.source.topic) or assignment.topic_id,
+            target_topic_id=journal.cluster.topic_id(assignment.target.topic),
+            cluster_id=source.cluster_id,
+        )
+        seen = _seen(journal.flow, known.get(key))
+        if seen and seen.topic_id and seen.is_about(now):
+            found.append(replace(assignment, topic_id=seen.topic_id))
+        else:
+            found.append(replace(assignment, topic_id=now.topic_id))
+            unseen[key] = now.to_json()
+    if unseen:
+        await journal.append(list(unseen.items()))
+    return found
+
+
+def _seen(flow: str, value: bytes | None) -> FirstSeen | None:
+    try:
+        return FirstSeen.read(value) if value else None
+    except (ValueError, KeyError, AttributeError, TypeError) as problem:  # somebody else's record
+        _log.warning("journal_record_unread", flow=flow, reason=repr(problem))
+        return None
+
+
+async def bounded(
+    source: Cluster, flow: str, assignments: Sequence[Assignment]
+) -> tuple[list[Assignment], dict[TopicPartition, str]]:
+    """The assignments with the end of each partition as a committed reader sees it now, and why others have none: they
+    are left out of the copy. A topic that is another one by now has no end to copy up to: its lane says so.
+    """
+
+    async def end_of(one: Assignment) -> int:
+        if other_topic(source, one.source.topic, one.topic_id):
+            return 0
+        return await list_offset(source, one.source, LATEST, READ_COMMITTED)
+
+    found: list[Assignment] = []
+    left_out: dict[TopicPartition, str] = {}
+    asked = map(end_of, assignments)
+    for assignment, end in zip(assignments, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+        if isinstance(end, ClusterError):
+            left_out[assignment.source] = str(end)
+            _log.error("partition_left_out", flow=flow, reason=str(end))
+        elif isinstance(end, BaseException):
+            raise end
+        else:
+            found.append(replace(assignment, until=end))
+    return found, left_out

@@ -1,0 +1,95 @@
+"""One epoch: a Spark job with a task for each lane, which ends at its deadline, or early on the stop mark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark import SparkContext
+
+from mirror.errors import EngineLost
+from mirror.observe import logs
+from mirror.spark.relay import Lane, Receipt, relay
+from mirror.spark.session import LOOPBACK, is_alive
+from mirror.spark.stopmark import MarkAddress, StopMark
+
+#: What an epoch may run past its deadline or its stop mark before the job is cancelled.
+GRACE_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 2.5
+CANCEL_SECONDS: Final = 1.0
+#: Epochs in a row whose job may fail as a whole before the run ends.
+FAILED_EPOCHS: Final = 3
+FAILED_PAUSE: Final = 1.0
+
+#: The lanes of an epoch that ends at a time (Unix time), or when its stop mark is set.
+LanesFor = Callable[[float, MarkAddress], Sequence[Lane]]
+
+_log = logs.get("mirror.supervisor")
+
+
+@dataclass(slots=True, eq=False)
+class Epochs:
+    """Runs the epochs of a flow; `stopping` ends the one under way."""
+
+    context: SparkContext
+    flow: str
+    seconds: float
+    stopping: asyncio.Event
+    _failed: int = 0
+
+    async def run(self, number: int, lanes_for: LanesFor) -> list[Receipt]:
+        """One job; no receipts where it failed as a whole.
+
+        Raises EngineLost where Spark is gone, or `FAILED_EPOCHS` jobs in a row failed.
+        """
+        conf = self.context.getConf()
+        host = conf.get("spark.driver.host") or LOOPBACK
+        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
+        lanes = lanes_for(time.time() + self.seconds, mark.address)
+        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
+        stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait(
+                [job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds + GRACE_SECONDS
+            )
+            mark.set()
+            await asyncio.wait([job], timeout=STOP_SECONDS)
+            if not job.done():
+                _log.warning("epoch_cancelled", flow=self.flow, epoch=number, reason="lanes did not end in time")
+                self.context.cancelAllJobs()
+                await asyncio.wait([job], timeout=CANCEL_SECONDS)
+            receipts: list[Receipt] = job.result()
+            self._failed = 0
+            return receipts
+        except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+            if not self.stopping.is_set():  # else it was cut short, by us
+                self._count_failure(number, failure)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FAILED_PAUSE):
+                        await self.stopping.wait()
+            return []
+        finally:
+            stopping.cancel()
+            await mark.close()
+
+    def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
+        """In a thread of its own: Spark's job properties belong to the thread that submits."""
+        self.context.setJobGroup(f"mirror-{self.flow}", f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)
+        receipts: list[Receipt] = self.context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
+        return receipts
+
+    def _count_failure(self, number: int, failure: Exception) -> None:
+        if not is_alive(self.context):
+            raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
+        self._failed += 1
+        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=_first_line(failure))
+        if self._failed >= FAILED_EPOCHS:
+            raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {_first_line(failure)}") from failure
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().split("\n", 1)[0][:300]

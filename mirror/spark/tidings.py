@@ -1,0 +1,71 @@
+"""What the flow's journal tells a running mirror: figures of its lanes, a younger mirror, what people accepted, and
+where offsets moved to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mirror.errors import ClusterError, MalformedBatch, WireError
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets.journal import OWNER, Entry, Journal
+from mirror.offsets.losses import read_accepted
+from mirror.offsets.owner import Owner
+from mirror.offsets.runlog import Indexes
+from mirror.wire.cluster import TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class Tidings:
+    """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now.
+
+    `live`: figures by source partition. `accepted`: by target partition, the offsets between which losses are
+    accepted. `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
+    """
+
+    flow: str
+    instance: str
+    taken_over: Callable[[Owner], None]
+    live: dict[TopicPartition, Figures] = field(default_factory=dict)
+    accepted: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    runs: Indexes = field(default_factory=Indexes)
+    until: int = 0
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
+
+    async def read(self, journal: Journal) -> bool:
+        """Learn what is new in the journal; false, with a warning, where it cannot be read now."""
+        async with self._reading:  # in the journal's order
+            try:
+                entries, self.until = await journal.read(self.until)
+            except (ClusterError, WireError, MalformedBatch) as problem:
+                self._log.warning("journal_not_read", flow=self.flow, reason=str(problem))
+                return False
+            self.learn(entries)
+            return True
+
+    def learn(self, entries: Sequence[Entry]) -> None:
+        """Learn from records, in the journal's order."""
+        for entry in entries:
+            self._learn(entry)
+        self.runs.learn(entries)
+
+    def _learn(self, entry: Entry) -> None:
+        try:
+            if entry.key == OWNER and entry.value:
+                owner = Owner.read(entry.value)
+                if owner.instance != self.instance:
+                    self.taken_over(owner)
+            elif entry.key.startswith(b"state/") and entry.value:
+                figures = Figures.from_json(entry.value)
+                if figures.instance == self.instance:
+                    self.live[TopicPartition(figures.topic, figures.partition)] = figures
+            elif (accepted := read_accepted(entry)) is not None:
+                self.accepted[accepted.target] = accepted.offsets
+        except NOT_OURS as problem:
+            key = entry.key.decode(errors="replace")
+            self._log.warning("journal_record_unread", key=key, reason=repr(problem))
