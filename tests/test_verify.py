@@ -35,10 +35,10 @@ from mirror.embedded import Cluster
 from mirror.errors import BrokerError, ConfigError, ExitCode, PreflightError
 from mirror.states import State
 from mirror.verify import flow, reader
-from mirror.verify.compare import KEPT, Bounds, compare
+from mirror.verify.compare import Bounds, compare
 from mirror.verify.flow import bounds_of
 from mirror.verify.reader import Answer, Reader
-from mirror.verify.report import Kind, Pair, PartitionReport, TopicReport, VerifyReport
+from mirror.verify.report import KEPT, Kind, Pair, PartitionReport, TopicReport, VerifyReport
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.queries import EARLIEST
 

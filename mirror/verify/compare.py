@@ -7,20 +7,18 @@ by byte, it is one batch of each. Only batches with records for a consumer take 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from struct import Struct
-from typing import Any, Final
+from typing import Final, Self
 
 from crc32c import crc32c
 
 from mirror.batch.checksum import crc_holds, records_crc, same_records
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, LENGTH_PREFIX, BatchHeader, RawBatch
+from mirror.verify.digest import Digest
 from mirror.verify.reader import Reader, Stored
-from mirror.verify.report import NOTHING, Difference, Kind, Pair, PartitionReport
+from mirror.verify.report import KEPT, NOTHING, Difference, Kind, Pair, PartitionReport
 
-#: Differences kept of each partition; all are counted.
-KEPT: Final = 100
 _BEYOND: Final = 1 << 63
 _SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})
 _FINGERPRINT: Final = Struct(">biqiiqqBI")
@@ -52,6 +50,14 @@ class Bounds:
         """Offsets that the source holds beyond the target's end."""
         return max(0, self.source_end - max(self.target_written, self.source_start))
 
+    def within(self, begin: int, end: int) -> Self:
+        """The same for the offsets from `begin` to before `end`: of how the logs begin and end, only the first range
+        and the last one tell.
+        """
+        starts = {} if begin == self.begin else {"source_start": begin, "target_start": begin}
+        ends = {} if end == self.end else {"source_end": end, "target_end": end, "target_written": end}
+        return replace(self, **starts, **ends)
+
 
 async def compare(pair: Pair, bounds: Bounds, source: Reader, target: Reader) -> PartitionReport:
     """Walk both sides of one partition in lockstep. Raises as a fetch does."""
@@ -76,7 +82,6 @@ class _Side:
     hidden: int = 0
     taken: int = 0
     until: int = -1
-    digest: Any = field(default_factory=hashlib.sha256)
 
     @property
     def head(self) -> Stored | None:
@@ -111,8 +116,9 @@ class _Comparison:
     def __init__(self, pair: Pair, bounds: Bounds, source: Reader, target: Reader) -> None:
         self._pair, self._bounds = pair, bounds
         self._source, self._target = _Side(source), _Side(target)
+        self._source_digest, self._target_digest = Digest(), Digest()
         self._codecs: set[str] = set()
-        self._identical = self._own_timestamps = self._rewritten = self._different = 0
+        self._as_stored = self._identical = self._own_timestamps = self._rewritten = self._different = 0
         self._offsets_equal, self._own_clock = True, False
         self._extra_until = -1
         self._differences: list[Difference] = []
@@ -141,12 +147,13 @@ class _Comparison:
             bytes=source.bytes,
             codecs=tuple(sorted(self._codecs)),
             identical=self._identical,
+            as_stored=self._as_stored,
             own_timestamps=self._own_timestamps,
             rewritten=self._rewritten,
             offsets_equal=self._offsets_equal,
             lag=self._bounds.lag,
-            source_digest=source.digest.hexdigest(),
-            target_digest=target.digest.hexdigest(),
+            source_digest=self._source_digest.hexdigest(),
+            target_digest=self._target_digest.hexdigest(),
             different=self._different,
             differences=tuple(self._differences),
             notes=tuple(self._notes),
@@ -178,7 +185,7 @@ class _Comparison:
         if self._own_clock:
             self._notes.append("append time: the target's own timestamps, not compared")
         if source.reader.start > b.begin:
-            gone = f"offsets {b.begin} to {source.reader.start - 1}"
+            gone = f"offsets {b.begin} to {min(source.reader.start, b.end) - 1}"
             self._notes.append(f"the source deleted {gone} while they were compared")
 
     async def _advance(self, side: _Side) -> None:
@@ -202,14 +209,12 @@ class _Comparison:
         if (one.header.base_offset, one.header.size) != (other.header.base_offset, other.header.size):
             return False
         timed = not other.header.attributes & APPEND_TIME
-        prints = _fingerprint(one, timed=timed), _fingerprint(other, timed=timed)
-        if prints[0] != prints[1] or not same_records(one, other):
+        if _fingerprint(one, timed=timed) != _fingerprint(other, timed=timed) or not same_records(one, other):
             return False
-        for side, fingerprint in zip((source, target), prints, strict=True):
-            side.digest.update(fingerprint)
-            side.take()
-        self._codecs.add(one.header.codec_name)
+        self._take_source()
+        target.take()
         self._identical += timed
+        self._as_stored += timed and one.header.crc == other.header.crc
         self._own_timestamps += not timed
         self._own_clock |= not timed
         await asyncio.gather(self._advance(source), self._advance(target))
@@ -228,17 +233,14 @@ class _Comparison:
 
         from mirror.verify.matching import Matching, Run  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
-        ours, theirs = Run(source.digest, self._bounds.end), Run(target.digest, self._bounds.end)
-        matching = Matching(ours, theirs, self._differ)
+        matching = Matching(Run(self._bounds.end), Run(self._bounds.end), self._differ)
         timed, end = True, side.first
         while min(source.first, target.first) <= end:
             side = source if source.first <= target.first else target
-            raw = side.take()
+            raw = self._take_source() if side is source else side.take()
             end = max(end, raw.header.last_offset)
             found = matching.add(raw, source.reader.start, is_source=side is source)
-            if side is source:
-                self._codecs.add(raw.header.codec_name)
-            else:
+            if side is target:
                 timed &= not raw.header.attributes & APPEND_TIME
             side.records += found if raw.header.stated_records is None else 0
             await self._advance(side)
@@ -250,16 +252,23 @@ class _Comparison:
 
     async def _take_single(self, side: _Side) -> None:
         """Take a batch without holes where the other side has nothing."""
-        raw = side.take()
+        raw = self._take_source() if side is self._source else side.take()
         header = raw.header
-        if side is self._source:
-            self._codecs.add(raw.header.codec_name)
         if side is self._source or header.last_offset >= self._source.reader.start:
             records = "1 record" if header.count == 1 else f"{header.count} records"
             ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
             kind = Kind.MISSING if side is self._source else Kind.EXTRA
             self._differ(max(header.base_offset, self._source.reader.start), kind, ours or NOTHING, theirs or NOTHING)
         await self._advance(side)
+
+    def _take_source(self) -> RawBatch:
+        """Count the source's batch at hand, and add it to the digests (D2)."""
+        raw = self._source.take()
+        term = _fingerprint(raw, timed=True)
+        self._source_digest.add(term)
+        self._target_digest.add(term)
+        self._codecs.add(raw.header.codec_name)
+        return raw
 
     def _told_of(self, side: _Side, text: str) -> tuple[str, str]:
         """What to say of the source and of the target where only one of them matters."""
@@ -270,9 +279,7 @@ class _Comparison:
         self._offsets_equal &= kind in _SAME_OFFSETS
         if kind is Kind.EXTRA:
             self._extra_until = self._target.until
-        # so that the digests are the same exactly where no difference is
-        self._source.digest.update(f"{kind} on the source: {source}".encode())
-        self._target.digest.update(f"{kind} on the target: {target}".encode())
+        self._target_digest.add(f"{kind} at offset {offset}: {source}, {target}".encode())
         if len(self._differences) < KEPT:
             topic, partition = self._pair.source
             self._differences.append(Difference(topic, partition, offset, kind, source, target))

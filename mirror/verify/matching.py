@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from crc32c import crc32c
@@ -29,10 +29,9 @@ Tell = Callable[[int, Kind, str, str], None]
 class Run:
     """One side: the records of its batch at hand that were not matched yet. Records from `end` on do not count.
 
-    `until` is the last offset of the batches so far. `digest` gets what was compared.
+    `until` is the last offset of the batches so far.
     """
 
-    digest: Any
     end: int
     rows: Records | None = None
     until: int = -1
@@ -123,8 +122,6 @@ class Matching:
     def _compare(self, ours: Records, theirs: Records) -> None:
         """Records at the same offsets."""
         one, other = _content(ours, self._timed), _content(theirs, self._timed)
-        for run, content in ((self._source, one), (self._target, other)):
-            run.digest.update(content)
         if one != other and not self._has_content_told:
             self._has_content_told = True
             self._tell(*_first_unlike(ours, theirs, self._timed))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from mirror.errors import PartitionStop
+from mirror.verify.digest import Digest, added_up
 from mirror.wire.cluster import TopicPartition
 
 #: What is told of a side that has no record where the other has one.
 NOTHING: Final = "nothing"
+#: Differences kept of each partition; all are counted.
+KEPT: Final = 100
 
 
 class Kind(StrEnum):
@@ -72,10 +76,11 @@ class PartitionReport:
 
     `batches`, `records`, `bytes` and `codecs` are the source's, of what a consumer of committed records gets; `hidden`
     are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a twin on
-    the target, `rewritten` those whose records are there in other batches, `own_timestamps` those of which one or the
-    other is true but for the timestamps, which the target's broker set by its own clock. Together they are all batches
-    where nothing differs. `different` counts all differences, `differences` holds the first of them. `lag` is in
-    offsets. The digests cover what was compared, and are the same exactly where nothing differs.
+    the target, `as_stored` those among them whose twin has the same CRC, and so the same producer; `rewritten` those
+    whose records are there in other batches, `own_timestamps` those of which one or the other is true but for the
+    timestamps, which the target's broker set by its own clock. Together they are all batches where nothing differs.
+    `different` counts all differences, `differences` holds the first of them. `lag` is in offsets. The digests cover
+    what was compared (`digest.py`), and are the same exactly where nothing differs.
     """
 
     pair: Pair
@@ -87,6 +92,7 @@ class PartitionReport:
     bytes: int
     codecs: tuple[str, ...]
     identical: int
+    as_stored: int
     own_timestamps: int
     rewritten: int
     offsets_equal: bool
@@ -101,7 +107,40 @@ class PartitionReport:
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
     """The report with what a mirror would stop for that starts now."""
     stray = Difference(stop.topic, stop.partition, stop.offset, Kind.STRAY, "", f"{stop.detail};")
-    return replace(report, different=report.different + 1, differences=(*report.differences, stray))
+    digest = Digest()
+    digest.add(str(stray).encode())
+    return replace(
+        report,
+        different=report.different + 1,
+        differences=(*report.differences, stray),
+        target_digest=added_up((report.target_digest, digest.hexdigest())),
+    )
+
+
+def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
+    """The report of a partition from those of its ranges, which are in offset order and have no gaps."""
+    first, last = ranges[0], ranges[-1]
+    return PartitionReport(
+        pair=first.pair,
+        begin=first.begin,
+        end=last.end,
+        batches=sum(one.batches for one in ranges),
+        hidden=sum(one.hidden for one in ranges),
+        records=sum(one.records for one in ranges),
+        bytes=sum(one.bytes for one in ranges),
+        codecs=tuple(sorted({codec for one in ranges for codec in one.codecs})),
+        identical=sum(one.identical for one in ranges),
+        as_stored=sum(one.as_stored for one in ranges),
+        own_timestamps=sum(one.own_timestamps for one in ranges),
+        rewritten=sum(one.rewritten for one in ranges),
+        offsets_equal=all(one.offsets_equal for one in ranges),
+        lag=last.lag,
+        source_digest=added_up(one.source_digest for one in ranges),
+        target_digest=added_up(one.target_digest for one in ranges),
+        different=sum(one.different for one in ranges),
+        differences=tuple(islice((each for one in ranges for each in one.differences), KEPT)),
+        notes=tuple(dict.fromkeys(note for one in ranges for note in one.notes)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +156,7 @@ class TopicReport:
     hidden: int
     bytes: int
     identical: int
+    as_stored: int
     own_timestamps: int
     rewritten: int
     offsets_equal: bool
@@ -132,7 +172,9 @@ class TopicReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
     """All of a flow. `misfits` are the differences between whole topics; `seconds` is how long the comparison took;
-    `moved`: offsets are translated, and compared after that.
+    `moved`: offsets are translated, and compared after that. `source_id` and `target_id` are the clusters' own ids,
+    `begun_ms` (Unix time) is when the ends were fixed, `spark` says that Spark read, `resumed` how many ranges were
+    found finished by an earlier run that was interrupted.
     """
 
     flow: str
@@ -142,6 +184,11 @@ class VerifyReport:
     misfits: tuple[Difference, ...]
     seconds: float
     moved: bool = False
+    source_id: str = ""
+    target_id: str = ""
+    begun_ms: int = 0
+    spark: bool = False
+    resumed: int = 0
 
     @property
     def different(self) -> int:
@@ -180,6 +227,7 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
         hidden=sum(report.hidden for report in reports),
         bytes=sum(report.bytes for report in reports),
         identical=sum(report.identical for report in reports),
+        as_stored=sum(report.as_stored for report in reports),
         own_timestamps=sum(report.own_timestamps for report in reports),
         rewritten=sum(report.rewritten for report in reports),
         offsets_equal=bool(reports) and misfit is None and all(report.offsets_equal for report in reports),
