@@ -70,17 +70,33 @@ def verify(
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write the proof as a page, too.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FILE",
+            help="Keep finished ranges there, and go on if there are some. [beside --report]",
+        ),
+    ] = None,
+    spark: Annotated[
+        bool | None, typer.Option("--spark/--no-spark", help="Read by tasks of Spark or not. [from 4 GB on]")
+    ] = None,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Prove that the copy is equal, batch by batch: exit code 0 if it is, 5 with every difference named.
 
-    Example: mirror verify configs/quickstart.yaml --topic orders
+    Example: mirror verify configs/quickstart.yaml --topic orders --report proof.html
     """
     from mirror.commands.verify import verify as verify_flow
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(verify_flow(config.load(config_file), topics or (), as_json=as_json))
+    settings = config.load(config_file)
+    told = verify_flow(settings, topics or (), as_json=as_json, report_file=report, resume=resume, spark=spark)
+    raise typer.Exit(told)
 
 
 @app.command()

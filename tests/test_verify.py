@@ -30,7 +30,8 @@ from mirror.batch.codecs import compress
 from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
 from mirror.batch.recipe import Recipe
 from mirror.batch.rewrite import rewrite
-from mirror.commands.verify import rendered, verify, verify_flow
+from mirror.commands.verify import verify, verify_flow
+from mirror.commands.verifyview import rendered
 from mirror.embedded import Cluster
 from mirror.errors import BrokerError, ConfigError, ExitCode, PreflightError
 from mirror.states import State

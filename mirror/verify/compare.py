@@ -136,7 +136,7 @@ class _Comparison:
 
     def report(self) -> PartitionReport:
         """What was found."""
-        source, target = self._source, self._target
+        source = self._source
         return PartitionReport(
             pair=self._pair,
             begin=self._bounds.begin,

@@ -1,27 +1,36 @@
-"""All partitions of a flow, a few at a time, over connections of their own."""
+"""A proof from its plan to its report: both logs of every partition, in ranges that are compared at the same time.
+
+The ranges are cut once and their ends fixed; whoever compares them, tasks of this process or of Spark, runs `prove`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Final
 
 from mirror.errors import PartitionStop
 from mirror.policy.runs import RunIndex
 from mirror.retracing import complete
+from mirror.verify import saved
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.moved import moved_batches, moved_bounds
+from mirror.verify.ranges import Range, Share, cuts, measured, shared_out
 from mirror.verify.reader import Answer, Fetch, Reader
-from mirror.verify.report import Pair, PartitionReport, with_stray
+from mirror.verify.report import Pair, PartitionReport, joined, with_stray
+from mirror.verify.saved import ProofPlan, Subject
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-PARTITIONS_AT_ONCE: Final = 3
+#: Shares under way in one process: enough for its one core to be busy while brokers answer.
+SHARES_AT_ONCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +43,162 @@ class Moves:
 
 #: Told how many offsets were compared since it was last called, and how many there are in all.
 Watch = Callable[[int, int], None]
+#: Compares a share, telling how many offsets it has read as it goes; a report for each range, in their order.
+Prover = Callable[[Share, Callable[[int], None]], Awaitable[Sequence[PartitionReport]]]
 
 
-async def verify_partitions(
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is to be proved: the plan, where its clusters are, where offsets moved to and what is there from nobody
+    knows where, by target partition.
+    """
+
+    plan: ProofPlan
+    source: Endpoint
+    target: Endpoint
+    indexes: Mapping[TopicPartition, RunIndex]
+    strays: Mapping[Pair, PartitionStop]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the source that are to be read, as estimated."""
+        return sum(one.size for one in self.plan.ranges)
+
+
+async def plan_proof(
     source: Endpoint,
     target: Endpoint,
     pairs: Sequence[Pair],
-    watch: Watch | None = None,
+    flow: str,
     moves: Moves | None = None,
-) -> list[PartitionReport]:
-    """A report for each pair, in their order. Every topic must exist. `moves`: where offsets moved to.
+    file: Path | None = None,
+) -> tuple[Proof, saved.SavedProof | None]:
+    """Fix the ends of every pair and cut it into ranges; or go on with the proof that `file` holds. Every topic must
+    exist.
 
-    Raises ClusterUnreachable, AccessDenied, BrokerError.
+    Raises ClusterUnreachable, AccessDenied, BrokerError, and ConfigError as `saved.resume` does.
     """
-    if not pairs:
-        return []
     ours, theirs = {pair.source.topic for pair in pairs}, {pair.target.topic for pair in pairs}
     async with Cluster(source) as one, Cluster(target) as other:
         await asyncio.gather(one.refresh(ours), other.refresh(theirs))
-        bounds = await bounds_of(one, other, pairs)
+        subject = _subject(flow, one, other, pairs)
+        former = saved.resume(file, subject) if file is not None else None
+        bounds = [] if former else await bounds_of(one, other, pairs)
+        begun_ms = int(time.time() * 1000)
         stops = await asyncio.gather(*(_catch_up(moves, one, other, pair) for pair in pairs)) if moves else ()
         strays = {pair: stop for pair, stop in zip(pairs, stops, strict=False) if stop is not None}
-    total = sum(b.end - b.begin for b in bounds)
-    reports: dict[Pair, PartitionReport] = {}
-    waiting = deque(sorted(zip(pairs, bounds, strict=True), key=lambda each: each[1].begin - each[1].end))
+        indexes = moves.indexes if moves else {}
+        if former is not None:
+            return Proof(former.plan, source, target, indexes, strays), former
+        cut = await asyncio.gather(
+            *(_cut(one, pair, at, indexes.get(pair.target)) for pair, at in zip(pairs, bounds, strict=True))
+        )
+    ranges = tuple(replace(one, number=number) for number, one in enumerate(chain.from_iterable(cut)))
+    plan = ProofPlan(subject, begun_ms, ranges)
+    kept = saved.begin(file, plan) if file is not None else None
+    return Proof(plan, source, target, indexes, strays), kept
+
+
+async def run_proof(
+    proof: Proof, prover: Prover, at_once: int, kept: saved.SavedProof | None = None, watch: Watch | None = None
+) -> list[PartitionReport]:
+    """Compare all that is not finished, `at_once` shares at a time; a report for each partition, in the plan's order.
+
+    Raises as `prover` does; what was finished before that is kept.
+    """
+    finished = dict(kept.finished) if kept else {}
+    total = sum(one.offsets for one in proof.plan.ranges)
 
     def read(offsets: int) -> None:
         if watch:
             watch(offsets, total)
 
-    async def work() -> None:
-        # connections of its own: a broker serves one request of a connection at a time
-        async with Cluster(source) as one, Cluster(target) as other:
-            await asyncio.gather(one.refresh(ours), other.refresh(theirs))
-            while waiting:
-                pair, at = waiting.popleft()
-                begin, end, moved = at.begin, at.target_end, None
-                if moves:
-                    index = moves.indexes[pair.target]
-                    at, moved = moved_bounds(at, index), partial(moved_batches, index=index)
-                    begin, end = index.to_target(at.begin), min(end, index.end)
-                left = Reader(_fetch_from(one, pair.source), at.begin, at.end, _start_of(one, pair.source), read)
-                there = _fetch_from(other, pair.target), begin, end, _start_of(other, pair.target)
-                report = await compare(pair, at, left, Reader(*there, moved=moved))
-                reports[pair] = with_stray(report, strays[pair]) if pair in strays else report
+    read(sum(one.offsets for one in proof.plan.ranges if one.number in finished))
+    left = [one for one in proof.plan.ranges if one.number not in finished]
+    shares = iter([_share(proof, ranges) for ranges in shared_out(left)])
 
-    workers = [asyncio.create_task(work()) for _ in range(min(PARTITIONS_AT_ONCE, len(pairs)))]
+    async def work() -> None:
+        for share in shares:
+            for one, report in zip(share.ranges, await prover(share, read), strict=True):
+                finished[one.number] = report
+                if kept:
+                    kept.add(one.number, report)
+
+    workers = [asyncio.create_task(work()) for _ in range(at_once)]
     try:
         await asyncio.gather(*workers)
     finally:
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
-    return [reports[pair] for pair in pairs]
+    return _by_partition(proof, finished)
+
+
+async def prove(share: Share, read: Callable[[int], None]) -> list[PartitionReport]:
+    """Compare the ranges of one share, over connections of its own: a broker serves one request of a connection at a
+    time. A `Prover`.
+
+    Raises ClusterUnreachable, AccessDenied, BrokerError.
+    """
+    async with Cluster(share.source) as one, Cluster(share.target) as other:
+        await asyncio.gather(
+            one.refresh({each.pair.source.topic for each in share.ranges}),
+            other.refresh({each.pair.target.topic for each in share.ranges}),
+        )
+        return [await _compare(one, other, each, share.indexes.get(each.pair.target), read) for each in share.ranges]
+
+
+async def _compare(
+    source: Cluster, target: Cluster, part: Range, index: RunIndex | None, read: Callable[[int], None]
+) -> PartitionReport:
+    pair, at = part.pair, part.bounds
+    moved = partial(moved_batches, index=index) if index is not None else None
+    left = Reader(_fetch_from(source, pair.source), at.begin, at.end, _start_of(source, pair.source), read)
+    there = _fetch_from(target, pair.target), part.target_begin, part.target_end, _start_of(target, pair.target)
+    return await compare(pair, at, left, Reader(*there, moved=moved))
+
+
+def _share(proof: Proof, ranges: tuple[Range, ...]) -> Share:
+    targets = {one.pair.target for one in ranges}
+    moved = {at: index for at, index in proof.indexes.items() if at in targets}
+    return Share(proof.source, proof.target, ranges, moved)
+
+
+def _by_partition(proof: Proof, finished: Mapping[int, PartitionReport]) -> list[PartitionReport]:
+    parts: dict[Pair, list[PartitionReport]] = {}
+    for one in proof.plan.ranges:
+        parts.setdefault(one.pair, []).append(finished[one.number])
+    reports = {pair: joined(of_pair) for pair, of_pair in parts.items()}
+    return [
+        with_stray(report, proof.strays[pair]) if pair in proof.strays else report for pair, report in reports.items()
+    ]
+
+
+def _subject(flow: str, source: Cluster, target: Cluster, pairs: Sequence[Pair]) -> Subject:
+    partitions: dict[tuple[str, str], int] = {}
+    for pair in pairs:
+        names = pair.source.topic, pair.target.topic
+        partitions[names] = partitions.get(names, 0) + 1
+    topics = tuple(
+        (name, str(source.topic_id(name)), other, str(target.topic_id(other)), many)
+        for (name, other), many in partitions.items()
+    )
+    return Subject(flow, source.cluster_id or "", target.cluster_id or "", topics)
+
+
+async def _cut(source: Cluster, pair: Pair, at: Bounds, index: RunIndex | None) -> list[Range]:
+    """The ranges of one partition, not numbered yet."""
+    target_end = at.target_end
+    if index is not None:
+        at, target_end = moved_bounds(at, index), min(target_end, index.end)
+    size = await measured(source, pair.source, at.begin, at.end)
+    edges = await cuts(source, pair.source, at.begin, at.end, size)
+    there = [*(edge if index is None else index.to_target(edge) for edge in edges[:-1]), target_end]
+    share = size // (len(edges) - 1)
+    return [
+        Range(0, pair, at.within(*here), *on_target, share)
+        for here, on_target in zip(pairwise(edges), pairwise(there), strict=True)
+    ]
 
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair) -> PartitionStop | None:

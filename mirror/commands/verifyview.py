@@ -1,0 +1,136 @@
+"""What `mirror verify` shows of a report: a table with each difference by name, or JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any, Final
+
+from rich.console import Group
+from rich.text import Text
+
+from mirror.commands.tables import count, number, size, table
+from mirror.verify import signoff
+from mirror.verify.report import TopicReport, VerifyReport
+
+#: Differences of one partition that a terminal gets; `--json` gives all that were kept.
+SHOWN: Final = 20
+
+
+def as_dict(report: VerifyReport) -> dict[str, Any]:
+    """The report for `--json`."""
+    return {
+        "flow": report.flow,
+        "source": report.source,
+        "target": report.target,
+        "equal": report.equal,
+        "different": report.different,
+        "offsets": "translate" if report.moved else "preserve",
+        "sealed": signoff.facts(report),
+        "seal": signoff.seal(report),
+        "spark": report.spark,
+        "resumed_ranges": report.resumed,
+        "seconds": round(report.seconds, 3),
+        "topics": [{**asdict(topic), "equal": topic.equal} for topic in report.topics],
+        "partitions": [
+            {
+                **{name: value for name, value in asdict(one).items() if name not in ("pair", "differences")},
+                "topic": one.pair.source.topic,
+                "target": one.pair.target.topic,
+                "partition": one.pair.source.partition,
+            }
+            for one in report.partitions
+        ],
+        "differences": [{**asdict(one), "text": str(one)} for one in report.differences],
+    }
+
+
+def rendered(report: VerifyReport) -> Group:
+    """The report for people."""
+    lines = table(
+        "topic",
+        ("parts", "right"),
+        ("codec", "no_wrap"),
+        ("records", "right"),
+        ("batches", "right"),
+        ("identical", "right"),
+        ("size", "right"),
+        ("offsets", "no_wrap"),
+        ("lag", "right"),
+    )
+    for topic in report.topics:
+        lines.add_row(
+            _title(topic),
+            number(topic.partitions),
+            "\n".join(topic.codecs),
+            number(topic.records),
+            number(topic.batches),
+            _share(topic),
+            size(topic.bytes),
+            _offsets(topic, moved=report.moved),
+            Text(number(topic.lag), "yellow" if topic.lag else ""),
+        )
+    return Group(lines, Text(), *_notes(report), *_differences(report), _verdict(report))
+
+
+def _offsets(topic: TopicReport, *, moved: bool) -> Text:
+    if not topic.offsets_equal:
+        return Text("differ", "red")
+    return Text("translated" if moved else "equal", "green")
+
+
+def _title(topic: TopicReport) -> str:
+    return topic.topic if topic.target in ("", topic.topic) else f"{topic.topic} → {topic.target}"
+
+
+def _share(topic: TopicReport) -> Text:
+    if not topic.batches:
+        return Text("-", "dim")
+    if topic.identical == topic.batches:
+        return Text("all", "green")
+    same = topic.identical + topic.own_timestamps
+    if same == topic.batches:
+        return Text("but times", "yellow")
+    if same + topic.rewritten == topic.batches:
+        return Text(f"all but\n{number(topic.rewritten)}", "green" if topic.identical == same else "yellow")
+    percent = 100 * (same + topic.rewritten) / topic.batches
+    return Text(f"{min(percent, 99.9):.1f} %", "red")  # never rounded up to what it is not
+
+
+def _notes(report: VerifyReport) -> list[Text]:
+    notes = Counter((one.pair.source.topic, note) for one in report.partitions for note in one.notes)
+    return [
+        Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
+        for (topic, note), partitions in notes.items()
+    ]
+
+
+def _differences(report: VerifyReport) -> list[Text]:
+    found: list[Text] = []
+    for _, group in groupby(report.differences, key=lambda one: (one.topic, one.partition)):
+        found += [Text(str(one), "red") for one in list(group)[:SHOWN]]
+    more = report.different - len(found)
+    if more:
+        found.append(Text(f"and {count(more, 'difference')} more: --json lists the first of each partition", "red"))
+    return found
+
+
+def _verdict(report: VerifyReport) -> Text:
+    colour = "red" if not report.equal else "yellow" if not any(one.batches for one in report.partitions) else "green"
+    verdict = Text.assemble((f"{report.flow}: ", "bold"), (signoff.verdict(report), f"bold {colour}"))
+    verdict.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
+    if lag := sum(one.lag for one in report.partitions):
+        verdict.append(f"; {count(lag, 'record')} not mirrored yet", "yellow")
+    return verdict
+
+
+def compared(report: VerifyReport) -> list[str]:
+    """How much was compared, in words."""
+    batches, rewritten, hidden = (
+        sum(getattr(one, what) for one in report.partitions) for what in ("batches", "rewritten", "hidden")
+    )
+    told = [count(batches, "batch", "batches")]
+    told += [f"{number(rewritten)} of them rewritten"] if rewritten else []
+    told += [f"{number(hidden)} without records for a reader left out"] if hidden else []
+    return [*told, size(sum(one.bytes for one in report.partitions))]

@@ -1,0 +1,54 @@
+"""The line that signs a proof off, and its seal, by which it can be told later that nobody changed what it says.
+
+The seal is SHA-256 over the facts as compact JSON with sorted keys. Whoever has the report's `--json` form can compute
+it again; it proves nothing about who made the report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from mirror import __version__
+from mirror.verify.report import VerifyReport
+
+
+def facts(report: VerifyReport) -> dict[str, Any]:
+    """What is sealed: which clusters were compared when, up to where, and what was found."""
+    return {
+        "flow": report.flow,
+        "version": __version__,
+        "begun": at(report.begun_ms),
+        "source_id": report.source_id,
+        "target_id": report.target_id,
+        "different": report.different,
+        "partitions": [
+            [*one.pair.source, *one.pair.target, one.begin, one.end, one.records, one.source_digest, one.target_digest]
+            for one in report.partitions
+        ],
+    }
+
+
+def seal(report: VerifyReport) -> str:
+    """64 hexadecimal digits."""
+    text = json.dumps(facts(report), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def verdict(report: VerifyReport) -> str:
+    """In a few words: equal or not, and what is not covered."""
+    sides = f"{report.source} and {report.target}"
+    if not report.equal:
+        return f"{sides} differ: {report.different:,} difference{'s' if report.different > 1 else ''}"
+    if not any(one.batches for one in report.partitions):
+        return f"nothing to compare between {sides}"
+    if any(one.own_timestamps for one in report.partitions):
+        return f"{sides} are equal, but for timestamps that the target set itself"
+    return f"{sides} are equal"
+
+
+def at(milliseconds: int) -> str:
+    """A Unix time as people and machines read it: 2026-01-31T12:00:00Z."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
