@@ -1,0 +1,363 @@
+"""A proof in parts: ranges whose reports add up, a file to go on from, tasks of Spark, and the page about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import config_file, make_topic, mirror_once, produce, settings_between
+from rawbatches import batch
+from recordoracle import Record
+from test_gaps import transactions
+from test_verify import THREE, VALUES, compared, log_of, remade, some, stored
+from typer.testing import CliRunner
+
+from mirror import __version__
+from mirror.cli import app
+from mirror.commands.verify import Means, verify_flow
+from mirror.commands.verifypage import page
+from mirror.embedded import Cluster
+from mirror.errors import ClusterUnreachable, ConfigError
+from mirror.verify import flow, ranges, saved, signoff
+from mirror.verify.compare import Bounds, compare
+from mirror.verify.ranges import Range, Share, shared_out
+from mirror.verify.report import Difference, Kind, Pair, PartitionReport, VerifyReport, joined
+from mirror.verify.saved import ProofPlan, Subject
+from mirror.wire.cluster import TopicPartition
+
+PAIR = Pair(TopicPartition("orders", 0), TopicPartition("orders", 0))
+
+
+# --- ranges that add up ---------------------------------------------------------------------------------------------
+
+
+def in_ranges(source: Sequence[bytes], target: Sequence[bytes], bounds: Bounds, *cuts: int) -> PartitionReport:
+    """Compared in ranges, and put together again."""
+
+    async def run(part: Bounds, target_end: int) -> PartitionReport:
+        return await compare(PAIR, part, log_of(source, part.begin, part.end), log_of(target, part.begin, target_end))
+
+    edges = [bounds.begin, *cuts, bounds.end]
+    parts = [bounds.within(begin, end) for begin, end in pairwise(edges)]
+    ends = [*edges[1:-1], bounds.target_end]
+    return joined([asyncio.run(run(part, end)) for part, end in zip(parts, ends, strict=True)])
+
+
+MANY = [stored(some(*range(5)), base) for base in range(0, 60, 5)]
+CHANGED = [*MANY[:8], stored([*some(0, 1, 2, 3), Record(4, 0, b"key 4", b"another")], 40), *MANY[9:]]
+LACKING = [*MANY[:4], *MANY[5:]]
+ALL = Bounds(0, 60, 0, 60, 60)
+CASES: list[tuple[str, list[bytes], list[bytes], Bounds]] = [
+    ("the same batches", MANY, MANY, ALL),
+    ("batches joined across the cuts", MANY, remade(*MANY), ALL),
+    ("one batch missing", MANY, LACKING, ALL),
+    ("one record too much", MANY, [*MANY, stored(some(0), 60)], Bounds(0, 60, 0, 61, 61)),
+    ("another value", MANY, CHANGED, ALL),
+    ("a target that began later", MANY, MANY[2:], Bounds(0, 60, 10, 60, 60)),
+    ("a target that lags", MANY, MANY[:9], Bounds(0, 60, 0, 45, 45)),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "bounds"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("cuts", [(15,), (20, 40), (15, 20, 25, 30)])
+def test_ranges_find_what_the_whole_finds(
+    source: list[bytes], target: list[bytes], bounds: Bounds, cuts: tuple[int, ...]
+) -> None:
+    assert in_ranges(source, target, bounds, *cuts) == in_ranges(source, target, bounds)
+
+
+def test_the_sources_digest_depends_on_the_source_alone() -> None:
+    same, joined_there, lacking = (in_ranges(MANY, target, ALL) for target in (MANY, remade(*MANY), LACKING))
+    assert same.source_digest == joined_there.source_digest == lacking.source_digest
+    assert same.target_digest == joined_there.target_digest == same.source_digest != lacking.target_digest
+    others = {in_ranges(changed, changed, ALL).source_digest for changed in (MANY, CHANGED, LACKING, MANY[1:])}
+    assert len(others) == 4
+
+
+def test_what_was_not_even_restamped_is_counted_apart() -> None:
+    restamped = [batch(10, count=5, payload=b"second", attributes=4, producer_id=1 << 52)]
+    report = compared(THREE, [THREE[0], *restamped, THREE[2]])
+    assert (report.different, report.identical, report.as_stored) == (0, 3, 2)
+
+
+def test_small_ranges_go_together_and_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 100)
+    sizes = [10, 90, 30, 100, 20, 0]
+    every = [Range(number, PAIR, ALL, 0, 60, size) for number, size in enumerate(sizes)]
+    assert [[one.number for one in share] for share in shared_out(every)] == [[3], [1], [2, 4, 0, 5]]
+    assert [len(share) for share in shared_out(every[:1] * 150)] == [10] * 15
+    assert [len(share) for share in shared_out(every[5:] * 150)] == [64, 64, 22]
+    assert list(shared_out([])) == []
+
+
+# --- the file to go on from -----------------------------------------------------------------------------------------
+
+SUBJECT = Subject("orders", "a", "b", (("orders", "1", "orders", "2", 1),))
+PLAN = ProofPlan(
+    SUBJECT, 1_700_000_000_000, tuple(Range(n, PAIR, ALL.within(n * 15, n * 15 + 15), 0, 9, 7) for n in range(4))
+)
+
+
+def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
+    file, report = tmp_path / "proof", in_ranges(MANY, CHANGED, ALL)
+    assert report.differences
+    kept = saved.begin(file, PLAN)
+    kept.add(2, report)
+    kept.close()
+    with file.open("ab") as torn:
+        torn.write(b'{"number": 3, "rep')
+    again = saved.resume(file, SUBJECT)
+    assert again is not None
+    assert (again.plan, again.finished, again.resumed) == (PLAN, {2: report}, 1)
+    again.add(3, report)
+    again.close()
+    last = saved.resume(file, SUBJECT)
+    assert last is not None
+    assert list(last.finished) == [2, 3], "what was torn is cut off before more is written"
+
+
+def test_a_file_without_even_a_plan_is_begun_anew(tmp_path: Path) -> None:
+    file = tmp_path / "proof"
+    assert saved.resume(file, SUBJECT) is None
+    for torn in (b"", b'{"subject":{"fl'):
+        file.write_bytes(torn)
+        assert saved.resume(file, SUBJECT) is None
+        assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (replace(SUBJECT, flow="clicks"), "flow orders, not clicks"),
+        (replace(SUBJECT, source_id="c"), "other clusters"),
+        (
+            replace(SUBJECT, topics=(("orders", "9", "orders", "2", 1),)),
+            "other topics, or others by their ids (orders)",
+        ),
+    ],
+)
+def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, told: str) -> None:
+    file = tmp_path / "proof"
+    saved.begin(file, PLAN).close()
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        saved.resume(file, other)
+
+
+@pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b'{"subject":{}}\n'])
+def test_a_file_that_is_no_proof_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "proof"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no unfinished proof"):
+        saved.resume(file, SUBJECT)
+    assert file.read_bytes() == content
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file or directory: the proof cannot be kept there"):
+        saved.begin(tmp_path / "no" / "proof", PLAN)
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+class Seen(HTMLParser):
+    """The elements and texts of a page, and whether each element is closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m</style>'
+
+
+def report_of(*parts: PartitionReport, **more: Any) -> VerifyReport:
+    told = {"flow": "eu-to-us", "source": "eu", "target": "us", "misfits": (), "seconds": 1.25, **more}
+    return VerifyReport(partitions=parts, source_id="id-eu", target_id="id-us", begun_ms=1_700_000_000_000, **told)
+
+
+def test_the_page_of_equal_sides() -> None:
+    whole = report_of(in_ranges(MANY, remade(*MANY[:4]) + MANY[4:], ALL))
+    seen = Seen(page(whole))
+    text = " ".join(seen.texts)
+    assert "eu and us are equal" in text.casefold()
+    for told in ("id-eu", "id-us", "2023-11-14T22:13:20Z", __version__, signoff.seal(whole), "33.33 %", "66.67 %"):
+        assert told in text, told
+    assert whole.partitions[0].source_digest in seen.texts
+    assert "verdict" in {told.get("class") for _, told in seen.tags}
+
+
+def test_the_page_names_each_difference() -> None:
+    seen = Seen(page(report_of(in_ranges(MANY, CHANGED, ALL))))
+    at = seen.texts.index("value", seen.texts.index("1 difference"))
+    assert seen.texts[at - 3 : at] == ["orders", "0", "44"]
+    assert re.match("7 bytes with CRC", seen.texts[at + 1])
+    assert "verdict bad" in {told.get("class") for _, told in seen.tags}
+
+
+def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
+    pair = Pair(TopicPartition(HOSTILE, 0), TopicPartition(HOSTILE, 0))
+    odd = Difference(HOSTILE, 0, 3, Kind.KEY, HOSTILE, HOSTILE)
+    part = replace(
+        compared(THREE, THREE), pair=pair, differences=(odd,), different=1, notes=(HOSTILE,), codecs=(HOSTILE,)
+    )
+    plain, hostile = (
+        Seen(page(report_of(part))),
+        Seen(page(report_of(part, flow=HOSTILE, source=HOSTILE, target=HOSTILE))),
+    )
+    kinds = {tag for tag, _ in hostile.tags}
+    assert kinds == {tag for tag, _ in plain.tags}
+    assert not kinds & {"script", "img", "link", "iframe", "object", "a", "base", "form"}
+    assert not {name for _, told in hostile.tags for name in told} & {"src", "href", "srcset", "onload"}
+    style = next(text for text in hostile.texts if "color-scheme" in text)
+    assert not re.search("url|import|http", style)
+    shown = HOSTILE.replace("\x1b", "\\x1b")
+    assert sum(shown in text for text in hostile.texts) > 6
+    assert not any("\x1b" in text for text in hostile.texts)
+
+
+def test_many_differences_are_counted_where_they_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror.commands.verifypage.SHOWN", 2)
+    text = " ".join(Seen(page(report_of(compared(THREE, [])))).texts)
+    assert "3 differences" in text
+    assert "and 1 more" in text
+
+
+def test_the_seal_changes_with_what_was_found() -> None:
+    part = compared(THREE, THREE)
+    sealed = {
+        signoff.seal(report_of(one)) for one in (part, part, replace(part, records=9), compared(THREE[1:], THREE[1:]))
+    }
+    assert len(sealed) == 3
+
+
+# --- on brokers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mirrored(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> tuple[str, str, str]:
+    """A partition of many batches beside a small one, mirrored."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    produce(source, topic_name, VALUES * 10, codec="lz4", batch=7)
+    produce(source, topic_name, VALUES, partition=1)
+    assert mirror_once(source, target, [topic_name])
+    return source, target, topic_name
+
+
+@pytest.mark.brokers
+def test_one_large_partition_is_read_in_ranges(
+    mirrored: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Interrupted, it goes on with what is left, up to the ends that were fixed when it began."""
+    source, target, topic = mirrored
+    settings = settings_between(source, target, [topic])
+    whole = verify_flow(settings)
+    assert (whole.equal, whole.resumed, whole.spark) == (True, 0, False)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", whole.topics[0].bytes // 9)
+    shares: list[Share] = []
+    real, most = flow.prove, 3
+
+    async def prove(share: Share, read: Callable[[int], None]) -> Sequence[PartitionReport]:
+        if len(shares) == most:
+            raise ClusterUnreachable("the network is gone")
+        shares.append(share)
+        return await real(share, read)
+
+    monkeypatch.setattr("mirror.commands.verify.prove", prove)
+    monkeypatch.setattr("mirror.commands.verify.SHARES_AT_ONCE", 1)
+    file = tmp_path / "proof"
+    with pytest.raises(ClusterUnreachable, match="the network is gone"):
+        verify_flow(settings, means=Means(file=file))
+    produce(source, topic, [b"later"], partition=1)
+    assert mirror_once(source, target, [topic])
+    most = 99
+    seen: list[tuple[int, int]] = []
+    again = verify_flow(settings, None, lambda done, total: seen.append((done, total)), Means(file=file))
+    assert (sum(done for done, _ in seen), {total for _, total in seen}) == (440, {440})
+    numbers = [one.number for share in shares for one in share.ranges]
+    assert sorted(numbers) == list(range(len(numbers))), "each was compared once"
+    assert len([one for share in shares for one in share.ranges if one.pair.source.partition == 0]) > 4
+    assert again.partitions == whole.partitions, "as if it had been read in one piece"
+    assert again.resumed == sum(len(share.ranges) for share in shares[:3])
+    assert file.exists(), "until whoever asked has the report safe"
+    assert verify_flow(settings).partitions[1].end == whole.partitions[1].end + 1
+
+
+@pytest.mark.brokers
+def test_a_translated_topic_is_read_in_ranges(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    for number in range(4):
+        transactions(source, topic_name, [True, False], name=str(number))
+        produce(source, topic_name, VALUES, batch=7)
+    more: dict[str, Any] = {"flow": topic_name, "offsets": "translate"}
+    assert mirror_once(source, target, [topic_name], **more)
+    settings = settings_between(source, target, [topic_name], **more)
+    whole = verify_flow(settings)
+    monkeypatch.setattr(ranges, "RANGE_BYTES", whole.topics[0].bytes // 5)
+    parts = verify_flow(settings)
+    assert (parts.equal, parts.partitions) == (True, whole.partitions)
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_proof_on_spark(mirrored: tuple[str, str, str], tmp_path: Path) -> None:
+    """Tasks of Spark find the same as this process, down to the digests, and what one alone finds is told by name."""
+    source, target, topic = mirrored
+    config = config_file(tmp_path, source, target, [topic])
+    here = json.loads(CliRunner().invoke(app, ["verify", str(config), "--json", "--no-spark"]).stdout)
+    produce(target, topic, [b"foreign"], partition=1)
+    page_file = tmp_path / "proof.html"
+    small = "from mirror.verify import ranges; ranges.RANGE_BYTES = 3000; from mirror.cli import app; app()"
+    options = [str(config), "--spark", "--json", "--report", str(page_file)]
+    run = subprocess.run(
+        [sys.executable, "-c", small, "verify", *options], capture_output=True, timeout=120, check=False
+    )
+    assert run.returncode == 5, run.stderr.decode()
+    there = json.loads(run.stdout)
+    assert (there["spark"], here["spark"]) == (True, False)
+    assert [one["offset"] for one in there["differences"]] == [40]
+    assert there["differences"][0]["partition"] == 1
+    for ours, theirs in zip(here["partitions"], there["partitions"], strict=True):
+        assert ours["source_digest"] == theirs["source_digest"]
+    assert there["partitions"][0] == here["partitions"][0]
+    text = " ".join(Seen(page_file.read_text(encoding="utf-8")).texts)
+    assert "by tasks of Apache Spark" in text
+    assert there["seal"] in text
+    assert {file.name for file in tmp_path.iterdir()} == {config.name, page_file.name}, "nothing is left to go on from"
+
+
+def test_a_report_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    config = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:1", ["orders"])
+    found = CliRunner().invoke(app, ["verify", str(config), "--report", str(tmp_path / "no" / "proof.html")])
+    assert isinstance(found.exception, ConfigError)
+    assert "No such file or directory" in str(found.exception)
