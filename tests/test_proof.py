@@ -337,7 +337,7 @@ def test_a_proof_on_spark(mirrored: tuple[str, str, str], tmp_path: Path) -> Non
     here = json.loads(CliRunner().invoke(app, ["verify", str(config), "--json", "--no-spark"]).stdout)
     produce(target, topic, [b"foreign"], partition=1)
     page_file = tmp_path / "proof.html"
-    small = "from mirror.verify import ranges; ranges.RANGE_BYTES = 3000; from mirror.cli import app; app()"
+    small = "from mirror.verify import ranges; ranges.RANGE_BYTES = 20_000; from mirror.cli import app; app()"
     options = [str(config), "--spark", "--json", "--report", str(page_file)]
     run = subprocess.run(
         [sys.executable, "-c", small, "verify", *options], capture_output=True, timeout=120, check=False
