@@ -13,7 +13,7 @@ from typing import Final
 
 from vectors.corpus import load
 
-from fuzz import layout, payloads, relay, wire
+from fuzz import layout, payloads, relay, settings, wire
 from fuzz.limits import CAP, Check
 from mirror.batch import codecs
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, HEADER_BYTES, RawBatch, split
@@ -148,4 +148,5 @@ TARGETS: Final = {
     "versions": Target(wire.versions, wire.first_answers),
     "journal": Target(wire.entries, wire.journals),
     "runs": Target(wire.runs, wire.ledgers),
+    "properties": Target(settings.properties, settings.property_files),
 }

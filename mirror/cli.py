@@ -199,6 +199,21 @@ def inspect(
     raise typer.Exit(inspect_log(target, wish, config=config_file, side=side, bootstrap=bootstrap))
 
 
+@app.command("import-mm2")
+def import_mm2(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="MirrorMaker 2's properties.", show_default=False)],
+    output: Annotated[str, typer.Option("--output", metavar="DIR", help="Where to write; - is stdout.")] = "-",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made of it as JSON.")] = False,
+) -> None:
+    """Translate MirrorMaker 2's mm2.properties: one YAML file for each flow, and a reason for each key left out.
+
+    Example: mirror import-mm2 mm2.properties --output configs
+    """
+    from mirror.commands.import_mm2 import translate_file
+
+    raise typer.Exit(translate_file(file, output, as_json=as_json))
+
+
 @app.command()
 def demo(as_json: Json = False) -> None:
     """Two real clusters, eight topics, a live mirror, and the proof that the copy is equal; about a minute.

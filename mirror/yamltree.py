@@ -68,11 +68,12 @@ def key_of(key: str) -> str:
 class Tree:
     """`data`: the values. `raw`: each scalar's text before references were resolved. `problems`: (where, what)."""
 
-    def __init__(self, text: str, folder: Path) -> None:
+    def __init__(self, text: str, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        """`folder` is where relative names of files begin. Raises yaml.YAMLError."""
         self.data: dict[str, Any] = {}
         self.raw: dict[Keys, str] = {}
         self.problems: list[tuple[Keys, str]] = []
-        self._folder = folder
+        self._folder, self._environment = folder, environment
         self._lines: dict[Keys, int] = {(): 1}
         self._visited: set[int] = set()
         self._loader = yaml.SafeLoader(text)
@@ -130,8 +131,8 @@ class Tree:
         def one(found: re.Match[str]) -> str:
             kind, _, name = found.group(1).partition(":")
             if kind == "env" and name:
-                if name in os.environ:
-                    return os.environ[name]
+                if name in self._environment:
+                    return self._environment[name]
                 self.problems.append((where, f"environment variable {name} is not set"))
             elif kind == "file" and name:
                 try:

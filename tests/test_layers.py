@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "mirror"
 LAYERS = (
     {"__init__", "errors", "folders", "names", "states"},
     {"config", "java", "yamltree", "observe"},
-    {"embedded"},
+    {"embedded", "mm2"},
     {"batch"},
     {"wire"},
     {"policy"},

@@ -28,20 +28,24 @@ def load(path: str | Path) -> Settings:
 def read(path: Path) -> tuple[Settings, yamltree.Tree]:
     """The same, with the file's values as they were written."""
     tree = yamltree.read(path)
-    problems = [*tree.problems, *_careless(tree, path.parent), *_inactive(tree.data)]
-    settings = None
-    try:
-        settings = Settings.model_validate(tree.data)
-    except Invalid as error:
-        told = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
-        found = map(_explain, error.errors(include_url=False, include_input=False))
-        problems += [(where, what) for where, what in found if where not in told]
+    settings, problems = check(tree, path.parent)
     if settings is not None and not problems:
         return settings, tree
     lines = sorted((tree.line(where), ".".join(map(str, where)), what) for where, what in problems)
     count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
     told_lines = [f"  {path}:{line}: {where}: {what}" for line, where, what in lines]
     raise ConfigError("\n".join([f"{path}: {count}", *told_lines]))
+
+
+def check(tree: yamltree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
+    """The settings of a tree, if they are any, and all that is wrong with them, each with where it stands."""
+    problems = [*tree.problems, *_careless(tree, folder), *_inactive(tree.data)]
+    try:
+        return Settings.model_validate(tree.data), problems
+    except Invalid as error:
+        told = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
+        found = map(_explain, error.errors(include_url=False, include_input=False))
+        return None, problems + [(where, what) for where, what in found if where not in told]
 
 
 def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:

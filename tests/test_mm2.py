@@ -1,0 +1,321 @@
+"""`mirror import-mm2`: property files of many shapes, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.config import Settings, load
+from mirror.errors import ConfigError
+from mirror.mm2.importing import Imported, imported, strays
+from mirror.mm2.references import Translator, variable_name
+
+#: An active/passive pair, as operators write it.
+PASSIVE = """\
+# disaster recovery
+clusters = primary, secondary
+primary.bootstrap.servers = p1:9092, p2:9092
+secondary.bootstrap.servers = s1:9092
+
+primary->secondary.enabled = true
+secondary->primary.enabled = false
+primary->secondary.topics = orders.*, billing,\\
+    customers
+primary->secondary.topics.exclude = .*-tmp
+primary->secondary.groups = billing-.*
+replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+sync.group.offsets.enabled = true
+sync.group.offsets.interval.seconds = 30
+refresh.topics.interval.seconds = 60
+sync.topic.configs.interval.seconds = 30
+sync.topic.acls.enabled = false
+emit.checkpoints.interval.seconds = 30
+offset.lag.max = 100
+replication.factor = 3
+offset-syncs.topic.replication.factor = 3
+tasks.max = 12
+primary.consumer.max.poll.records = 5000
+secondary.producer.compression.type = zstd
+secondary.exactly.once.source.support = enabled
+"""
+ACTIVE = """\
+clusters: eu us
+clusters = eu, us
+eu.bootstrap.servers=eu:9092
+us.bootstrap.servers=us:9092
+eu->us.enabled=true
+us->eu.enabled=true
+topics=shop-.*
+topics.blacklist=.*[\\\\-\\\\.]internal
+replication.policy.separator=_
+eu->us.sync.group.offsets.enabled=true
+"""
+
+
+def only(text: str) -> tuple[Imported, dict[str, Any]]:
+    """The one flow of a file, and its YAML as plain data."""
+    (flow,) = imported(text.encode("iso-8859-1"), "mm2.properties")
+    return flow, yaml.safe_load(flow.text)
+
+
+def loaded(flow: Imported, folder: Path) -> Settings:
+    path = folder / f"{flow.name}.yaml"
+    path.write_text(flow.text, encoding="utf-8")
+    return load(path)
+
+
+def reasons(flow: Imported) -> dict[str, str]:
+    return {note.key: note.why for note in flow.notes}
+
+
+def test_an_active_passive_pair(tmp_path: Path) -> None:
+    flow, data = only(PASSIVE)
+    assert data == {
+        "name": "primary-to-secondary",
+        "source": {"alias": "primary", "bootstrap.servers": "p1:9092,p2:9092"},
+        "target": {"alias": "secondary", "bootstrap.servers": "s1:9092"},
+        "topics": {
+            "include": ["orders.*", "billing", "customers"],
+            "exclude": [".*-tmp", "__.*", r".*[\-\.]internal", r"(?:.*\.)?heartbeats", r"mirror\..*"],
+            "naming": "identity",
+            "offsets": "translate",
+        },
+        "groups": {"include": ["(?!(?:console-consumer-.*|connect-.*|__.*)$)billing-.*"], "interval_s": 30.0},
+        "sync": {"configs": True, "acls": False, "interval_s": 30.0},
+    }
+    settings = loaded(flow, tmp_path)
+    assert [group.fullmatch("billing-a") is not None for group in settings.groups.include] == [True]
+    assert settings.topics.naming.target_of("orders") == "orders"
+    assert not flow.variables
+
+
+def test_every_key_is_translated_or_explained() -> None:
+    flow, _ = only(PASSIVE)
+    assert set(reasons(flow)) == {
+        "emit.checkpoints.interval.seconds",
+        "offset.lag.max",
+        "replication.factor",
+        "offset-syncs.topic.replication.factor",
+        "tasks.max",
+        "primary.consumer.max.poll.records",
+        "secondary.producer.compression.type",
+        "secondary.exactly.once.source.support",
+    }
+    assert "exactly once" in reasons(flow)["secondary.exactly.once.source.support"]
+    for key in reasons(flow):
+        assert f": {key}: " in flow.text
+    assert [note.key for note in strays(PASSIVE.encode())] == ["secondary->primary.enabled"]
+
+
+def test_two_directions_with_names_that_tell(tmp_path: Path) -> None:
+    flows = {flow.name: flow for flow in imported(ACTIVE.encode(), "mm2.properties")}
+    assert list(flows) == ["eu-to-us", "us-to-eu"]
+    there, back = (loaded(flow, tmp_path).topics for flow in flows.values())
+    assert there.naming.target_of("shop-a") == "eu_shop-a"
+    assert back.naming.target_of("shop-a") == "us_shop-a"
+    assert any(pattern.fullmatch("us_shop-a") for pattern in there.exclude), "a topic from there does not go back"
+    assert any(pattern.fullmatch("eu_us_shop-a") for pattern in there.exclude), "nor one that came by way of a third"
+    assert reasons(flows["eu-to-us"])["clusters"] == "given again on line 2, which holds"
+    assert yaml.safe_load(flows["us-to-eu"].text)["groups"] == {"include": []}
+    assert "to have them follow" in flows["us-to-eu"].text
+
+
+@pytest.mark.parametrize(
+    ("policy", "naming"),
+    [
+        ("org.apache.kafka.connect.mirror.DefaultReplicationPolicy", {"prefix": "primary."}),
+        ("io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy", "identity"),
+        ("com.acme.Ours", {"prefix": "primary."}),
+    ],
+)
+def test_names(policy: str, naming: object) -> None:
+    flow, data = only(PASSIVE.replace("org.apache.kafka.connect.mirror.IdentityReplicationPolicy", policy))
+    assert data["topics"]["naming"] == naming
+    assert ("replication.policy.class" in reasons(flow)) is (policy == "com.acme.Ours")
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("primary.client.id = a", "client.id", "a"),
+        ("primary->secondary.source.consumer.client.id = b", "client.id", "b"),
+        ("primary.consumer.client.id = c\nprimary.client.id = a", "client.id", "c"),
+        ("primary.admin.client.id = d", "client.id", None),
+        ("bootstrap.servers = z:1", "bootstrap.servers", "p1:9092,p2:9092"),
+        ("primary->secondary.source.cluster.bootstrap.servers = y:1", "bootstrap.servers", "y:1"),
+        ("primary->secondary.consumer.bootstrap.servers = ${env:EU_KAFKA}", "bootstrap.servers", "${env:EU_KAFKA}"),
+    ],
+)
+def test_the_most_specific_setting_of_a_client_holds(line: str, key: str, value: str | None) -> None:
+    _, data = only(PASSIVE + line + "\n")
+    assert data["source"].get(key) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "mm2.properties: names no clusters: is it a configuration of MirrorMaker 2?"),
+        ("clusters = a, b\n", "mm2.properties: enables no flow between a, b: set A->B.enabled = true"),
+        ("a=\\u12", "mm2.properties:1: malformed"),
+        (PASSIVE.replace("p1:9092, p2:9092", "p1"), "primary.bootstrap.servers: cannot be taken over: each address"),
+        (PASSIVE.replace("primary.bootstrap", "primary.x"), "source.bootstrap.servers: cannot be taken over: required"),
+        (PASSIVE.replace("billing,", "(a+)+,"), "primary->secondary.topics: cannot be taken over: a repeated group"),
+        (PASSIVE.replace(".*-tmp", "["), "primary->secondary.topics.exclude: cannot be taken over: not a regular"),
+        (ACTIVE.replace("separator=_", "separator=/"), "cannot be taken over: may hold letters"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_an_error(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        imported(text.encode(), "mm2.properties")
+    assert complaint in str(caught.value)
+
+
+def test_a_value_that_is_refused_and_can_be_spared_is_named() -> None:
+    flow, data = only(PASSIVE.replace("interval.seconds = 60", "interval.seconds = x").replace("= 30", "= 0"))
+    assert "interval_s" not in data["sync"]
+    assert "interval_s" not in data["groups"]
+    assert reasons(flow)["refresh.topics.interval.seconds"] == "not a number of seconds"
+    assert "greater than 0" in reasons(flow)["sync.group.offsets.interval.seconds"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "needed"),
+    [
+        ("hunter2", "${env:A_KEY}", "A_KEY"),
+        ("${env:OWN}", "${env:OWN}", "OWN"),
+        ("${file:/etc/x.properties:password}", "${env:A_KEY}", "A_KEY"),
+        ("${directory:/mnt/secrets:pw}", "${file:/mnt/secrets/pw}", None),
+        ("${mine:/mnt:pw}", "${file:/mnt/pw}", None),
+        ("${vault:kv/a:b}", "${env:A_KEY}", "A_KEY"),
+    ],
+)
+def test_secrets_become_references(value: str, expected: str, needed: str | None) -> None:
+    provider = "config.providers.mine.class"
+    translator = Translator({provider: "org.apache.kafka.common.config.provider.DirectoryConfigProvider"})
+    assert translator.secret(value, variable_name("a", "key"), "a.key") == expected
+    assert list(translator.variables) == ([needed] if needed else [])
+
+
+def test_lines_of_a_key_with_anything_in_it_stay_comments(tmp_path: Path) -> None:
+    flow, data = only(PASSIVE + "k\\nname: evil\\u0000\\u2028\\u0085 = hunter2\n")
+    assert data["name"] == "primary-to-secondary"
+    assert loaded(flow, tmp_path).flow == "primary-to-secondary"
+    assert "hunter2" not in flow.text
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file, folder = tmp_path / "mm2.properties", tmp_path / "out"
+    file.write_text(ACTIVE + "any.password = hunter2\n", encoding="iso-8859-1")
+    run = CliRunner().invoke
+    written = run(app, ["import-mm2", str(file), "--output", str(folder)])
+    assert written.exit_code == 0, written.output
+    assert {path.name for path in folder.iterdir()} == {"eu-to-us.yaml", "us-to-eu.yaml"}
+    assert load(folder / "eu-to-us.yaml").flow == "eu-to-us"
+    assert f"{file}: line 11: any.password: unknown, so nothing was made of it" in written.stderr
+    again = run(app, ["import-mm2", str(file), "--output", str(folder)])
+    assert isinstance(again.exception, ConfigError)
+    assert "is there already" in str(again.exception)
+    printed = run(app, ["import-mm2", str(file)])
+    assert len(list(yaml.safe_load_all(printed.stdout))) == 2
+    told = json.loads(run(app, ["import-mm2", str(file), "--json"]).stdout)
+    assert [flow["name"] for flow in told["flows"]] == ["eu-to-us", "us-to-eu"]
+    assert "hunter2" not in written.output + printed.output + str(told)
+
+
+_NAMES = [
+    *("topics", "topics.exclude", "topics.blacklist", "groups", "groups.exclude", "replication.policy.class"),
+    *("replication.policy.separator", "sync.group.offsets.enabled", "sync.group.offsets.interval.seconds"),
+    *("sync.topic.acls.enabled", "refresh.topics.interval.seconds", "bootstrap.servers", "security.protocol"),
+    *("sasl.mechanism", "sasl.jaas.config", "ssl.truststore.location", "ssl.truststore.type", "ssl.keystore.location"),
+    *("ssl.keystore.type", "ssl.key.password", "ssl.truststore.password", "client.id", "consumer.auto.offset.reset"),
+    *("ssl.endpoint.identification.algorithm", "exactly.once.source.support", "enabled", "any thing\n"),
+    *("sasl.oauthbearer.token.endpoint.url", "ssl.keystore.key", "ssl.truststore.certificates"),
+]
+_VALUES = [
+    *(
+        "",
+        "true",
+        "false",
+        ".*",
+        "a, b.*",
+        "[",
+        "(a+)+",
+        "x:1",
+        "x:1,y:2",
+        "SSL",
+        "SASL_SSL",
+        "sasl_plaintext",
+        "PLAIN",
+    ),
+    *(
+        "SCRAM-SHA-512",
+        "GSSAPI",
+        "OAUTHBEARER",
+        "AWS_MSK_IAM",
+        "/no/such.jks",
+        "/no/such.p12",
+        "PEM",
+        "10",
+        "-1",
+        "1e999",
+    ),
+    *(
+        "latest",
+        "a.b.ScramLoginModule required username=u password='CANARY';",
+        "${env:NOT_SET}",
+        "${file:/a:b}",
+        "CANARY",
+    ),
+    *('a.b.OAuthBearerLoginModule required clientId=c clientSecret="CANARY";', "${directory:/no:such}", "https://x/y"),
+    *("org.apache.kafka.connect.mirror.IdentityReplicationPolicy", "\u00e9\n\x00#: {", "_"),
+]
+_PREFIXES = ["", "A.", "B.", "A->B.", "B->A.", "A.consumer.", "B.producer.", "A.admin.", "A->B.source.consumer.", "C."]
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(_PREFIXES), st.sampled_from(_NAMES)), st.sampled_from(_VALUES) | st.text(max_size=8)
+    )
+)
+def test_whatever_is_imported_loads_or_is_refused_by_name(given_keys: dict[tuple[str, str], str]) -> None:
+    base = {"clusters": "A, B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1", "A->B.enabled": "true"}
+    properties = base | {f"{prefix}{name}": value for (prefix, name), value in given_keys.items()}
+    data = "\n".join(f"{_escaped(key)}={_escaped(value)}" for key, value in properties.items()).encode("ascii")
+    try:
+        flows = imported(data, "mm2.properties")
+    except ConfigError as refusal:
+        told = str(refusal)
+        assert told.startswith("mm2.properties")
+        assert "CANARY" not in told
+        return
+    for flow in flows:
+        assert "CANARY" not in flow.text.replace("#", "") or any("CANARY" in v for v in _shown(properties))
+        _assert_loads(flow)
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
+def _shown(properties: dict[str, str]) -> list[str]:
+    """Values of keys that are no secrets: whoever writes one there shows it himself."""
+    secret = ("jaas", "password", "keystore.key", "certificates")
+    return [value for key, value in properties.items() if not any(part in key for part in secret)]
+
+
+def _assert_loads(flow: Imported) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        for variable in flow.variables:
+            patch.setenv(variable.name, "z:1")
+        assert loaded(flow, Path(folder)).flow == flow.name
