@@ -21,6 +21,9 @@ settings.register_profile("deterministic", derandomize=True, deadline=None, supp
 settings.register_profile("exhaustive", max_examples=10_000, deadline=None, suppress_health_check=_SLOW_MACHINES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
+# What is printed is as wide as in a file, also for a worker of pytest-xdist, which hands the terminal's width down.
+os.environ.pop("COLUMNS", None)
+
 # A shell without job control starts what runs in its background with SIGINT ignored, and what a test starts would
 # inherit that: a Ctrl-C would do nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -37,10 +37,10 @@ def test_a_kill_inside_spark(
     armed = {**os.environ, "PYTHONPATH": os.pathsep.join(path), VARIABLE: f"{point}:1:{struck}"}
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
     command = [sys.executable, "-m", "mirror", "run", str(config), "--once"]
-    first = subprocess.run(command, env=armed, capture_output=True, text=True, timeout=120, check=False)
+    first = subprocess.run(command, env=armed, capture_output=True, text=True, timeout=240, check=False)
     assert struck.exists(), first.stderr
     assert first.returncode in (0, -signal.SIGKILL), first.stderr
     if first.returncode:
-        again = subprocess.run(command, env=armed, capture_output=True, text=True, timeout=120, check=False)
+        again = subprocess.run(command, env=armed, capture_output=True, text=True, timeout=240, check=False)
         assert again.returncode == 0, again.stderr
     assert check(source, target, topic_name) == []

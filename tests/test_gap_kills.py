@@ -63,7 +63,7 @@ def kill_again_and_again(source: Cluster, target: Cluster, topic: str, seed: int
             landed.append(log_end(consumer, topic))
         assert landed[-1] > landed[0], "the kills came too early to test anything"
         print("killed at", landed)
-        subprocess.run(command, cwd=Path(__file__).parent, check=True, timeout=120)
+        subprocess.run(command, cwd=Path(__file__).parent, check=True, timeout=240)
     finally:
         consumer.close()
     assert_same_records(source.bootstrap, target.bootstrap, topic, 1)

@@ -67,7 +67,7 @@ def kill_and_check(
             reached = _wait_until_copied(target, topic, chance.uniform(0.02, 0.8), process)
             tree = psutil.Process(process.pid).children(recursive=True)
             _kill(victim, process, tree, chance)
-            returncode = process.wait(timeout=120)
+            returncode = process.wait(timeout=240)
         finally:
             process.kill()
     print(f"killed the {victim} at {reached} of {RECORDS} records; exit {returncode}")
@@ -77,7 +77,7 @@ def kill_and_check(
     else:
         assert returncode == (-signal.SIGKILL if victim == "driver" else 1)
         _until(lambda: not any(_alive(one) for one in tree), 20, "lanes or the JVM outlived the driver")
-        again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert again.returncode == 0, again.stderr
     assert assert_same_records(source, target, topic, PARTITIONS) == RECORDS
 
@@ -103,7 +103,7 @@ def _fill(bootstrap: str, topic: str, chance: random.Random) -> None:
 def _wait_until_copied(bootstrap: str, topic: str, share: float, process: subprocess.Popen[bytes]) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
     try:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline and process.poll() is None:
             try:
                 ends = [

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AclOperation
 from faults.network import Network
 from helpers import config_file, make_topic, produce
 from samerecords import read
-from test_run import Running, running, wait_for
+from test_run import PATIENCE, Running, running, wait_for
 from test_silent import create, delete, delete_records, flip_a_stored_bit, give_back, guarded_pair, take_away
 
 from mirror.embedded import Cluster
@@ -86,7 +86,7 @@ def count(cluster: Cluster, at: TopicPartition) -> int:
 
 
 def configured(folder: Path, source: str, target: str, topics: Topics, **more: Any) -> Path:
-    """A flow's file; with epochs so long that none ends while a stop is waited for."""
+    """A flow's file."""
     config = config_file(folder, source, target, topics.all, flow=f"f{uuid4().hex[:8]}")
     config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": {"include": []}} | more))
     return config
@@ -100,7 +100,7 @@ def followed(config: Path, log: Path, target: Cluster, topics: Topics) -> Iterat
         for name in topics.names:
             for partition in (0, 1):
                 at = topics.at(name, partition)
-                wait_for(lambda at=at: count(target, at) >= 100, 60, lambda: mirror.log)  # type: ignore[misc] # bound
+                wait_for(lambda at=at: count(target, at) >= 100, PATIENCE, lambda: mirror.log)  # type: ignore[misc] # bound
         yield mirror
 
 
@@ -115,11 +115,11 @@ LIVE = {
 
 
 def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
-    """While a mirror runs, within its first epoch of a minute; what is sound goes on, and the run ends with 4."""
+    """While a mirror runs, within its first epoch, which is long; what is sound goes on, and the run ends with 4."""
     source, target = pair
     topics = Topics(source, (*LIVE, "sound"))
     with Network(source.bootstrap) as network:
-        config = configured(tmp_path, network.bootstrap, target.bootstrap, topics)
+        config = configured(tmp_path, network.bootstrap, target.bootstrap, topics, spark={"epoch_s": 600})
         with followed(config, tmp_path / "log", target, topics) as mirror:
             done: dict[str, float] = {}
             take_away(source, topics["unread"], AclOperation.READ)
@@ -140,7 +140,7 @@ def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_
             done["overtaken"] = done["rotten"] = time.time()
             wait_for(
                 lambda: {topic for topic, _ in stops(mirror)} >= {topics[name] for name in LIVE},
-                60,
+                PATIENCE,
                 lambda: mirror.log,
             )
             assert not events(mirror.log, "epoch_ended"), "an epoch ended: that would tell, too"
@@ -148,7 +148,7 @@ def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_
                 topics.write("sound", partition)
             topics.write("rotten", 1)
             for at in (topics.at("sound"), topics.at("sound", 1), topics.at("rotten", 1)):
-                wait_for(lambda at=at: count(target, at) == 200, 60, lambda: mirror.log)  # type: ignore[misc] # bound
+                wait_for(lambda at=at: count(target, at) == 200, PATIENCE, lambda: mirror.log)  # type: ignore[misc] # bound
             mirror.process.send_signal(signal.SIGTERM)
             assert mirror.ended() == 4, mirror.log
     found = stops(mirror)
