@@ -24,7 +24,7 @@ from mirror.offsets.ledgers import Ledgers
 from mirror.pipeline import Pipeline
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 
 #: Seconds within which any copy a test makes must end.
 COPY_SECONDS = 60.0
@@ -132,6 +132,22 @@ def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[RawBa
         return found
 
     return asyncio.run(fetched())
+
+
+def wait_for_markers(bootstrap: str, topic: str) -> None:
+    """Until partition 0 has no open transaction: a client is told that one has ended before its marker is written."""
+
+    async def written() -> None:
+        host, port = bootstrap.split(":")
+        partition = TopicPartition(topic, 0)
+        async with asyncio.timeout(COPY_SECONDS), Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic])
+            end = await list_offset(cluster, partition, LATEST, READ_UNCOMMITTED)
+            while await list_offset(cluster, partition, LATEST, READ_COMMITTED) < end:
+                await asyncio.sleep(0.01)
+                end = await list_offset(cluster, partition, LATEST, READ_UNCOMMITTED)
+
+    asyncio.run(written())
 
 
 def mirror_once(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
+from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches, wait_for_markers
 from kio.schema.errors import ErrorCode
 from samerecords import assert_same_records, read
 
@@ -50,6 +50,7 @@ def transactions(
             producer.commit_transaction(60)
         else:
             producer.abort_transaction(20)
+    wait_for_markers(bootstrap, topic)
 
 
 def copied(pair: tuple[str, str], topic: str, **more: Any) -> Figures:

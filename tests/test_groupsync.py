@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from helpers import make_topic, mirror_once, produce
+from helpers import make_topic, mirror_once, produce, wait_for_markers
 from oldbroker import OldBroker
 
 from mirror.admin.client import Admin, Creation
@@ -183,6 +183,7 @@ def transactions(bootstrap: str, topic: str, count: int) -> list[bytes]:
         else:
             producer.commit_transaction(30)
             kept += told
+    wait_for_markers(bootstrap, topic)
     return kept
 
 

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Watermark
 from confluent_kafka.admin import AdminClient
-from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between
+from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between, wait_for_markers
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, forged, legacy, raw
@@ -909,6 +909,7 @@ def transactions(bootstrap: str, topic: str, outcomes: Sequence[bool]) -> None:
             producer.commit_transaction(20)
         else:
             producer.abort_transaction(20)
+    wait_for_markers(bootstrap, topic)
 
 
 def copied(source: Cluster, target: Cluster, topic: str, **more: Any) -> tuple[TopicReport, PartitionReport]:

@@ -51,6 +51,7 @@ class Epochs:
         mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
         lanes = lanes_for(time.time() + self.seconds, mark.address)
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
+        job.add_done_callback(lambda ended: ended.exception())  # one that ends too late has told its reason here
         stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait(

@@ -115,12 +115,14 @@ class Supervisor:
         number, idle = 0, 0
         while not self._stopping.is_set() and (left := self._unfinished(assignments)):
             began = time.time()
-            for receipt in await self._epoch(source, number, left):
+            receipts = await self._epoch(source, number, left)
+            for receipt in receipts:
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
                 self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
             self._watch(self._outcome.figures)
             self._log_epoch(number, time.time() - began)
-            idle = 0 if self._made_headway() else idle + 1
+            if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
+                idle = 0 if self._made_headway() else idle + 1
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
             number += 1
