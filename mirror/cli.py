@@ -136,6 +136,30 @@ def accept(
 
 
 @app.command()
+def failover(
+    config_file: ConfigFile,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Do all of it but the end: nothing is stopped or moved.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let a flow run again that was failed over.")] = False,
+    as_json: Json = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Copy what is left, end the flow, put consumer groups where they go on, and tell RPO and RTO.
+
+    Exit code 0: nothing is lost; 4: what is lost is named.
+
+    Example: mirror failover configs/quickstart.yaml --rehearse
+    """
+    from mirror.commands.failover import failover as fail_over
+
+    if rehearse and undo:
+        raise typer.BadParameter("--rehearse and --undo exclude each other")
+    logs.configure(json=as_json, level=log_level)
+    raise typer.Exit(fail_over(config.load(config_file), rehearse=rehearse, undo=undo, as_json=as_json))
+
+
+@app.command()
 def offsets(
     config_file: ConfigFile,
     action: Annotated[

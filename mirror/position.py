@@ -8,7 +8,8 @@
         the same number, and the leader keeps one
     P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
         watermark could still be cut back)
-    P5  the last batch in the target equals its source batch, or nothing is written
+    P5  the last batch in the target equals its source batch, or nothing is written. Where the target was a source
+        before (a failback), its last records do
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
@@ -50,6 +51,8 @@ _MARKERS_PAUSE: Final = 0.2
 #: a thousand at the latest. And how many bytes are fetched at a time.
 _LOOK_BACK: Final = 2000
 _LOOK_BYTES: Final = 1 << 20
+#: The least producer id of any flow; the largest is below twice that.
+_FIRST_ID: Final = 1 << 52
 SOMEBODY_ELSE: Final = (
     "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
 )
@@ -85,7 +88,7 @@ def producer_id(flow: str, target: TopicPartition) -> int:
     JSON, and a multiple of `ERAS`.
     """
     digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") % ((1 << 52) // ERAS)) * ERAS + (1 << 52)
+    return (int.from_bytes(digest[:8], "big") % (_FIRST_ID // ERAS)) * ERAS + _FIRST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +198,12 @@ async def resume(
     last_epoch = -1
     if tail is not None and tail.header.base_offset >= start:
         twin = await batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
-        if ours and tail.header.is_control:
-            oldest = max(start, target_start, end - _LOOK_BACK)
-            difference = await _run_difference(source, source_partition, target, target_partition, oldest, end)
+        sides = source, source_partition, target, target_partition
+        if tail.header.is_control:
+            judge = _run_difference if ours else _foreign_difference
+            difference = await judge(*sides, max(start, target_start, end - _LOOK_BACK), end)
         else:
-            difference = batch_difference(tail, twin, may_be_rewritten=ours)
+            difference = batch_difference(tail, twin, may_be_rewritten=ours or _is_a_mirrors(twin))
         if difference:
             detail = f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}"
             raise logs.unlike(end, detail, twin)
@@ -254,6 +258,36 @@ async def _run_difference(
         if difference := marker_difference(first, end, None if is_aborted else raw):
             return difference
     return ""
+
+
+async def _foreign_difference(
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    oldest: int,
+    end: int,
+) -> str:
+    """What is wrong with a target's log that ends with the marker of a transaction that was its own, as one does that
+    was a source before, or the empty string: its last records from `oldest` on must be the source's, and behind them
+    there are none.
+    """
+    last, first = None, oldest
+    async for raw, is_aborted in batches(target, target_partition, oldest, end, READ_COMMITTED):
+        if not (raw.header.is_control or is_aborted):
+            last, first = raw, raw.header.next_offset
+    async for raw, is_aborted in batches(source, source_partition, first, end, READ_COMMITTED):
+        if difference := marker_difference(first, end, None if is_aborted else raw):
+            return difference
+    if last is None:
+        return ""
+    twin = await batch_at(source, source_partition, last.header.base_offset, READ_COMMITTED)
+    return batch_difference(last, twin, may_be_rewritten=_is_a_mirrors(twin))
+
+
+def _is_a_mirrors(raw: RawBatch | None) -> bool:
+    """Whether a mirror wrote the batch, of whatever flow: only such a one may hold the records in other batches."""
+    return raw is not None and _FIRST_ID <= raw.header.producer_id < 2 * _FIRST_ID
 
 
 async def batches(

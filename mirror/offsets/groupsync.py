@@ -152,8 +152,10 @@ class GroupSync:
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
 
-    async def look(self) -> Look:
-        """Look at every group once, and commit what has changed. Raises nothing that a cluster can cause (G5)."""
+    async def look(self, *, rehearsing: bool = False) -> Look:
+        """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
+        have come to, and serve no further one. Raises nothing that a cluster can cause (G5).
+        """
         whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
         sides = (self._source, self._target)
         stale = [side for side in sides if whole or any(hindrance.passing for hindrance in side.hindrances)]
@@ -164,7 +166,7 @@ class GroupSync:
         if all(reached):
             sources = await self._source_offsets()
             moved = {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}
-            committed = await self._follow(moved) if moved else 0
+            committed = await self._follow(moved, rehearsing) if moved else 0
             self._whole_at = time.monotonic() if whole else self._whole_at
         hindrances = [hindrance for side in sides for hindrance in side.hindrances]
         for group in {hindrance.group for hindrance in hindrances if hindrance.group}:
@@ -213,14 +215,17 @@ class GroupSync:
 
     # --- the target
 
-    async def _follow(self, sources: Mapping[str, Offsets]) -> int:
+    async def _follow(self, sources: Mapping[str, Offsets], rehearsing: bool) -> int:
         """Compare groups with the target and commit what follows; how many groups were committed for."""
         work = _Work(sources, {group: set() for group in sources})
         await self._locate(work)
         work.targets = await self._target.fetched(work.nodes)
         await self._decide(work)
         await self._keep_from_going_back(work)
-        await self._commit(work)
+        if rehearsing:
+            work.taken = {group: set(offsets) for group, offsets in work.commits().items()}
+        else:
+            await self._commit(work)
         for group in sources:
             self._conclude(work, group)
         return len(work.taken)

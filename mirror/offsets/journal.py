@@ -4,6 +4,7 @@ worth knowing later.
     key                        value (JSON)
     owner                      which process runs the flow; a newer owner ends an older one
     ended                      which process ended in good order
+    failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
     topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
     state/<topic>/<partition>  live figures, every second
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored

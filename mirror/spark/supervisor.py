@@ -27,6 +27,7 @@ from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
 from mirror.offsets.journal import Entry, Journal
@@ -67,7 +68,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._stops = StopLog()
         self._outcome = Outcome()
-        self._tidings = Tidings(flow.name, self._instance, self._taken_over)
+        self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over)
         self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._stopping)
         self._log = logs.get("mirror.supervisor")
 
@@ -241,6 +242,10 @@ class Supervisor:
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)
         self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
+        self._stopping.set()
+
+    def _failed_over(self, done: FailedOver) -> None:
+        self._log.info("flow_failed_over", flow=self._flow.name, told=str(done))
         self._stopping.set()
 
     def _log_epoch(self, number: int, seconds: float) -> None:

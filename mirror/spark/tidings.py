@@ -1,5 +1,5 @@
-"""What the flow's journal tells a running mirror: figures of its lanes, a younger mirror, what people accepted, and
-where offsets moved to.
+"""What the flow's journal tells a running mirror: figures of its lanes, a younger mirror, a failover, what people
+accepted, and where offsets moved to.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets import failover
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.journal import OWNER, Entry, Journal
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
@@ -21,7 +23,8 @@ from mirror.wire.cluster import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class Tidings:
-    """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now.
+    """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now, and
+    `failed_over` when the flow is to be mirrored no more.
 
     `live`: figures by source partition. `accepted`: by target partition, the offsets between which losses are
     accepted. `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
@@ -30,6 +33,7 @@ class Tidings:
     flow: str
     instance: str
     taken_over: Callable[[Owner], None]
+    failed_over: Callable[[FailedOver], None]
     live: dict[TopicPartition, Figures] = field(default_factory=dict)
     accepted: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
@@ -60,6 +64,8 @@ class Tidings:
                 owner = Owner.read(entry.value)
                 if owner.instance != self.instance:
                     self.taken_over(owner)
+            elif entry.key == failover.KEY and entry.value:
+                self.failed_over(FailedOver.read(entry.value))
             elif entry.key.startswith(b"state/") and entry.value:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self.instance:

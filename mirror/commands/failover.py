@@ -1,0 +1,360 @@
+"""`mirror failover`: get over what can be got over, end the flow, put groups where they go on, and say what is lost.
+
+    drain    up to the source's ends of now, through the mirror that runs, or by one lane of our own (`spark/drain.py`)
+    end      the journal says that the flow was failed over (`offsets/failover.py`): the mirror that runs ends, and none
+             starts
+    groups   a last look, when nothing is mirrored any more
+    account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took
+
+A source that is away costs its timeout, and then the RPO is what the journal knew last. Nothing is changed on brokers:
+the mirror takes no rights away from topics while it runs, so it has none to give back.
+
+A rehearsal does the same, but ends nothing and commits nothing. It waits for the mirror that runs to get over what the
+source holds now, which it does anyway; where none runs it only tells what would be copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror.batch.header import split
+from mirror.commands.failoverview import Account, as_dict, rendered
+from mirror.commands.status import Pulse, Status, status_of
+from mirror.commands.tables import console, print_json
+from mirror.config import Settings
+from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets import failover as record
+from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
+from mirror.offsets.journal import Entry, Journal, newest
+from mirror.offsets.runlog import Indexes
+from mirror.policy.recovery import Exposure
+from mirror.states import State
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.fetch import fetch_at
+from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+
+#: A source that does not answer for so long is away.
+SOURCE_SECONDS: Final = 5.0
+#: How long a mirror that runs may report no headway, where it reports at least every ten seconds.
+IDLE_SECONDS: Final = 15.0
+#: What a mirror that is told to end may take: its lanes, its last look at groups, its last word.
+END_SECONDS: Final = 20.0
+GROUPS_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 0.2
+
+_log = logs.get("mirror.failover")
+
+
+def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -> ExitCode:
+    """Fail the flow over, rehearse that, or take it back; print what came of it.
+
+    Raises ConfigError where the flow never ran, PreflightError where it was failed over before, and ClusterError where
+    the target cannot be used.
+    """
+    if undo:
+        asyncio.run(_undo(settings))
+        print(f"{settings.flow}: may run again; a partition that somebody wrote to on the target will stop as DIVERGED")
+        return ExitCode.DONE
+    account = asyncio.run(_failover(settings, rehearse=rehearse))
+    if as_json:
+        print_json(as_dict(account))
+    else:
+        out = console()
+        out.print(rendered(account))
+    return ExitCode.DONE if account.is_whole else ExitCode.DATA_AT_RISK
+
+
+async def _undo(settings: Settings) -> None:
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        known = _Known(Journal(target, settings.flow))
+        await known.read()
+        if FailedOver.standing(known.newest) is None:
+            raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
+        await known.journal.append([(record.KEY, None)])
+
+
+async def _failover(settings: Settings, *, rehearse: bool) -> Account:
+    course = _Course(settings, rehearse)
+    async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
+        known = _Known(Journal(target, settings.flow))
+        await known.read()
+        if done := FailedOver.standing(known.newest):
+            raise PreflightError(
+                f"{settings.flow}: was failed over {done}. `mirror failover CONFIG --undo` lets it run again"
+            )
+        if not (status := known.status(settings)).figures:
+            raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
+        with course.step("reach the source"):
+            reached = await course.reach(source, {one.topic for one in status.figures})
+        if rehearse:
+            course.exposed = await _exposures(settings, source if reached else None, known)
+        with course.step("drain"):
+            await course.drain(source if reached else None, known)
+        if not rehearse:
+            with course.step("end the mirror"):
+                await course.end(known)
+        with course.step("follow the groups"):
+            await course.follow(source, target, known, reached=reached)
+        with course.step("account"):
+            exposures = await _exposures(settings, source if reached else None, known)
+    return course.account(exposures)
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a lane that
+    had the source before it; a lane that waits tells no news of it.
+    """
+
+    journal: Journal
+    newest: dict[bytes, bytes] = field(default_factory=dict)
+    contact: dict[TopicPartition, Figures] = field(default_factory=dict)
+    runs: Indexes = field(default_factory=Indexes)
+    _until: int | None = None
+
+    async def read(self) -> None:
+        """Raises ConfigError where there is no journal, ClusterError and MalformedBatch as `Journal.read` does."""
+        topic = self.journal.partition.topic
+        if self._until is None:
+            await self.journal.cluster.refresh([topic])
+            if topic not in self.journal.cluster.topics:
+                raise ConfigError(
+                    f"{self.journal.flow}: never ran: there is no topic {topic} on {self.journal.cluster}"
+                )
+        entries, self._until = await self.journal.read(self._until)
+        gone = {entry.key for entry in entries if entry.value is None}
+        self.newest = {key: value for key, value in self.newest.items() if key not in gone} | newest(entries)
+        self.runs.learn(entries)
+        for entry in entries:
+            self._learn(entry)
+
+    def _learn(self, entry: Entry) -> None:
+        if entry.key.startswith(b"state/") and entry.value:
+            try:
+                figures = Figures.from_json(entry.value)
+            except NOT_OURS:
+                return  # `status` names it
+            if figures.state in (State.MIRRORING, State.CAUGHT_UP):
+                self.contact[TopicPartition(figures.topic, figures.partition)] = figures
+
+    def status(self, settings: Settings) -> Status:
+        """The flow as of now."""
+        return status_of(settings.flow, settings.target.alias, self.newest, int(time.time() * 1000))
+
+    @property
+    def figures(self) -> dict[TopicPartition, Figures]:
+        """The newest report of each source partition."""
+        found = status_of("", "", self.newest, 0).figures
+        return {TopicPartition(one.topic, one.partition): one for one in found}
+
+
+@dataclass(slots=True, eq=False)
+class _Course:
+    """One failover under way."""
+
+    settings: Settings
+    rehearse: bool
+    exposed: list[Exposure] = field(default_factory=list)
+    _began: float = field(default_factory=time.monotonic)
+    _steps: dict[str, float] = field(default_factory=dict)
+    _source_problem: str = ""
+    _look: Look | None = None
+    _warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time one step."""
+        began = time.monotonic()
+        yield
+        self._steps[name] = time.monotonic() - began
+
+    async def reach(self, source: Cluster, topics: set[str]) -> bool:
+        """Whether the source answers."""
+        try:
+            await source.refresh(topics, SOURCE_SECONDS)
+        except ClusterError as problem:
+            self._source_problem = str(problem)
+        return not self._source_problem
+
+    async def drain(self, source: Cluster | None, known: _Known) -> None:
+        """Get over what the source holds now, as far as there is headway."""
+        if source is None:
+            return
+        if known.status(self.settings).pulse in (Pulse.RUNNING, Pulse.SILENT):
+            await self._await_mirror(await _ends(source, known), known)
+        elif self.rehearse:
+            self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
+        else:
+            await self._drain_here()
+            await known.read()
+
+    async def _await_mirror(self, ends: Mapping[TopicPartition, int], known: _Known) -> None:
+        """Until the mirror that runs reports that it is as far as `ends`, or reports no headway."""
+        moved_at, before = time.monotonic(), -1
+        while True:
+            await known.read()
+            figures = known.figures
+            open_ = [at for at, end in ends.items() if not _is_over(figures[at], end)]
+            if not open_ or known.status(self.settings).pulse not in (Pulse.RUNNING, Pulse.SILENT):
+                return
+            reached = sum(one.next_offset for one in figures.values())
+            if reached > before:
+                moved_at, before = time.monotonic(), reached
+            elif time.monotonic() - moved_at > IDLE_SECONDS:
+                self._warn(f"the mirror got no further, with {len(open_)} partitions behind the source's ends")
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _drain_here(self) -> None:
+        from mirror.spark.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
+        from mirror.spark.prepare import prepare  # noqa: PLC0415 -- the same
+
+        try:
+            await drain(await asyncio.to_thread(prepare, self.settings, once=True))
+        except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
+            self._warn(f"what was missing could not be copied: {problem}")
+
+    async def end(self, known: _Known) -> None:
+        """Record the failover, and wait until the mirror that runs has signed off."""
+        status = known.status(self.settings)
+        await known.journal.append([(record.KEY, FailedOver.here().to_json())])
+        _log.info("failover_recorded", flow=self.settings.flow)
+        if status.owner is None or status.pulse not in (Pulse.RUNNING, Pulse.SILENT):
+            return
+        deadline = time.monotonic() + END_SECONDS
+        while known.status(self.settings).pulse is not Pulse.ENDED:
+            if time.monotonic() > deadline:
+                self._warn(f"the mirror ({status.owner}) did not say that it ended: see to it before anybody writes")
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+            await known.read()
+
+    async def follow(self, source: Cluster, target: Cluster, known: _Known, *, reached: bool) -> None:
+        """A last complete look at the groups; rehearsed, it commits nothing."""
+        if not reached:
+            self._warn("groups stay where the mirror last put them, since the source cannot be asked")
+            return
+        if not self.settings.groups.include:
+            return
+        await target.refresh({one.target_topic for one in known.figures.values()})
+        sync = _group_sync(self.settings, source, target, known)
+        deadline = time.monotonic() + GROUPS_SECONDS
+        while True:
+            self._look = await sync.look(rehearsing=self.rehearse)
+            if self._look.is_complete or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        for hindrance in self._look.hindrances:
+            self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
+
+    def account(self, exposures: list[Exposure]) -> Account:
+        """What came of it."""
+        return Account(
+            flow=self.settings.flow,
+            source=self.settings.source.alias,
+            target=self.settings.target.alias,
+            rehearsal=self.rehearse,
+            exposures=tuple(exposures),
+            exposed=tuple(self.exposed),
+            source_problem=self._source_problem,
+            groups=self._look.standings if self._look else {},
+            warnings=tuple(self._warnings),
+            steps=self._steps,
+            seconds=time.monotonic() - self._began,
+        )
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.append(text)
+
+
+def _is_over(figures: Figures, end: int) -> bool:
+    return figures.next_offset >= end or figures.state.is_stop or figures.state is State.PAUSED
+
+
+def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: _Known) -> GroupSync:
+    figures = known.figures
+    pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
+    origins = {}
+    for one in figures.values():
+        seen = known.newest.get(FirstSeen.key(one.target_topic))
+        topic_id = FirstSeen.read(seen).topic_id if seen else source.topic_id(one.topic)
+        origins[one.target_topic] = (one.topic, topic_id)
+    common = source, target, settings.groups.include
+    if settings.topics.offsets == "translate":
+        moved = translated(pairs, known.runs)
+        return GroupSync(*common, moved, origins, lambda at: is_vouched(figures.get(at)), known.runs.told_until)
+    return GroupSync(*common, preserved(pairs), origins, lambda at: is_vouched(figures.get(at)))
+
+
+async def _ends(source: Cluster, known: _Known) -> dict[TopicPartition, int]:
+    """Where each source partition ends for a reader of committed records; without those that cannot be asked."""
+    partitions = list(known.figures)
+    asked = (list_offset(source, at, LATEST, READ_COMMITTED) for at in partitions)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    ends: dict[TopicPartition, int] = {}
+    for at, answer in zip(partitions, answers, strict=True):
+        if isinstance(answer, int):
+            ends[at] = answer
+        elif isinstance(answer, ClusterError):
+            _log.warning("source_end_unknown", topic=at.topic, partition=at.partition, reason=str(answer))
+        else:
+            raise answer
+    return ends
+
+
+async def _exposures(settings: Settings, source: Cluster | None, known: _Known) -> list[Exposure]:
+    """What the target lacks now, of every partition that the flow ever reported."""
+    await known.read()
+    target = known.journal.cluster
+    await target.refresh({one.target_topic for one in known.figures.values()})
+    ends = await _ends(source, known) if source is not None else {}
+    asked = (_exposure(settings, source, ends.get(at), known, one) for at, one in known.figures.items())
+    return list(await asyncio.gather(*asked))
+
+
+async def _exposure(
+    settings: Settings, source: Cluster | None, end: int | None, known: _Known, figures: Figures
+) -> Exposure:
+    at, there = (TopicPartition(topic, figures.partition) for topic in (figures.topic, figures.target_topic))
+    if settings.topics.offsets == "translate":
+        index = known.runs.get(there)
+        position = max(figures.next_offset, index.last.next_source if index and index.last else 0)
+    else:
+        position = await list_offset(known.journal.cluster, there, LATEST)
+    now, contact = int(time.time() * 1000), known.contact.get(at)
+    lost_from = (
+        await _written(source, at, position) if source is not None and end is not None and end > position else None
+    )
+    return Exposure(
+        topic=at.topic,
+        partition=at.partition,
+        target_topic=there.topic,
+        position=position,
+        end=end,
+        state=str(figures.state),
+        lag=max(0, contact.log_end - position) if contact else 0,
+        seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,
+        lost_from_ms=None if lost_from is None else max(0, now - lost_from),
+    )
+
+
+async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
+    """When the record at an offset, or the next one, was written: Unix ms, None where that cannot be told."""
+    try:
+        found = list(split((await fetch_at(source, at, offset)).records))
+    except (ClusterError, MalformedBatch):
+        return None
+    times = (one.header.base_timestamp for one in found if one.header.last_offset >= offset)
+    first = next(times, -1)
+    return first if first >= 0 else None

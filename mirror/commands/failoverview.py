@@ -1,0 +1,127 @@
+"""What `mirror failover` tells: every partition's RPO, the groups, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from mirror.commands.tables import count, duration, number, plain, table
+from mirror.policy.following import Standing
+from mirror.policy.recovery import Exposure, RecoveryPoint
+from mirror.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What came of a failover, or of its rehearsal. `exposed` is what the target lacked when the rehearsal began: what
+    a loss of the source at that moment would have cost. `groups` counts them by how they stand, `steps` are in seconds.
+    """
+
+    flow: str
+    source: str
+    target: str
+    rehearsal: bool
+    exposures: tuple[Exposure, ...]
+    exposed: tuple[Exposure, ...]
+    source_problem: str
+    groups: Mapping[Standing, int]
+    warnings: tuple[str, ...]
+    steps: Mapping[str, float]
+    seconds: float
+
+    @property
+    def rpo(self) -> RecoveryPoint:
+        """Of the failover; of a rehearsal, had the source been lost at its beginning."""
+        return RecoveryPoint.of(self.exposed if self.rehearsal else self.exposures)
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is lost, nobody is in doubt; a rehearsal: nothing would keep a failover from that."""
+        if self.rehearsal:
+            return not (self.source_problem or self.warnings or any(State(one.state).is_stop for one in self.exposures))
+        return all(one.is_whole for one in self.exposures) and not self.warnings
+
+
+def as_dict(account: Account) -> dict[str, Any]:
+    """For `--json`; times in seconds."""
+    return {
+        "flow": account.flow,
+        "source": account.source,
+        "target": account.target,
+        "rehearsal": account.rehearsal,
+        "whole": account.is_whole,
+        "source_reachable": not account.source_problem,
+        "source_problem": account.source_problem,
+        "rpo": {
+            "records": account.rpo.records,
+            "seconds": _rounded(account.rpo.seconds),
+            "certain": account.rpo.certain,
+        },
+        "rto_seconds": _rounded(account.seconds),
+        "steps": {name: _rounded(seconds) for name, seconds in account.steps.items()},
+        "groups": {str(standing): many for standing, many in account.groups.items()},
+        "warnings": list(account.warnings),
+        "partitions": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "target_topic": one.target_topic,
+                "state": one.state,
+                "position": one.position,
+                "source_end": one.end,
+                "rpo_records": one.records,
+                "rpo_seconds": _rounded(one.seconds),
+                "whole": one.is_whole,
+            }
+            for one in (account.exposed if account.rehearsal else account.exposures)
+        ],
+    }
+
+
+def rendered(account: Account) -> Group:
+    """For people."""
+    lines = table("partition", ("state", "no_wrap"), ("holds up to", "right"), ("source ends", "right"))
+    for name in ("not got over", "reaches back"):
+        lines.add_column(name, justify="right", no_wrap=True)
+    for one in account.exposed if account.rehearsal else account.exposures:
+        style = "green" if one.is_whole else "yellow" if account.rehearsal else "red"
+        least = "" if one.end is not None else "at least "
+        lines.add_row(
+            Text(plain(f"{one.topic}-{one.partition}")),
+            one.state,
+            number(one.position),
+            "unknown" if one.end is None else number(one.end),
+            Text(f"{least}{number(one.records)}", style),
+            "unknown" if one.seconds is None else duration(int(1000 * one.seconds)),
+        )
+    notes = [Text(f"note: {plain(text)}", "yellow") for text in account.warnings]
+    if account.source_problem:
+        notes.insert(0, Text(f"the source is away: {plain(account.source_problem)}", "yellow"))
+    if account.groups:
+        groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
+        notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
+    steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in account.steps.items())
+    return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
+
+
+def _verdict(account: Account) -> Text:
+    rpo = account.rpo
+    reach = "an unknown time" if rpo.seconds is None else duration(int(1000 * rpo.seconds))
+    lost = f"{'' if rpo.certain else 'at least '}{count(rpo.records, 'record')}, {reach}"
+    took = f"{account.seconds:.1f} s"
+    verdict = Text(f"{account.flow}: ", "bold")
+    if account.rehearsal:
+        verdict.append("rehearsed, nothing was changed", "bold green" if account.is_whole else "bold yellow")
+        verdict.append(f": RPO {lost} had {account.source} been lost at the start; RTO {took} and the mirror's end")
+        return verdict
+    verdict.append(f"failed over to {account.target}", "bold green" if account.is_whole else "bold red")
+    verdict.append(f": RPO {lost}; RTO {took}. `mirror run` refuses this flow from now on")
+    return verdict
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -1,0 +1,82 @@
+"""That a flow was failed over, as its journal tells it under `failover`: its target topics are in use, and no mirror
+may write to them any more.
+
+A running mirror that reads the record ends in good order, and none begins while it stands. Stock brokers know no topic
+that is read-only or writable: the mirror being the sole writer is what makes a target topic a copy, and this record is
+what ends that. It is taken back by deleting it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from mirror.errors import PreflightError
+from mirror.observe import logs
+from mirror.observe.jsonrecords import NOT_OURS, read_fields
+from mirror.offsets.journal import Journal, newest
+from mirror.offsets.owner import Owner
+
+KEY: Final = b"failover"
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
+#: Milliseconds up to the year 9999, which is as far as a time can be told.
+_TIMES: Final = 253_402_300_800_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedOver:
+    """When, in Unix ms, and from where the flow was failed over."""
+
+    at_ms: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"at {datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC from {self.host}"
+
+    @classmethod
+    def here(cls) -> Self:
+        """From this process, now."""
+        owner = Owner.here("")
+        return cls(at_ms=int(time.time() * 1000), host=owner.host, pid=owner.pid)
+
+    @classmethod
+    def read(cls, value: bytes) -> Self:
+        """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
+        told = read_fields(value, _KINDS, _KINDS, "a failover")
+        if not 0 <= told["at_ms"] < _TIMES:
+            raise ValueError("a failover in a year that is not known")
+        return cls(**told)
+
+    def to_json(self) -> bytes:
+        """For the journal."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def standing(cls, known: Mapping[bytes, bytes]) -> Self | None:
+        """What the newest records of a journal say; None where the flow may run."""
+        if (value := known.get(KEY)) is None:
+            return None
+        try:
+            return cls.read(value)
+        except NOT_OURS as problem:
+            logs.get(__name__).warning("journal_record_unread", key=KEY.decode(), reason=repr(problem))
+            return None
+
+
+async def refuse_failed_over(journal: Journal) -> None:
+    """Raise PreflightError where the flow was failed over; ClusterError and MalformedBatch as `Journal.read` does."""
+    topic = journal.partition.topic
+    await journal.cluster.refresh([topic])
+    if topic not in journal.cluster.topics:
+        return
+    if done := FailedOver.standing(newest((await journal.read())[0])):
+        raise PreflightError(
+            f"{journal.flow}: failed over {done}: its target topics may be in use, so this flow writes there no more. "
+            "Mirror back with a flow in the other direction (RUNBOOK: Failback), or, where nobody has written to the "
+            "target, let this one go on: mirror failover CONFIG --undo"
+        )

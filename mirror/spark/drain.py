@@ -1,0 +1,83 @@
+"""A bounded copy by one lane in this process: what a failover still gets over where no mirror runs.
+
+Decision: without Spark. Its start takes eight seconds in which an application waits for its data; one lane begins at
+once, and copies as fast as the target's broker appends. It is the lane that Spark's tasks run (`relay.run_lane`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import replace
+from typing import Final
+
+from mirror.assignment import Assignment
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import Entry, Journal
+from mirror.offsets.losses import read_accepted
+from mirror.offsets.owner import Owner
+from mirror.spark import handover
+from mirror.spark.beginning import bounded, recorded
+from mirror.spark.flow import Flow
+from mirror.spark.relay import Lane, Receipt, run_lane
+from mirror.spark.session import LOOPBACK
+from mirror.spark.stopmark import MarkAddress, StopMark
+from mirror.wire.cluster import Cluster, TopicPartition
+
+#: A stretch in which nothing moved is the last one.
+STRETCH_SECONDS: Final = 10.0
+
+
+async def drain(flow: Flow) -> None:
+    """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far.
+
+    Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
+    """
+    instance = uuid.uuid4().hex[:12]
+    async with Cluster(flow.source) as source, Cluster(flow.target) as target:
+        journal = Journal(target, flow.name)
+        await asyncio.gather(
+            source.refresh({a.source.topic for a in flow.assignments}),
+            target.refresh({a.target.topic for a in flow.assignments} | {journal.partition.topic}),
+        )
+        claimed = await handover.claim(journal, Owner.here(instance))
+        _, known = await handover.older_ended(journal, claimed, asyncio.Event())
+        assignments, _ = await bounded(source, flow.name, await recorded(source, journal, flow.assignments, known))
+        told = [read_accepted(Entry(0, key, value)) for key, value in known.items()]
+        accepted = {one.target: one.offsets for one in told if one is not None}
+        mark = await StopMark.open(LOOPBACK)
+        try:
+            await _stretches(
+                flow, instance, tuple(replace(a, accepted=accepted.get(a.target)) for a in assignments), mark.address
+            )
+        finally:
+            await mark.close()
+        await handover.sign_off(journal, instance)
+
+
+async def _stretches(flow: Flow, instance: str, assignments: tuple[Assignment, ...], mark: MarkAddress) -> None:
+    """One lane after another, each with what the last one left, until all is done or nothing moves."""
+    receipts: dict[TopicPartition, Receipt] = {}
+    left, before = assignments, -1
+    while left and (reached := sum(one.figures.next_offset for one in receipts.values())) > before:
+        before = reached
+        lane = Lane(
+            flow=flow.name,
+            instance=instance,
+            number=0,
+            source=flow.source,
+            target=flow.target,
+            assignments=left,
+            deadline=time.time() + STRETCH_SECONDS,
+            memory_bytes=flow.memory_bytes,
+            stop_mark=mark,
+            so_far={at: one.tally for at, one in receipts.items()},
+        )
+        for one in await run_lane(lane):
+            receipts[TopicPartition(one.figures.topic, one.figures.partition)] = one
+        left = tuple(a for a in assignments if not _is_over(receipts[a.source].figures, a.until or 0))
+
+
+def _is_over(figures: Figures, until: int) -> bool:
+    return figures.next_offset >= until or figures.state.is_stop
