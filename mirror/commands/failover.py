@@ -193,7 +193,8 @@ class _Course:
         if known.status(self.settings).pulse in (Pulse.RUNNING, Pulse.SILENT):
             await self._await_mirror(await _ends(source, known), known)
         elif self.rehearse:
-            self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
+            if not all(one.is_whole for one in self.exposed):
+                self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
         else:
             await self._drain_here()
             await known.read()

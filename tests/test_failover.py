@@ -1,0 +1,339 @@
+"""`mirror failover` and the way back: nothing missed, nothing read twice, and what is lost is told by its offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from helpers import config_file, make_topic, mirror_once, produce
+from samerecords import assert_same_records, read
+from test_gaps import transactions
+from test_run import commit, committed, running, values, wait_for
+from typer.testing import CliRunner
+
+from mirror import config
+from mirror.cli import app
+from mirror.commands.failoverview import Account, as_dict, rendered
+from mirror.commands.tables import console
+from mirror.embedded import Cluster
+from mirror.errors import ConfigError, PreflightError
+from mirror.offsets.failover import FailedOver
+from mirror.policy.following import Standing
+from mirror.policy.recovery import Exposure, RecoveryPoint
+from mirror.spark.drain import drain
+from mirror.spark.prepare import prepare
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+# --- what is lost, pure ---------------------------------------------------------------------------------------------
+
+
+def exposure(**more: Any) -> Exposure:
+    told = {
+        "topic": "orders",
+        "partition": 0,
+        "target_topic": "orders",
+        "position": 90,
+        "end": 90,
+        "state": "CAUGHT_UP",
+    }
+    return Exposure(**{**told, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "records", "seconds", "whole"),
+    [
+        ({}, 0, 0.0, True),
+        ({"position": 95}, 0, 0.0, True),
+        ({"end": 100, "lost_from_ms": 2500}, 10, 2.5, False),
+        ({"end": 100}, 10, None, False),
+        ({"end": None, "lag": 7, "seen_ms": 4000}, 7, 4.0, False),
+        ({"end": None, "seen_ms": 4000}, 0, 4.0, False),
+        ({"end": None}, 0, None, False),
+    ],
+)
+def test_what_a_partition_lost(more: dict[str, Any], records: int, seconds: float | None, whole: bool) -> None:
+    one = exposure(**more)
+    assert (one.records, one.seconds, one.is_whole) == (records, seconds, whole)
+
+
+def test_what_a_flow_lost() -> None:
+    late, lost = exposure(end=100, lost_from_ms=2500), exposure(end=None, lag=7, seen_ms=4000)
+    assert RecoveryPoint.of([exposure(), late]) == RecoveryPoint(10, 2.5, True)
+    assert RecoveryPoint.of([late, lost]) == RecoveryPoint(17, 4.0, False)
+    assert RecoveryPoint.of([late, exposure(end=100)]) == RecoveryPoint(20, None, True)
+    assert RecoveryPoint.of([]) == RecoveryPoint(0, 0.0, True)
+
+
+def account(**more: Any) -> Account:
+    told: dict[str, Any] = {
+        "flow": "eu-to-us",
+        "source": "eu",
+        "target": "us",
+        "rehearsal": False,
+        "exposures": (exposure(),),
+        "exposed": (),
+        "source_problem": "",
+        "groups": {Standing.SYNCED: 3},
+        "warnings": (),
+        "steps": {"drain": 0.5},
+        "seconds": 1.25,
+    }
+    return Account(**{**told, **more})
+
+
+def printed(one: Account, capsys: pytest.CaptureFixture[str]) -> str:
+    console().print(rendered(one))
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(account(), capsys)
+    assert "eu-to-us: failed over to us: RPO 0 records, 0 ms; RTO 1.2 s" in text
+    assert "consumer groups: 3 synced" in text
+    away = account(exposures=(exposure(end=None, lag=7, seen_ms=4000),), source_problem="no broker answered")
+    text = printed(away, capsys)
+    assert "orders-0 CAUGHT_UP 90 unknown at least 7 4.0 s" in text
+    assert "RPO at least 7 records, 4.0 s" in text
+    assert "the source is away: no broker answered" in text
+    assert (account().is_whole, away.is_whole, as_dict(away)["rpo"]["certain"]) == (True, False, False)
+    assert not account(warnings=("the mirror did not say that it ended",)).is_whole
+
+
+def test_what_is_told_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
+    one = account(rehearsal=True, exposed=(exposure(end=100, lost_from_ms=2500),))
+    assert "rehearsed, nothing was changed: RPO 10 records, 2.5 s had eu been lost" in printed(one, capsys)
+    assert one.is_whole, "all of that gets over"
+    assert not account(rehearsal=True, exposures=(exposure(state="DIVERGED"),)).is_whole
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b'{"at_ms": 1}', b'{"at_ms": -1, "host": "h", "pid": 1}', b'{"at_ms": 9e99}']
+)
+def test_a_record_that_is_not_a_failover_stops_nobody(value: bytes) -> None:
+    assert FailedOver.standing({b"failover": value}) is None
+    known = FailedOver.here()
+    assert FailedOver.standing({b"failover": known.to_json()}) == known
+    assert FailedOver.standing({}) is None
+
+
+# --- on brokers -----------------------------------------------------------------------------------------------------
+
+
+class Flow:
+    """A flow between two clusters, its configuration in a file; `back` is the same in the other direction."""
+
+    def __init__(self, folder: Path, source: str, target: str, topic: str, **more: Any) -> None:
+        self.source, self.target, self.topic, self.more = source, target, topic, more
+        self.file = config_file(folder, source, target, [topic], flow=topic, **more)
+        told = json.loads(self.file.read_text()) | {"groups": {"include": [f"{topic}.*"], "interval_s": 0.5}}
+        self.file.write_text(json.dumps(told))
+
+    def copy(self) -> None:
+        """A bounded copy by one lane, which reports to the journal."""
+        asyncio.run(drain(prepare(config.load(self.file), once=True)))
+
+    def failover(self, *options: str, code: int = 0) -> Any:
+        done = CliRunner().invoke(app, ["failover", str(self.file), "--json", "--log-level", "error", *options])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout)
+
+    def back(self) -> tuple[State, str, int]:
+        """Mirror in the other direction; how that ended, and at which offset."""
+        found = mirror_once(self.target, self.source, [self.topic], f"{self.topic}-back", **self.more)
+        figures = found[TopicPartition(self.topic, 0)]
+        return figures.state, figures.detail, figures.next_offset
+
+
+@pytest.fixture
+def flow(source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path) -> Flow:
+    """One partition with a hundred records, mirrored."""
+    made = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    make_topic(made.source, topic_name)
+    produce(made.source, topic_name, values(100))
+    made.copy()
+    return made
+
+
+def consumed(bootstrap: str, group: str, topic: str, many: int) -> Iterator[bytes]:
+    """What a group reads that goes on with its next record."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "error"})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 60
+    while many:
+        assert time.monotonic() < deadline, f"{many} records are missing"
+        if (message := consumer.poll(0.5)) is not None:
+            assert message.error() is None, message.error()
+            many -= 1
+            yield message.value() or b""
+    consumer.close()
+
+
+def end_of(bootstrap: str, topic: str) -> int:
+    return max((record[0] for record in read(bootstrap, topic, 0)), default=-1) + 1
+
+
+@pytest.mark.brokers
+def test_a_failover_and_the_way_back(flow: Flow) -> None:
+    """No mirror runs: what is missing is copied, the group goes on at its record, and the flow runs no more. Then
+    everything goes back, with what was written on the target meanwhile."""
+    produce(flow.source, flow.topic, values(50))
+    commit(flow.source, flow.topic, flow.topic, 120)
+
+    rehearsed = flow.failover("--rehearse", code=4)
+    assert (rehearsed["rehearsal"], rehearsed["rpo"]["records"], rehearsed["groups"]) == (True, 50, {"held_back": 1})
+    assert rehearsed["rpo"]["seconds"] > 3000, "the records say that they are an hour old"
+    assert "no mirror runs" in rehearsed["warnings"][0]
+    assert end_of(flow.target, flow.topic) == 100, "nothing was copied"
+    assert committed(flow.target, flow.topic, flow.topic) < 0, "nothing was committed"
+
+    done = flow.failover()
+    assert (done["whole"], done["rpo"]) == (True, {"records": 0, "seconds": 0.0, "certain": True})
+    (partition,) = done["partitions"]
+    assert (partition["position"], partition["source_end"]) == (150, 150)
+    assert done["groups"] == {"synced": 1}
+    assert list(consumed(flow.target, flow.topic, flow.topic, 30)) == values(50)[20:], "none missed, none twice"
+    with pytest.raises(PreflightError, match=r"was failed over at .* --undo"):
+        flow.failover()
+    refused = CliRunner().invoke(app, ["run", str(flow.file), "--once"])
+    assert isinstance(refused.exception, PreflightError)
+    assert "mirror failover CONFIG --undo" in str(refused.exception)
+
+    produce(flow.target, flow.topic, [b"new %d" % number for number in range(20)])
+    assert flow.back() == (State.CAUGHT_UP, "", 170)
+    assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 170
+
+    undone = CliRunner().invoke(app, ["failover", str(flow.file), "--undo"])
+    assert "may run again" in undone.stdout
+    flow.copy()  # both sides agree, so the flow of before may go on, too
+    produce(flow.source, flow.topic, [b"and back"])
+    flow.copy()
+    assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 171
+    with pytest.raises(ConfigError, match="was not failed over"):
+        CliRunner().invoke(app, ["failover", str(flow.file), "--undo"], catch_exceptions=False)
+
+
+@pytest.mark.brokers
+def test_what_never_got_over_is_named_and_stops_the_way_back(flow: Flow, free_port: int) -> None:
+    """The source is away, so the RPO is what was known last; when it is back, its records beyond are in the way."""
+    produce(flow.source, flow.topic, values(30))
+    there = flow.file.read_text()
+    flow.file.write_text(there.replace(flow.source, f"127.0.0.1:{free_port}"))
+    done = flow.failover(code=4)
+    assert (done["source_reachable"], done["rpo"]["certain"], done["rpo"]["records"]) == (False, False, 0)
+    assert done["rpo"]["seconds"] > 0, "as long ago as the last report"
+    assert "no broker answered" in done["source_problem"]
+    assert (done["partitions"][0]["position"], done["partitions"][0]["source_end"]) == (100, None)
+
+    state, detail, _ = flow.back()
+    assert state is State.DIVERGED
+    assert detail.startswith("the target's log ends at 130, the source's at 100"), detail
+    produce(flow.target, flow.topic, [b"new %d" % number for number in range(40)])
+    state, detail, _ = flow.back()
+    assert state is State.DIVERGED
+    assert detail.startswith("the target's last batch, at offset 120, is not the source's"), detail
+    admin = AdminClient({"bootstrap.servers": flow.source})
+    admin.delete_topics([flow.topic])[flow.topic].result(20)
+    wait_for(lambda: flow.topic not in admin.list_topics(timeout=10).topics, 30, lambda: "it was not deleted")
+    assert flow.back()[0] is State.CAUGHT_UP, "as the runbook says: the topic is copied anew"
+    assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 140
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("outcomes", [[True], [True, False], [False, False]])
+def test_the_way_back_of_a_topic_that_ends_with_a_transaction(flow: Flow, outcomes: list[bool]) -> None:
+    """The old source's log ends with a marker of its own coordinator, the new one's with the mirror's."""
+    transactions(flow.source, flow.topic, outcomes)
+    flow.failover()
+    assert flow.back() == (State.CAUGHT_UP, "", 100 + 6 * len(outcomes))
+    produce(flow.target, flow.topic, [b"new"] * 5)
+    assert flow.back()[0] is State.CAUGHT_UP
+    assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 105 + 5 * sum(outcomes)
+
+
+@pytest.mark.brokers
+def test_a_transaction_that_never_got_over_stops_the_way_back(flow: Flow) -> None:
+    transactions(flow.source, flow.topic, [True])
+    produce(flow.target, flow.topic, [b"new"] * 9)
+    state, detail, _ = flow.back()
+    assert state is State.DIVERGED
+    assert "at offset 105, is not the source's" in detail
+
+
+@pytest.mark.brokers
+def test_the_way_back_of_batches_that_were_rewritten(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """The new source holds the records in other batches than the old one, whose last batch must be known again."""
+    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name, coalesce_bytes=30_000)
+    make_topic(flow.source, topic_name)
+    produce(flow.source, topic_name, values(40), batch=1)
+    flow.copy()
+    flow.failover()
+    produce(flow.target, topic_name, [b"new"] * 5)
+    assert flow.back()[0] is State.CAUGHT_UP
+    assert assert_same_records(flow.source, flow.target, topic_name, 1) == 45
+
+
+@pytest.mark.brokers
+def test_a_translated_flow_is_failed_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name, offsets="translate")
+    make_topic(flow.source, topic_name)
+    transactions(flow.source, topic_name, [False, True])
+    flow.copy()
+    produce(flow.source, topic_name, values(20))
+    commit(flow.source, topic_name, topic_name, 17)
+    done = flow.failover()
+    assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 32)
+    assert committed(flow.target, topic_name, topic_name) == 10
+    assert list(consumed(flow.target, topic_name, topic_name, 15)) == values(20)[5:]
+
+
+@pytest.mark.brokers
+def test_a_flow_that_never_ran_has_nothing_to_fail_over_to(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    with pytest.raises(ConfigError, match="never ran"):
+        flow.failover()
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_running_mirror_is_failed_over(flow: Flow, tmp_path: Path) -> None:
+    """Rehearsed, it goes on; failed over, it gets over what is there and ends in good order."""
+    commit(flow.source, flow.topic, flow.topic, 40)
+    with running(flow.file, tmp_path / "live.log") as live:
+        live.until("spark_started")
+        wait_for(lambda: committed(flow.target, flow.topic, flow.topic) == 40, 90, lambda: live.log)
+        produce(flow.source, flow.topic, values(50))
+        rehearsed = flow.failover("--rehearse")
+        assert (rehearsed["whole"], rehearsed["warnings"], live.process.poll()) == (True, [], None)
+        produce(flow.source, flow.topic, values(50))
+        commit(flow.source, flow.topic, flow.topic, 190)
+        told = subprocess.run(
+            [sys.executable, "-m", "mirror", "failover", str(flow.file)], capture_output=True, timeout=120, check=False
+        )
+        assert told.returncode == 0, (told.stdout, told.stderr)
+        assert b"failed over to us: RPO 0 records" in told.stdout
+        assert live.ended() == 0, live.log
+    assert "flow_failed_over" in live.log
+    assert list(consumed(flow.target, flow.topic, flow.topic, 10)) == values(50)[40:]
+    again = subprocess.run(
+        [sys.executable, "-m", "mirror", "run", str(flow.file)], capture_output=True, timeout=60, check=False
+    )
+    assert again.returncode == 3
+    assert b"failover CONFIG --undo" in again.stderr
