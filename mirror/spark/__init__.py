@@ -6,4 +6,5 @@ flow         what to run, how it ended
 plan         partitions to lanes                    stopmark    how the driver ends an epoch early
 beginning    before the first epoch             epoch       one Spark job
 tidings      what the journal tells             stoplog     one event for each stop
+drain        a bounded copy without it          proof       comparison of both sides by tasks
 """
