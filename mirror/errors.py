@@ -7,9 +7,11 @@
     ├── ClusterError                6  a cluster could not be used
     │   ├── ClusterUnreachable      6  no broker answered
     │   ├── AccessDenied            6  a broker answered, and refused us
+    │   │   └── NotAuthenticated    6  because we could not prove who we are
     │   └── BrokerError             6  a broker answered with an error code that a retry did not cure
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
+    │   │   └── TlsRefused             one of the two will not speak TLS with the other
     │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
     │   ├── MalformedFrame             bytes that do not follow the protocol's schema
     │   └── UnsupportedVersion         no common version of an API
@@ -91,6 +93,10 @@ class AccessDenied(ClusterError):
     """A broker refused the principal; the message names the operation and the resource."""
 
 
+class NotAuthenticated(AccessDenied):
+    """A broker does not take us for who we say we are; the message names the mechanism and what to check."""
+
+
 class BrokerError(ClusterError):
     """A broker answered with an error code that retrying did not cure, or cannot cure."""
 
@@ -107,8 +113,16 @@ class ConnectionLost(WireError):
     """Closed by the peer, reset, refused, or silent past its deadline."""
 
 
+class TlsRefused(ConnectionLost):
+    """No TLS with this peer, for its certificate or ours: asking it again at once is of no use."""
+
+
 class FrameTooLarge(WireError):
-    """A frame announced more bytes than the limit, or a negative number."""
+    """A frame announced more bytes than the limit, or a negative number; `size` is what it announced."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        super().__init__(f"the peer announced a frame of {size} bytes; the limit is {limit}")
 
 
 class MalformedFrame(WireError):

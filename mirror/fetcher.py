@@ -254,7 +254,7 @@ class Fetcher:
     async def _fetch(self, node: int, asks: list[Ask], max_wait_ms: int) -> Any:
         connection = await self._source.connection(node, "fetch")
         request = fetch_request(connection.version(FETCH), asks, max_wait_ms=max_wait_ms, max_bytes=ANSWER_BYTES)
-        return await connection.call(FETCH, request, FETCH_TIMEOUT)
+        return await connection.call(FETCH, request, connection.patience or FETCH_TIMEOUT)
 
     async def _look_again(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""

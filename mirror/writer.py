@@ -217,7 +217,7 @@ class Writer:
         future = connection.send(PRODUCE, produce_request(connection.version(PRODUCE), batches, topic_ids))
         clock = asyncio.get_running_loop()
         now = clock.time()
-        timer = clock.call_later(ANSWER_TIMEOUT, connection.close)
+        timer = clock.call_later(connection.patience or ANSWER_TIMEOUT, connection.close)
 
         def answered(answer: asyncio.Future[Any]) -> None:
             timer.cancel()
@@ -260,7 +260,7 @@ class Writer:
             epoch = self._target.leader(sink.target).epoch
             request = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, request)
-        timer = clock.call_later(ANSWER_TIMEOUT, connection.close)
+        timer = clock.call_later(connection.patience or ANSWER_TIMEOUT, connection.close)
 
         def answered(last: asyncio.Future[Any]) -> None:
             timer.cancel()

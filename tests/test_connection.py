@@ -17,12 +17,13 @@ from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
 
 from mirror import __version__
-from mirror.errors import AccessDenied, ConnectionLost, UnsupportedVersion
+from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
 from mirror.wire import connection as connection_module
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.connection import FRAME_LIMIT, Connection
 from mirror.wire.produce import produce_request
 from mirror.wire.protocol import API_VERSIONS, FETCH, PRODUCE
+from mirror.wire.sasl import Conversation
 
 ASK = INIT_PRODUCER_ID
 
@@ -328,15 +329,14 @@ class Refused:
     def tls(self) -> ssl.SSLContext | None:
         return None
 
-    async def authenticate(self, connection: Connection) -> None:
-        assert connection.is_open
-        raise AccessDenied("wrong password")
+    async def proof(self, host: str) -> Conversation | None:
+        raise NotAuthenticated(f"no ticket for {host}")
 
 
 @in_loop
 async def test_a_login_that_is_refused_closes_the_connection() -> None:
     async with FakeBroker() as broker:
-        with pytest.raises(AccessDenied, match="wrong password"):
+        with pytest.raises(NotAuthenticated, match=f"{broker.address[1]}: no ticket for {broker.address[0]}"):
             await Connection.open(broker.address, Refused())
 
 

@@ -11,13 +11,12 @@ Pydantic knows the values and YAML's node tree knows the lines (`yamltree`), so 
 - Without `exclude`, internal topics (`__.*`) and mirror's own (`mirror\\..*`) are excluded. A list replaces this one.
 """
 
+from mirror.config.clusters import ClusterSettings
 from mirror.config.models import (
-    ClusterSettings,
     GroupSettings,
     LimitSettings,
     MetricSettings,
     Naming,
-    Section,
     Settings,
     SparkSettings,
     SyncSettings,
@@ -25,6 +24,8 @@ from mirror.config.models import (
     TopicSettings,
 )
 from mirror.config.reading import load, unserved
+from mirror.config.section import Section
+from mirror.config.security import insecure
 from mirror.config.values import DEFAULT_EXCLUDE, MAX_FLOW_NAME, MAX_PATTERN, parse_address
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "SyncSettings",
     "TopicRule",
     "TopicSettings",
+    "insecure",
     "load",
     "parse_address",
     "unserved",

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from mirror.config.clusters import ClusterSettings
+from mirror.config.section import Section
 from mirror.config.values import (
     DEFAULT_EXCLUDE,
     Address,
-    Addresses,
     FlowName,
     Pattern,
     PlainText,
@@ -20,69 +21,14 @@ from mirror.config.values import (
     Start,
     TopicPart,
     Whole,
-    parse_address,
 )
-
-
-class Section(BaseModel):
-    """A part of the file: frozen, with no keys beyond its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
-
-    @classmethod
-    def keys(cls) -> dict[str, tuple[str, ...]]:
-        """By the name of a field: the keys it may have in the file, the one it is shown by first."""
-        found: dict[str, tuple[str, ...]] = {}
-        for name, field in cls.model_fields.items():
-            choices = field.validation_alias
-            found[name] = (
-                tuple(map(str, choices.choices)) if isinstance(choices, AliasChoices) else (field.alias or name,)
-            )
-        return found
-
-
-class ClusterSettings(Section):
-    """`source:` and `target:`: an alias and librdkafka's own names for the rest."""
-
-    alias: TopicPart
-    bootstrap_servers: Addresses = Field(alias="bootstrap.servers")
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", alias="security.protocol"
-    )
-    sasl_mechanism: str | None = Field(
-        default=None,
-        validation_alias=AliasChoices("sasl.mechanism", "sasl.mechanisms"),
-        serialization_alias="sasl.mechanism",
-    )
-    sasl_username: str | None = Field(default=None, alias="sasl.username")
-    sasl_password: SecretStr | None = Field(default=None, alias="sasl.password")
-    ssl_ca_location: str | None = Field(default=None, alias="ssl.ca.location")
-    ssl_certificate_location: str | None = Field(default=None, alias="ssl.certificate.location")
-    ssl_key_location: str | None = Field(default=None, alias="ssl.key.location")
-    ssl_key_password: SecretStr | None = Field(default=None, alias="ssl.key.password")
-    ssl_endpoint_identification_algorithm: Literal["none", "https"] | None = Field(
-        default=None, alias="ssl.endpoint.identification.algorithm"
-    )
-    client_id: str | None = Field(default=None, alias="client.id")
-    socket_timeout_ms: Whole | None = Field(default=None, alias="socket.timeout.ms", ge=10, le=300_000)
-
-    @property
-    def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """The addresses to try first, as (host, port)."""
-        return tuple(parse_address(address) for address in self.bootstrap_servers.split(","))
-
-    @property
-    def client(self) -> dict[str, str | int]:
-        """What was set, under librdkafka's names and with secrets in clear: for a constructor, never for a log."""
-        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias"})
-        return {name: v.get_secret_value() if isinstance(v, SecretStr) else v for name, v in values.items()}
 
 
 class Naming(Section):
     """The target's name for a source topic; `identity` is a naming with nothing set."""
 
     prefix: Prefix = ""
-    rename: dict[TopicPart, TopicPart] = {}
+    rename: dict[TopicPart, TopicPart] = Field(default_factory=dict)
 
     def target_of(self, topic: str) -> str:
         """The name on the target."""
@@ -158,7 +104,7 @@ class SparkSettings(Section):
     """Spark's master and settings; `lanes` None lets the planner choose; `epoch_s`: seconds one Spark job lasts."""
 
     master: str = "local[*]"
-    conf: dict[str, PlainText] = {}
+    conf: dict[str, PlainText] = Field(default_factory=dict)
     lanes: Whole | None = Field(default=None, ge=1, le=10_000)
     epoch_s: Seconds = 60.0
 

@@ -11,8 +11,10 @@ from typing import Any
 from pydantic import ValidationError as Invalid
 
 from mirror import yamltree
-from mirror.config.models import ClusterSettings, Section, Settings
+from mirror.config import security
+from mirror.config.models import Settings
 from mirror.config.secrets import carelessness, is_secret
+from mirror.config.section import Section
 from mirror.errors import ConfigError
 from mirror.yamltree import Keys
 
@@ -39,6 +41,7 @@ def read(path: Path) -> tuple[Settings, yamltree.Tree]:
 
 def check(tree: yamltree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     """The settings of a tree, if they are any, and all that is wrong with them, each with where it stands."""
+    _locate_files(tree, folder)
     problems = [*tree.problems, *_careless(tree, folder), *_inactive(tree.data)]
     try:
         return Settings.model_validate(tree.data), problems
@@ -46,6 +49,15 @@ def check(tree: yamltree.Tree, folder: Path) -> tuple[Settings | None, list[tupl
         told = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
         found = map(_explain, error.errors(include_url=False, include_input=False))
         return None, problems + [(where, what) for where, what in found if where not in told]
+
+
+def _locate_files(tree: yamltree.Tree, folder: Path) -> None:
+    """Names of files as absolute ones: a lane may run in another folder."""
+    for side in ("source", "target"):
+        if isinstance(section := tree.data.get(side), dict):
+            for key in security.FILES:
+                if isinstance(name := section.get(key), str):
+                    section[key] = str((folder / name).absolute())
 
 
 def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
@@ -57,6 +69,9 @@ def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
                 yield where, "a secret may not stand in this file; write ${env:NAME} or ${file:PATH}"
             elif found[1].startswith("file:") and (problem := carelessness(folder / found[1].removeprefix("file:"))):
                 yield where, problem
+    for side in ("source", "target"):
+        if isinstance(section := tree.data.get(side), dict):
+            yield from (((side, key), what) for key, what in security.problems(section))
     alias = _at(tree.data, "source", "alias")
     if alias is not None and alias == _at(tree.data, "target", "alias"):
         yield (("target", "alias"), "the same as source.alias; the two clusters need different names")
@@ -64,14 +79,6 @@ def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
 
 def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
     """What the format knows and the program cannot do yet: refused, so that no wish is dropped in silence."""
-    for side in ("source", "target"):
-        protocol = _at(data, side, "security.protocol") or "PLAINTEXT"
-        if protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            yield ((side, "security.protocol"), f"{protocol} is not supported yet; only PLAINTEXT is")
-        section = _at(data, side)
-        for key in section if isinstance(section, dict) and protocol == "PLAINTEXT" else ():
-            if key.startswith(("sasl.", "ssl.")) and key in _names(ClusterSettings):
-                yield ((side, key), "has no effect with security.protocol PLAINTEXT; remove it")
     if _at(data, "topics", "start") not in (None, "earliest"):
         yield ("topics", "start"), "only earliest is supported yet"
     rules = _at(data, "topics", "rules")
@@ -89,10 +96,6 @@ def unserved(settings: Settings) -> Iterator[str]:
     """What was set, is valid, and has no effect yet or less than one may think: for a warning at each start."""
     if "interval_s" in settings.sync.model_fields_set:
         yield "sync.interval_s: topics and their configs are looked at when the mirror starts, and only then"
-    for side, cluster in (("source", settings.source), ("target", settings.target)):
-        for key, value in (("client.id", cluster.client_id), ("socket.timeout.ms", cluster.socket_timeout_ms)):
-            if value is not None:
-                yield f"{side}.{key}: holds where topics are looked at and created; the connections that copy ignore it"
     if settings.metrics.listen:
         yield f"metrics: nothing listens on {settings.metrics.listen} yet; `mirror status --json` has the figures"
 

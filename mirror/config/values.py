@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -13,6 +14,7 @@ from mirror import names
 DEFAULT_EXCLUDE = ("__.*", r"mirror\..*")
 MAX_PATTERN = 200
 MAX_FLOW_NAME = 200
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def _topic_part(text: str) -> str:
@@ -45,6 +47,18 @@ def _address(text: str) -> str:
 def _addresses(text: str) -> str:
     for address in text.split(","):
         parse_address(address)
+    return text
+
+
+def token_endpoint(text: str) -> str:
+    """A URL that a client secret may be sent to; `ValueError` says what is wrong with another."""
+    url = urlsplit(text)
+    if not url.hostname or url.scheme not in ("https", "http"):
+        raise ValueError("must be a URL such as https://identity.example.org/oauth2/token")
+    if url.scheme == "http" and url.hostname not in _LOOPBACK:
+        raise ValueError("must begin with https://, since the client secret is sent there")
+    if url.username or url.password:
+        raise ValueError("must hold no user and no password; use sasl.oauthbearer.client.id and client.secret")
     return text
 
 

@@ -19,11 +19,20 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from mirror.config import ClusterSettings
-from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, MalformedFrame, WireError
+from mirror.errors import (
+    AccessDenied,
+    BrokerError,
+    ClusterUnreachable,
+    ConnectionLost,
+    MalformedFrame,
+    NotAuthenticated,
+    TlsRefused,
+    WireError,
+)
 from mirror.wire.backoff import Backoff
-from mirror.wire.connection import Connection
+from mirror.wire.connection import CLIENT_ID, Connection
 from mirror.wire.protocol import METADATA, Api
-from mirror.wire.security import Plaintext, Security
+from mirror.wire.security import Plaintext, Security, security_of
 
 CALL_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
@@ -68,16 +77,27 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a cluster is and how to talk to it. Pickles: lanes carry it."""
+    """Where a cluster is and how to talk to it. Pickles: lanes carry it, and its secrets, which do not print.
+
+    `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
+    """
 
     alias: str
     bootstrap: tuple[tuple[str, int], ...]
     security: Security = field(default_factory=Plaintext)
+    client_id: str = CLIENT_ID
+    patience: float | None = None
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:
         """A configured cluster as the wire knows it."""
-        return cls(settings.alias, settings.bootstrap)
+        return cls(
+            settings.alias,
+            settings.bootstrap,
+            security_of(settings),
+            settings.client_id or CLIENT_ID,
+            settings.socket_timeout_ms / 1000 if settings.socket_timeout_ms else None,
+        )
 
     @property
     def servers(self) -> str:
@@ -96,7 +116,6 @@ class Cluster:
         self.cluster_id: str | None = None
         self.topics: dict[str, Topic] = {}
         self._bootstrap = endpoint.bootstrap
-        self._security = endpoint.security
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -148,10 +167,16 @@ class Cluster:
         if task is None or (task.done() and not _usable(task)):
             if node not in self._brokers:
                 raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
-            opening = Connection.open(self._brokers[node], self._security, CONNECT_TIMEOUT)
-            task = self._connections[key] = asyncio.create_task(opening)
+            task = self._connections[key] = asyncio.create_task(self._open(self._brokers[node]))
             task.add_done_callback(_looked_at)
         return await asyncio.shield(task)
+
+    async def _open(self, address: tuple[str, int]) -> Connection:
+        told = self.endpoint
+        try:
+            return await Connection.open(address, told.security, CONNECT_TIMEOUT, told.client_id, told.patience)
+        except NotAuthenticated as refused:
+            raise NotAuthenticated(f"{self}: {refused}") from refused
 
     async def call(self, node: int, api: Api, purpose: str = "", timeout: float = CALL_TIMEOUT, **fields: Any) -> Any:
         """Send one request made of `fields` in the version spoken there, and wait for the answer. Raises
@@ -168,7 +193,8 @@ class Cluster:
         """Learn brokers, leaders and topic ids, of `topics` and of every topic asked for before.
 
         Tries the known brokers and the bootstrap addresses in random order until one answers. Raises
-        ClusterUnreachable, and AccessDenied where one of `topics` may not be described.
+        ClusterUnreachable, at once where no broker's TLS is to be had; NotAuthenticated; and AccessDenied where one of
+        `topics` may not be described.
         """
         asked = frozenset(topics)
         self._wanted |= asked
@@ -195,6 +221,7 @@ class Cluster:
             random.shuffle(known)
             random.shuffle(start)
             problem: Exception | None = None
+            only_refused = True
             for where in (*known, *start):
                 try:
                     async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
@@ -202,6 +229,9 @@ class Cluster:
                     return
                 except (WireError, TimeoutError) as lost:
                     problem = lost
+                    only_refused &= isinstance(lost, TlsRefused)
+            if only_refused:
+                raise ClusterUnreachable(f"{self}: {problem}") from problem
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: no broker answered within {timeout:g} s (last: {problem}). "
@@ -214,7 +244,7 @@ class Cluster:
         if isinstance(where, int):
             connection = await self.connection(where)
         else:
-            connection = await Connection.open(where, self._security, CONNECT_TIMEOUT)
+            connection = await self._open(where)
         try:
             version = connection.version(METADATA)
             named = METADATA.schema(version, "request").MetadataRequestTopic

@@ -5,19 +5,23 @@ order breaks the connection
 C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
 ConnectionLost
 C3  a request is encoded and handed to the transport whole, or not at all
+C4  while the connection tells the broker anew who we are, requests are held and then sent in their order: a broker
+takes nothing else in the middle of that (KIP-368)
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import random
 import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from mirror import __version__
-from mirror.errors import ConnectionLost, WireError
+from mirror.errors import ConnectionLost, FrameTooLarge, MirrorError, NotAuthenticated, TlsRefused, WireError
 from mirror.wire.frames import FrameReader
 from mirror.wire.protocol import (
     API_VERSIONS,
@@ -29,7 +33,9 @@ from mirror.wire.protocol import (
     decode_versions,
     encode,
 )
+from mirror.wire.sasl import authenticate
 from mirror.wire.security import Plaintext, Security
+from mirror.wire.tls import is_alert, refusal
 
 #: Largest answer believed. A fetch answer may exceed what was asked for by one batch; brokers cap a request at 100 MiB.
 FRAME_LIMIT: Final = 128 * 1024 * 1024
@@ -37,10 +43,19 @@ SOCKET_BUFFER: Final = 4 * 1024 * 1024
 CLIENT_ID: Final = "mirror"
 #: Buffers below this are joined into one send; larger ones are sent as the views they are.
 JOIN_BELOW: Final = 64 * 1024
+#: A session is renewed after a share of its life between these, not by all connections at once.
+RENEWED_AFTER: Final = (0.8, 0.9)
+#: Seconds that a renewal may take.
+RENEWAL_TIMEOUT: Final = 20.0
+#: The number of the first request after that for the versions, which every listener answers.
+_FIRST_REQUEST: Final = 2
+_MAYBE_SASL: Final = " at the first request: if it does so each time, its listener asks for SASL (security.protocol)"
 
 
-def _told(problem: Exception, timeout: float) -> str:
-    return f"no answer within {timeout:g} s" if isinstance(problem, TimeoutError) else str(problem)
+class _Held(NamedTuple):
+    request: Any
+    future: asyncio.Future[Any]
+    decode: Callable[[memoryview], Any]
 
 
 class _InFlight(NamedTuple):
@@ -50,11 +65,18 @@ class _InFlight(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Open one with `Connection.open`, send with `call`. Not for use from two event loops."""
+    """Open one with `Connection.open`, send with `call`. Not for use from two event loops.
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address = address
+    `patience` is how many seconds a request may wait for its answer, where somebody set that.
+    """
+
+    def __init__(self, address: tuple[str, int], security: Security, client_id: str, patience: float | None) -> None:
+        self.address, self.patience = address, patience
         self.versions = Versions({})
+        self._security, self._client_id = security, client_id
+        self._held: deque[_Held] | None = None
+        self._renew_at = math.inf
+        self._renewal: asyncio.Task[None] | None = None
         self._frames = FrameReader(FRAME_LIMIT)
         self._in_flight: deque[_InFlight] = deque()
         self._correlation_id = 0
@@ -63,29 +85,53 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, address: tuple[str, int], security: Security | None = None, timeout: float = 10.0
+        cls,
+        address: tuple[str, int],
+        security: Security | None = None,
+        timeout: float = 10.0,
+        client_id: str = CLIENT_ID,
+        patience: float | None = None,
     ) -> Connection:
         """Connect, secure, and learn the broker's versions, within `timeout` seconds.
 
-        Raises ConnectionLost, AccessDenied.
+        Raises ConnectionLost, TlsRefused, NotAuthenticated.
         """
-        security = security or Plaintext()
-        self = cls(address)
+        self = cls(address, security or Plaintext(), client_id, patience)
         try:
             async with asyncio.timeout(timeout):
-                await asyncio.get_running_loop().create_connection(lambda: self, *address, ssl=security.tls())
-                request = API_VERSIONS.request(API_VERSIONS.newest)(
-                    client_software_name=CLIENT_ID, client_software_version=__version__
-                )
-                self.versions = await self._send(request, decode_versions)
-                await security.authenticate(self)
-        except (OSError, TimeoutError, WireError, ValueError, OverflowError) as problem:
-            self.close()  # the last two: an address from a broker's metadata that no socket takes
-            raise ConnectionLost(f"{self}: {_told(problem, timeout)}") from problem
-        except BaseException:
+                await self._connect()
+                await self._authenticate()
+        except BaseException as problem:
             self.close()
-            raise
+            raise self._told(problem, timeout) from problem
         return self
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        context = self._security.tls()
+        try:
+            await loop.create_connection(lambda: self, *self.address, ssl=context)
+        except OSError as problem:
+            if context and (text := refusal(problem, in_handshake=True)):
+                raise TlsRefused(f"{self}: {text}") from problem
+            raise
+        request = API_VERSIONS.request(API_VERSIONS.newest)(
+            client_software_name=CLIENT_ID, client_software_version=__version__
+        )
+        self.versions = await self._put(request, loop.create_future(), decode_versions)
+
+    def _told(self, problem: BaseException, timeout: float) -> BaseException:
+        match problem:
+            case ConnectionLost():
+                return problem
+            case NotAuthenticated():
+                return NotAuthenticated(f"{self}: {problem}")
+            case TimeoutError():
+                return ConnectionLost(f"{self}: no answer within {timeout:g} s")
+            case OSError() | WireError() | ValueError() | OverflowError():  # the last two: an address no socket takes
+                return ConnectionLost(f"{self}: {problem}")
+            case _:
+                return problem
 
     @property
     def is_open(self) -> bool:
@@ -102,18 +148,28 @@ class Connection(asyncio.BufferedProtocol):
         return self.versions.common(api)
 
     def send(self, api: Api, request: Any) -> asyncio.Future[Any]:
-        """Send now; the future holds kio's response, or ConnectionLost. `request` must be of the version spoken
-        here.
+        """Send now, or as soon as the session is renewed (C4); the future holds kio's response, or ConnectionLost.
+
+        `request` must be of the version spoken here.
         """
+        loop = asyncio.get_running_loop()
         response = api.response(request.__version__)
-        return self._send(request, lambda frame: decode(response, frame))
+        waiting = _Held(request, loop.create_future(), lambda frame: decode(response, frame))
+        if self._held is not None:
+            self._held.append(waiting)
+            return waiting.future
+        if self._renew_at <= loop.time():
+            self._renew_at = math.inf
+            self._renewal = loop.create_task(self._renew())
+        return self._put(*waiting)
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:
-        """Send and wait at most `timeout` seconds; a late answer breaks the connection, since it says that the
-        broker hangs.
+        """Send and wait at most `timeout` seconds, or `patience` if that is less; a late answer breaks the connection,
+        since it says that the broker hangs.
 
         Raises ConnectionLost.
         """
+        timeout = min(timeout, self.patience or timeout)
         future = self.send(api, request)
         try:
             async with asyncio.timeout(timeout):
@@ -127,13 +183,46 @@ class Connection(asyncio.BufferedProtocol):
         """Close; requests in flight fail. May be called twice."""
         self._break(ConnectionLost(f"{self}: closed here"))
 
-    def _send(self, request: Any, decoder: Callable[[memoryview], Any]) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async def _authenticate(self) -> None:
+        """Say who we are, where that is asked for; what is sent meanwhile is held (C4)."""
+        proof = await self._security.proof(self.address[0])
+        if proof is None:
+            return
+
+        async def ask(api: Api, **fields: Any) -> Any:
+            request = api.request(self.version(api))(**fields)
+            response = api.response(request.__version__)
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            return await self._put(request, future, lambda frame: decode(response, frame))
+
+        self._held = held = deque[_Held]()
+        lifetime = await authenticate(ask, proof)
+        self._held = None
+        self._renew_at = asyncio.get_running_loop().time() + lifetime * random.uniform(*RENEWED_AFTER)
+        for waiting in held:
+            if not waiting.future.done():
+                self._put(*waiting)
+
+    async def _renew(self) -> None:
+        """Before the session ends; a broker closes a connection that asks for something else after that."""
+        try:
+            async with asyncio.timeout(RENEWAL_TIMEOUT):
+                await self._authenticate()
+        except (MirrorError, TimeoutError) as problem:
+            why = f"no answer within {RENEWAL_TIMEOUT:g} s" if isinstance(problem, TimeoutError) else problem
+            self._break(ConnectionLost(f"{self}: the session could not be renewed: {why}"))
+        except BaseException:
+            self.close()  # what is held must not wait for ever
+            raise
+
+    def _put(
+        self, request: Any, future: asyncio.Future[Any], decoder: Callable[[memoryview], Any]
+    ) -> asyncio.Future[Any]:
         if self._lost is not None or self._transport is None:
             future.set_exception(self._lost or ConnectionLost(f"{self}: not connected"))
             return future
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        parts = encode(request, self._correlation_id, CLIENT_ID)
+        parts = encode(request, self._correlation_id, self._client_id)
         self._in_flight.append(_InFlight(self._correlation_id, future, decoder))
         self._write(parts)
         return future
@@ -173,6 +262,8 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._frames.received(count):
                 self._answer(frame)
         except WireError as problem:
+            if isinstance(problem, FrameTooLarge) and is_alert(problem.size):
+                self._break(TlsRefused(f"{self}: it speaks TLS: set security.protocol to SSL or SASL_SSL"))
             self._break(ConnectionLost(f"{self}: {problem}"))
 
     def eof_received(self) -> bool:
@@ -181,7 +272,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the socket is gone."""
-        self._break(ConnectionLost(f"{self}: {exc or 'closed by the broker'}"))
+        if text := refusal(exc, in_handshake=False):
+            self._break(TlsRefused(f"{self}: {text}"))
+        closed = "closed by the broker" + (_MAYBE_SASL if self._correlation_id == _FIRST_REQUEST else "")
+        self._break(ConnectionLost(f"{self}: {exc or closed}"))
 
     def _answer(self, frame: memoryview) -> None:
         correlation_id = correlation_of(frame)
@@ -199,8 +293,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
-        while self._in_flight:
-            future = self._in_flight.popleft().future
+        waiting = [*self._in_flight, *(self._held or ())]
+        self._in_flight.clear()
+        self._held = None
+        for future in (one.future for one in waiting):
             if not future.done():
                 future.set_exception(self._lost)
                 with contextlib.suppress(asyncio.CancelledError):

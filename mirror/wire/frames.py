@@ -61,5 +61,5 @@ class FrameReader:
             return 0
         length = int.from_bytes(self._buffer[self._start : self._start + LENGTH_BYTES], "big", signed=True)
         if not 0 <= length <= self._limit:
-            raise FrameTooLarge(f"the peer announced a frame of {length} bytes; the limit is {self._limit}")
+            raise FrameTooLarge(length, self._limit)
         return LENGTH_BYTES + length

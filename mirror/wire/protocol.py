@@ -63,13 +63,15 @@ OFFSET_COMMIT: Final = Api(8, "offset_commit", 8, 9)
 OFFSET_FETCH: Final = Api(9, "offset_fetch", 7, 9)
 FIND_COORDINATOR: Final = Api(10, "find_coordinator", 3, 4)
 LIST_GROUPS: Final = Api(16, "list_groups", 4, 5)
+SASL_HANDSHAKE: Final = Api(17, "sasl_handshake", 1, 1)
 API_VERSIONS: Final = Api(18, "api_versions", 3, 3)
 DELETE_RECORDS: Final = Api(21, "delete_records", 1, 2)
 LEADER_EPOCH: Final = Api(23, "offset_for_leader_epoch", 3, 4)
 WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 1)
+SASL_AUTHENTICATE: Final = Api(36, "sasl_authenticate", 1, 2)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
 
-#: What a lane speaks; those of consumer groups are for the driver alone.
+#: What every lane speaks; those of consumer groups are for the driver alone.
 APIS: Final = (
     *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DELETE_RECORDS),
     *(LEADER_EPOCH, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS),

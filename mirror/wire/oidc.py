@@ -1,0 +1,115 @@
+"""Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, 4.4): an identity provider's word for who we are.
+
+A token serves every connection of the process until three quarters of its life are over. A session lasts no longer
+than its token, and is renewed after four fifths at the earliest, so a renewal never comes with an old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
+
+from pydantic import SecretStr
+
+from mirror.config import ClusterSettings
+from mirror.errors import ConnectionLost, NotAuthenticated
+
+TIMEOUT: Final = 5.0
+LARGEST_ANSWER: Final = 1 << 20
+#: Share of its life after which a token is asked for anew.
+USED_FOR: Final = 0.75
+#: The life of a token whose provider does not tell, in seconds.
+UNKNOWN_LIFE: Final = 300.0
+
+_lock = threading.Lock()
+_tokens: dict[Oidc, _Token] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: SecretStr
+    used_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Oidc:
+    """Where tokens come from, and as whom they are asked for."""
+
+    url: str
+    client_id: str
+    secret: SecretStr
+    scope: str | None
+
+    @classmethod
+    def of(cls, settings: ClusterSettings) -> Self:
+        """As configured."""
+        return cls(
+            url=settings.sasl_oauthbearer_token_endpoint_url or "",
+            client_id=settings.sasl_oauthbearer_client_id or "",
+            secret=settings.sasl_oauthbearer_client_secret or SecretStr(""),
+            scope=settings.sasl_oauthbearer_scope,
+        )
+
+    async def token(self) -> SecretStr:
+        """One with a good part of its life before it. Raises ConnectionLost, NotAuthenticated."""
+        return await asyncio.to_thread(self._kept)
+
+    def _kept(self) -> SecretStr:
+        with _lock:  # connections that open together share one
+            known = _tokens.get(self)
+            if known is None or known.used_until <= time.monotonic():
+                known = _tokens[self] = self._asked()
+            return known.text
+
+    def _asked(self) -> _Token:
+        began = time.monotonic()
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        pair = f"{quote(self.client_id, safe='')}:{quote(self.secret.get_secret_value(), safe='')}"  # RFC 6749, 2.3.1
+        request = urllib.request.Request(  # noqa: S310 -- the configuration takes https, and http on loopback
+            self.url,
+            data=urlencode(form).encode(),
+            headers={
+                "Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}",
+                "Accept": "application/json",
+            },
+        )
+        try:
+            with _OPENER.open(request, timeout=TIMEOUT) as answer:
+                told = json.loads(answer.read(LARGEST_ANSWER))
+            return _Token(SecretStr(_text(told)), began + USED_FOR * float(told.get("expires_in", UNKNOWN_LIFE)))
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            if refused.code in (400, 401, 403):
+                raise NotAuthenticated(
+                    f"{self.url} gives no token to {self.client_id}: HTTP {refused.code}."
+                    " Check sasl.oauthbearer.client.id, client.secret and scope"
+                ) from None
+            raise ConnectionLost(f"{self.url} gives no token: HTTP {refused.code}") from None
+        except (OSError, http.client.HTTPException, ValueError, TypeError, AttributeError, KeyError) as problem:
+            raise ConnectionLost(f"{self.url} gives no token: {type(problem).__name__}: {problem}") from None
+
+
+def _text(told: Any) -> str:
+    token = told["access_token"]
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise ValueError("its answer has no access_token that is text")
+    return token
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The secret goes where the configuration says and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """A redirect is an error like another."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirect)
