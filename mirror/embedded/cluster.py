@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from mirror.embedded import jars, ports
 from mirror.embedded.node import GRACE_S, Config, Jit, Node, Runtime
 from mirror.embedded.probe import brokers_seen_by
 from mirror.embedded.process import stop_all
+from mirror.embedded.security import Listener
 from mirror.errors import EmbeddedError
 
 #: Seconds within which a cluster must answer.
@@ -34,13 +35,18 @@ START_TIMEOUT_S: Final = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What to start. `folder` must be new or empty and is kept; without it a temporary one is used and removed."""
+    """What to start. `folder` must be new or empty and is kept; without it a temporary one is used and removed.
+
+    `users` have a SCRAM password each.
+    """
 
     nodes: int = 1
     name: str = "cluster"
     folder: Path | None = None
     config: Config = field(default_factory=dict)
     jit: Jit = "quick"
+    listeners: tuple[Listener, ...] = ()
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class PortTaken(EmbeddedError):
@@ -61,10 +67,12 @@ class Cluster:
         self.temporary = spec.folder is None
         runtime = Runtime(classpath=jars.classpath(), jit=spec.jit, detached=detached, temporary=self.temporary)
         self.folder = spec.folder or Path(tempfile.mkdtemp(prefix=f"mirror-{spec.name}-"))
-        self._reserved = ports.reserve(2 * spec.nodes)
+        each = 2 + len(spec.listeners)
+        self._reserved = ports.reserve(each * spec.nodes)
         numbers = [ports.number(held) for held in self._reserved]
         self.nodes = tuple(
-            Node(i, numbers[2 * i], numbers[2 * i + 1], self.folder / f"node-{i}", runtime) for i in range(spec.nodes)
+            Node(i, numbers[each * i : each * (i + 1)], self.folder / f"node-{i}", runtime, spec.listeners)
+            for i in range(spec.nodes)
         )
 
     @classmethod
@@ -93,6 +101,11 @@ class Cluster:
     def bootstrap(self) -> str:
         """`bootstrap.servers`: every node's host:port."""
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def bootstrap_by(self, listener: str) -> str:
+        """The same for one of the other listeners."""
+        found = (port for node in self.nodes for one, port in node.extra if one.name == listener)
+        return ",".join(f"127.0.0.1:{port}" for port in found)
 
     def kill(self, i: int) -> None:
         """SIGKILL to node `i`; returns when it is gone."""
@@ -135,7 +148,7 @@ class Cluster:
         """Formats and starts all nodes; returns when their processes run. Raises EmbeddedError."""
         for node in self.nodes:
             node.write_settings(self.nodes, self.spec.config)
-        formats = [node.format(self.cluster_id) for node in self.nodes]
+        formats = [node.format(self.cluster_id, self.spec.users) for node in self.nodes]
         for node, status in [(node, tool.wait()) for node, tool in zip(self.nodes, formats, strict=True)]:
             if status != 0:
                 raise EmbeddedError(f"{self.name}: formatting node {node.id} failed:\n{node.tail()}")

@@ -24,6 +24,7 @@ from typing import Final, Literal
 
 from mirror.embedded.jars import RESOURCES, jars_folder, java, locked
 from mirror.embedded.process import Identity
+from mirror.embedded.security import Listener
 from mirror.errors import EmbeddedError
 
 Jit = Literal["quick", "full"]
@@ -63,10 +64,23 @@ class Runtime:
 
 
 class Node:
-    """`id` counts from 0, as in `Cluster.nodes`; `port` is on 127.0.0.1; `log` is all that the process writes."""
+    """`id` counts from 0, as in `Cluster.nodes`; `port` is on 127.0.0.1; `log` is all that the process writes.
 
-    def __init__(self, node_id: int, port: int, controller_port: int, folder: Path, runtime: Runtime) -> None:
-        self.id, self.port, self.controller_port, self.folder = node_id, port, controller_port, folder
+    `extra` are listeners beside the plain one, with their ports.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        ports: Sequence[int],
+        folder: Path,
+        runtime: Runtime,
+        extra: Sequence[Listener] = (),
+    ) -> None:
+        """`ports`: the plain listener's, the controller's, and one for each of `extra`."""
+        self.id, self.folder = node_id, folder
+        self.port, self.controller_port, *others = ports
+        self.extra = tuple(zip(extra, others, strict=True))
         self._runtime = runtime
         self._guard: subprocess.Popen[bytes] | None = None
         self.process: Identity | None = None
@@ -94,9 +108,12 @@ class Node:
         text = "".join(f"{key}={_text(value)}\n" for key, value in (self._settings(voters) | dict(config)).items())
         self._properties.write_text(text, encoding="utf-8")
 
-    def format(self, cluster_id: str) -> subprocess.Popen[bytes]:
-        """Starts Kafka's own storage tool on the node's folder."""
-        tool = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(self._properties))
+    def format(self, cluster_id: str, users: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Starts Kafka's own storage tool on the node's folder; `users` get a SCRAM password each."""
+        tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(self._properties)]
+        for user, password in users.items():
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                tool += ["--add-scram", f"{mechanism}=[name={user},password={password}]"]
         with self.log.open("ab") as log:
             command = self._runtime.command(self.folder, *self._shared_classes(), *tool)
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -168,16 +185,21 @@ class Node:
 
     def _settings(self, voters: Sequence[Node]) -> dict[str, str | int | bool]:
         replicas = min(3, len(voters))
+        own = {"PLAINTEXT": self.port} | {listener.name: port for listener, port in self.extra}
+        advertised = ",".join(f"{name}://127.0.0.1:{port}" for name, port in own.items())
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT"} | {one.name: one.protocol for one, _ in self.extra}
         internal: dict[str, str | int | bool] = {}
         for prefix in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
             internal |= {f"{prefix}.num.partitions": 4, f"{prefix}.replication.factor": replicas}
-        return internal | {
+        listeners = {key: value for listener, _ in self.extra for key, value in listener.settings.items()}
+        return internal | listeners | {
             "process.roles": "broker,controller",
             "node.id": self.id,
             "controller.quorum.voters": ",".join(f"{node.id}@127.0.0.1:{node.controller_port}" for node in voters),
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.folder / "data"),
             "transaction.state.log.min.isr": min(2, replicas),
