@@ -30,11 +30,12 @@ from mirror.errors import (
     ConnectionLost,
     MalformedBatch,
     MirrorError,
+    NotAuthenticated,
     PartitionStop,
     WireError,
 )
 from mirror.identity import MISSING_TRIES, other_topic, recreated
-from mirror.policy.remedies import grant
+from mirror.policy.remedies import MEND_LOGIN, grant
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
@@ -222,7 +223,7 @@ class Fetcher:
         for ask in asks:
             if cursor := self._cursors.get(ask.partition):
                 if isinstance(problem, AccessDenied):
-                    self._halt(cursor, self._denied(cursor, str(problem)))
+                    self._halt(cursor, self._denied(cursor, problem))
                 else:
                     self._deliver(Arrival(cursor, trouble=str(problem)))
 
@@ -268,8 +269,8 @@ class Fetcher:
     def _check_topic(self, cursor: Cursor) -> None:
         """Stop a partition whose topic was deleted, is another one by the same name, or may not be looked at."""
         if self._source.is_denied(cursor.partition.topic):
-            detail = f"{self._source}: no DESCRIBE right on topic {cursor.partition.topic}"
-            self._halt(cursor, self._denied(cursor, detail))
+            problem = AccessDenied(f"{self._source}: no DESCRIBE right on topic {cursor.partition.topic}")
+            self._halt(cursor, self._denied(cursor, problem))
             return
         is_missing = cursor.partition.topic not in self._source.topics
         cursor.missing = cursor.missing + 1 if is_missing else 0
@@ -336,13 +337,14 @@ class Fetcher:
             self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
             return False
         if code in DENIED:
-            raise self._denied(cursor, f"the source answered {code.name}")
+            raise self._denied(cursor, AccessDenied(f"the source answered {code.name}"))
         self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
         return True
 
-    def _denied(self, cursor: Cursor, detail: str) -> PartitionStop:
-        advice = grant(self._source.endpoint, cursor.partition.topic)
-        return self._stop(cursor, State.DENIED, detail, advice)
+    def _denied(self, cursor: Cursor, problem: AccessDenied) -> PartitionStop:
+        is_login = isinstance(problem, NotAuthenticated)
+        advice = MEND_LOGIN if is_login else grant(self._source.endpoint, cursor.partition.topic)
+        return self._stop(cursor, State.DENIED, str(problem), advice)
 
     def _stop(self, cursor: Cursor, state: State, detail: str, advice: str) -> PartitionStop:
         return PartitionStop(

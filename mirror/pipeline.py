@@ -216,7 +216,7 @@ class Pipeline:
                 self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the brokers' disks"))
             except AccessDenied as denied:
                 ends = (self._source.endpoint, self._target.endpoint)
-                advice = grant_named(str(denied), *ends, keeper.assignment.source, keeper.assignment.target)
+                advice = grant_named(denied, *ends, keeper.assignment.source, keeper.assignment.target)
                 self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), advice))
             except (ClusterError, WireError) as problem:
                 keeper.state, keeper.detail = State.WAITING, str(problem)

@@ -12,7 +12,7 @@ from mirror.embedded.security import GUARDED, Authority, Listener, sasl, self_si
 
 USERS: Final = {"alice": "alice-knows-this", "bob": "bob-knows-that"}
 #: Milliseconds that a session lasts on the listener RENEWED.
-SESSION_MS: Final = 3000
+SESSION_MS: Final = 2000
 
 
 def spec(name: str, folder: Path, *extra: Listener) -> Spec:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ConfigSource, NewTopic, ResourceType
 
+from mirror.admin.meeting import meet
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, ConfigError
 from mirror.observe import logs
@@ -99,6 +100,7 @@ class Admin:
     def __init__(self, settings: ClusterSettings) -> None:
         """`ConfigError` when librdkafka refuses the settings."""
         self.settings = settings
+        self._has_met = False
         sink = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
         sink.addHandler(_ToOurLog(settings.alias))
         try:
@@ -200,6 +202,12 @@ class Admin:
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
+        if not self._has_met:
+            try:
+                meet(self.settings, DEADLINE_S)
+            except ClusterError as problem:
+                raise type(problem)(f"cannot {what}: {problem}") from problem
+            self._has_met = True
         try:
             yield
         except KafkaException as error:

@@ -13,9 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mirror.config.models import ClusterSettings, Naming, Section
+from mirror.config.clusters import ClusterSettings
+from mirror.config.models import Naming
 from mirror.config.reading import read
 from mirror.config.secrets import is_secret
+from mirror.config.section import Section
 from mirror.yamltree import REFERENCE, Keys, Tree
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from mirror.config.models import ClusterSettings
+from mirror.config.clusters import ClusterSettings
 from mirror.yamltree import Keys
 
 #: What Spark itself leaves out where it shows its settings (`spark.redaction.regex`).

@@ -187,29 +187,37 @@ class Node:
         replicas = min(3, len(voters))
         own = {"PLAINTEXT": self.port} | {listener.name: port for listener, port in self.extra}
         advertised = ",".join(f"{name}://127.0.0.1:{port}" for name, port in own.items())
-        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT"} | {one.name: one.protocol for one, _ in self.extra}
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT"} | {
+            one.name: one.protocol for one, _ in self.extra
+        }
         internal: dict[str, str | int | bool] = {}
         for prefix in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
             internal |= {f"{prefix}.num.partitions": 4, f"{prefix}.replication.factor": replicas}
         listeners = {key: value for listener, _ in self.extra for key, value in listener.settings.items()}
-        return internal | listeners | {
-            "process.roles": "broker,controller",
-            "node.id": self.id,
-            "controller.quorum.voters": ",".join(f"{node.id}@127.0.0.1:{node.controller_port}" for node in voters),
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": advertised,
-            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": str(self.folder / "data"),
-            "transaction.state.log.min.isr": min(2, replicas),
-            "share.coordinator.state.topic.min.isr": min(2, replicas),
-            "broker.session.timeout.ms": 3000,
-            "broker.heartbeat.interval.ms": 500,
-            "group.initial.rebalance.delay.ms": 0,
-            "auto.create.topics.enable": False,
-            "log.cleaner.dedupe.buffer.size": 16 << 20,
-        }
+        return (
+            internal
+            | listeners
+            | {
+                "process.roles": "broker,controller",
+                "node.id": self.id,
+                "controller.quorum.voters": ",".join(f"{node.id}@127.0.0.1:{node.controller_port}" for node in voters),
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"{advertised},CONTROLLER://127.0.0.1:{self.controller_port}",
+                "advertised.listeners": advertised,
+                "listener.security.protocol.map": ",".join(
+                    f"{name}:{protocol}" for name, protocol in protocols.items()
+                ),
+                "inter.broker.listener.name": "PLAINTEXT",
+                "log.dirs": str(self.folder / "data"),
+                "transaction.state.log.min.isr": min(2, replicas),
+                "share.coordinator.state.topic.min.isr": min(2, replicas),
+                "broker.session.timeout.ms": 3000,
+                "broker.heartbeat.interval.ms": 500,
+                "group.initial.rebalance.delay.ms": 0,
+                "auto.create.topics.enable": False,
+                "log.cleaner.dedupe.buffer.size": 16 << 20,
+            }
+        )
 
 
 def _text(value: str | int | bool) -> str:

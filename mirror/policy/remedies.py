@@ -6,9 +6,12 @@ broker knows it.
 
 from __future__ import annotations
 
-from mirror.errors import PartitionStop
+from mirror.errors import AccessDenied, NotAuthenticated, PartitionStop
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
+
+#: Where the cluster does not take us for who we say we are: what to check is in the problem itself.
+MEND_LOGIN = "It is tried again at every epoch"
 
 
 def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic: str) -> str:
@@ -35,9 +38,15 @@ def grant(cluster: Endpoint, topic: str, *, write: bool = False) -> str:
 
 
 def grant_named(
-    problem: str, source: Endpoint, target: Endpoint, source_partition: TopicPartition, target_partition: TopicPartition
+    problem: AccessDenied,
+    source: Endpoint,
+    target: Endpoint,
+    source_partition: TopicPartition,
+    target_partition: TopicPartition,
 ) -> str:
     """The same for a request that a broker refused; `problem` begins with the cluster's name."""
-    if problem.startswith(str(target)):
+    if isinstance(problem, NotAuthenticated):
+        return MEND_LOGIN
+    if str(problem).startswith(str(target)):
         return grant(target, target_partition.topic, write=True)
     return grant(source, source_partition.topic)

@@ -7,7 +7,7 @@ import asyncio
 from mirror.admin.client import Admin
 from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.assignment import assign
-from mirror.config import Settings, unserved
+from mirror.config import Settings, insecure, unserved
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import Journal, journal_topic
@@ -26,6 +26,9 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
     log = logs.get("mirror.preflight")
     for text in unserved(settings):
         log.warning("not_served", flow=settings.flow, text=text)
+    for cluster in (settings.source, settings.target):
+        for text in insecure(cluster):
+            log.warning("insecure", flow=settings.flow, cluster=cluster.alias, text=text)
     source, target = Admin(settings.source), Admin(settings.target)
     plan = plan_topics(source, target, settings)
     if plan.refusals and (recreated := asyncio.run(_recreated(settings, plan))):

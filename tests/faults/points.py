@@ -174,15 +174,15 @@ def _wrap(module: str, path: str, strikes: Callable[[], None], before: bool) -> 
 
 
 def _wrap_requests(key: int, moment: str, strikes: Callable[[], None]) -> None:
-    inner = Connection._send
+    inner = Connection._put
 
-    def send(self: Connection, request: Any, decoder: Callable[[memoryview], Any]) -> Any:
+    def put(self: Connection, request: Any, future: Any, decoder: Callable[[memoryview], Any]) -> Any:
         if request.__api_key__ != key:
-            return inner(self, request, decoder)
+            return inner(self, request, future, decoder)
         if moment == "sending":
             strikes()
         if moment != "answered":
-            sent = inner(self, request, decoder)
+            sent = inner(self, request, future, decoder)
             if moment == "sent":
                 strikes()
             return sent
@@ -191,6 +191,6 @@ def _wrap_requests(key: int, moment: str, strikes: Callable[[], None]) -> None:
             strikes()
             return decoder(frame)
 
-        return inner(self, request, decoded)
+        return inner(self, request, future, decoded)
 
-    Connection._send = send  # type: ignore[method-assign] # that is the point
+    Connection._put = put  # type: ignore[method-assign] # that is the point
