@@ -53,6 +53,7 @@ class Call:
     version: int
     correlation_id: int
     request: Any
+    client_id: str | None
     connection: int
     _writer: asyncio.StreamWriter
 
@@ -152,7 +153,7 @@ def _call(frame: bytes, connection: int, writer: asyncio.StreamWriter) -> Call:
     header, start = entity_reader(request.__header_schema__)(frame, 0)
     value, size = entity_reader(request)(frame, start)
     assert start + size == len(frame), "bytes left over in a request"
-    return Call(api, version, header.correlation_id, value, connection, writer)
+    return Call(api, version, header.correlation_id, value, header.client_id, connection, writer)
 
 
 def offers(apis: Iterable[Api] = APIS, **newest: int) -> Script:

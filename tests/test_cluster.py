@@ -17,13 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, WireError
 from mirror.wire import cluster as cluster_module
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, Endpoint, Leader, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.protocol import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
-from mirror.wire.queries import LATEST, list_offset
+from mirror.wire.queries import LATEST, list_offset, list_offsets_request
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -202,6 +203,21 @@ async def test_nobody_answers(free_port: int) -> None:
     async with Cluster(Endpoint("eu", ((HOST, free_port),))) as cluster:
         with pytest.raises(ClusterUnreachable, match=f"cluster eu .*127.0.0.1:{free_port}.* within 0.2 s .*bootstrap"):
             await cluster.refresh(["orders"], timeout=0.2)
+
+
+@in_loop
+async def test_a_client_has_the_name_and_the_patience_that_it_was_given() -> None:
+    text = {"alias": "eu", "client.id": "team-x", "socket.timeout.ms": 1000}
+    async with a_cluster() as (_, _, (broker,)):
+        settings = ClusterSettings.model_validate({**text, "bootstrap.servers": ":".join(map(str, broker.address))})
+        async with Cluster(Endpoint.of(settings)) as cluster:
+            await cluster.refresh(["orders"])
+            assert {call.client_id for call in broker.calls} == {"team-x"}
+            broker.script[LIST_OFFSETS.key] = lambda _: None
+            connection = await cluster.connection(1)
+            request = list_offsets_request(connection.version(LIST_OFFSETS), {ORDERS: 0}, LATEST)
+            with pytest.raises(ConnectionLost, match="no answer to list_offsets within 1 s"):
+                await connection.call(LIST_OFFSETS, request, 30)
 
 
 @in_loop

@@ -56,7 +56,7 @@ def _locate_files(tree: yamltree.Tree, folder: Path) -> None:
     for side in ("source", "target"):
         if isinstance(section := tree.data.get(side), dict):
             for key in security.FILES:
-                if isinstance(name := section.get(key), str):
+                if (name := section.get(key)) and isinstance(name, str):
                     section[key] = str((folder / name).absolute())
 
 

@@ -66,7 +66,9 @@ def _tls_problems(section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if section.get("ssl.key.password") and not section.get("ssl.key.location"):
         yield "ssl.key.location", "required with ssl.key.password"
     for key in FILES:
-        if isinstance(section.get(key), str) and (reason := _unreadable(Path(section[key]))):
+        if section.get(key) == "":
+            yield key, "must name a file"
+        elif isinstance(section.get(key), str) and (reason := _unreadable(Path(section[key]))):
             yield key, f"{section[key]} cannot be read: {reason}"
 
 
