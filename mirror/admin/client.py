@@ -203,10 +203,7 @@ class Admin:
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
         if not self._has_met:
-            try:
-                meet(self.settings, DEADLINE_S)
-            except ClusterError as problem:
-                raise type(problem)(f"cannot {what}: {problem}") from problem
+            meet(self.settings, what, DEADLINE_S)
             self._has_met = True
         try:
             yield

@@ -10,15 +10,21 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from mirror.config import ClusterSettings
+from mirror.errors import ClusterUnreachable, NotAuthenticated
 from mirror.wire.cluster import Cluster, Endpoint
 
 
-def meet(settings: ClusterSettings, timeout: float) -> None:
-    """Connect once, for at most `timeout` seconds. Raises ClusterUnreachable, NotAuthenticated."""
+def meet(settings: ClusterSettings, what: str, timeout: float) -> None:
+    """Connect once, for at most `timeout` seconds, in order to do `what`. Raises ClusterUnreachable, NotAuthenticated."""
+    endpoint = Endpoint.of(settings)
 
     async def greet() -> None:
-        async with Cluster(Endpoint.of(settings)) as cluster:
+        async with Cluster(endpoint) as cluster:
             await cluster.refresh(timeout=timeout)
 
-    with ThreadPoolExecutor(max_workers=1) as pool:  # whoever asks may have an event loop of its own
-        pool.submit(asyncio.run, greet()).result()
+    try:
+        with ThreadPoolExecutor(max_workers=1) as pool:  # whoever asks may have an event loop of its own
+            pool.submit(asyncio.run, greet()).result()
+    except (ClusterUnreachable, NotAuthenticated) as problem:
+        why = str(problem).removeprefix(f"{endpoint}: ")
+        raise type(problem)(f"{endpoint}: cannot {what}: {why}") from problem
