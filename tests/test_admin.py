@@ -132,7 +132,7 @@ def test_wrong_address(free_port: int, capfd: pytest.CaptureFixture[str]) -> Non
         admin.topics()
     assert time.monotonic() - began < 10
     assert f"cluster lost (127.0.0.1:{free_port}): cannot list topics: no broker answered" in str(caught.value)
-    assert "check bootstrap.servers" in str(caught.value)
+    assert "Check bootstrap.servers" in str(caught.value)
     assert capfd.readouterr() == ("", "")
 
 

@@ -15,7 +15,10 @@ from mirror.wire.cluster import Cluster, Endpoint
 
 
 def meet(settings: ClusterSettings, what: str, timeout: float) -> None:
-    """Connect once, for at most `timeout` seconds, in order to do `what`. Raises ClusterUnreachable, NotAuthenticated."""
+    """Connect once, for at most `timeout` seconds, in order to do `what`.
+
+    Raises ClusterUnreachable, NotAuthenticated.
+    """
     endpoint = Endpoint.of(settings)
 
     async def greet() -> None:
