@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from helpers import config_file, make_topic, mirror_once, produce
 from samerecords import assert_same_records, read
 from test_gaps import transactions
@@ -206,6 +206,8 @@ def test_a_failover_and_the_way_back(flow: Flow) -> None:
     assert list(consumed(flow.target, flow.topic, flow.topic, 30)) == values(50)[20:], "none missed, none twice"
     with pytest.raises(PreflightError, match=r"was failed over at .* --undo"):
         flow.failover()
+    shown = CliRunner().invoke(app, ["status", str(flow.file)]).stdout
+    assert "; failed over at 20" in " ".join(shown.split())
     refused = CliRunner().invoke(app, ["run", str(flow.file), "--once"])
     assert isinstance(refused.exception, PreflightError)
     assert "mirror failover CONFIG --undo" in str(refused.exception)
@@ -300,6 +302,14 @@ def test_a_translated_flow_is_failed_over(
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 32)
     assert committed(flow.target, topic_name, topic_name) == 10
     assert list(consumed(flow.target, topic_name, topic_name, 15)) == values(20)[5:]
+
+
+@pytest.mark.brokers
+def test_a_partition_that_was_never_mirrored_is_named(flow: Flow) -> None:
+    admin = AdminClient({"bootstrap.servers": flow.source})
+    admin.create_partitions([NewPartitions(flow.topic, 2)])[flow.topic].result(20)
+    rehearsed = flow.failover("--rehearse", code=4)
+    assert rehearsed["warnings"] == [f"{flow.topic}-1 was never mirrored: nothing of it is on the target"]
 
 
 @pytest.mark.brokers

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirror.admin.client import Admin
 from mirror.batch.header import split
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.status import Pulse, Status, status_of
@@ -38,6 +39,7 @@ from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, tra
 from mirror.offsets.journal import Entry, Journal, newest
 from mirror.offsets.runlog import Indexes
 from mirror.policy.recovery import Exposure
+from mirror.policy.selection import select
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
@@ -106,6 +108,8 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account:
         with course.step("follow the groups"):
             await course.follow(source, target, known, reached=reached)
         with course.step("account"):
+            if reached:
+                await course.miss(known)
             exposures = await _exposures(settings, source if reached else None, known)
     return course.account(exposures)
 
@@ -257,6 +261,14 @@ class _Course:
             await asyncio.sleep(LOOK_SECONDS)
         for hindrance in self._look.hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
+
+    async def miss(self, known: _Known) -> None:
+        """Name the partitions of the source that the flow ought to mirror and never did."""
+        found = await asyncio.to_thread(Admin(self.settings.source).topics)
+        chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)
+        wanted = {TopicPartition(pair.source, number) for pair in chosen.pairs for number in range(pair.partitions)}
+        for at in sorted(wanted - known.figures.keys()):
+            self._warn(f"{at} was never mirrored: nothing of it is on the target")
 
     def account(self, exposures: list[Exposure]) -> Account:
         """What came of it."""

@@ -25,6 +25,8 @@ from mirror.observe.figures import Figures, Totals
 from mirror.observe.groupfigures import KEY as GROUPS
 from mirror.observe.groupfigures import GroupFigures
 from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets import failover
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner, ended_instance
 from mirror.states import State
@@ -50,7 +52,8 @@ class Pulse(StrEnum):
 class Status:
     """A flow as its journal tells it at `now_ms`.
 
-    `ended` is the instance that last ended in good order; `unread` says which records could not be understood.
+    `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
+    which records could not be understood.
     """
 
     flow: str
@@ -60,6 +63,7 @@ class Status:
     ended: str = ""
     figures: tuple[Figures, ...] = ()
     groups: GroupFigures | None = None
+    failed_over: FailedOver | None = None
     unread: tuple[str, ...] = ()
 
     @property
@@ -115,7 +119,7 @@ class Follower:
 
 def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int) -> Status:
     """What the newest entries of a journal say."""
-    owner, ended, figures, groups, unread = None, "", [], None, []
+    owner, ended, figures, groups, unread, over = None, "", [], None, [], None
     for key, value in journal.items():
         try:
             if key == OWNER:
@@ -126,6 +130,8 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                 figures.append(Figures.from_json(value))
             elif key == GROUPS:
                 groups = GroupFigures.from_json(value)
+            elif key == failover.KEY:
+                over = FailedOver.read(value)
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
     figures.sort(key=lambda one: (one.target_topic, one.partition))
@@ -137,6 +143,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
         ended=ended,
         figures=tuple(figures),
         groups=groups,
+        failed_over=over,
         unread=tuple(unread),
     )
 
@@ -211,6 +218,7 @@ def as_dict(found: Status) -> dict[str, Any]:
         "groups": asdict(found.groups) | {"age_ms": max(0, found.now_ms - found.groups.at_ms)}
         if found.groups
         else None,
+        "failed_over": asdict(found.failed_over) if found.failed_over else None,
         "unread": list(found.unread),
     }
 
@@ -274,6 +282,8 @@ def _heading(found: Status) -> Text:
         case Pulse.ENDED:
             heading.append(f"not running, last seen {ago} ago", "bold yellow")
             heading.append(f" ({who})")
+    if found.failed_over:
+        heading.append(f"; failed over {plain(str(found.failed_over))}", "bold yellow")
     return heading
 
 
