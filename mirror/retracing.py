@@ -6,6 +6,8 @@
         one that the source has deleted since, and then an offset is missing there, below the last stable one and where
         no marker or aborted record is; anything else was written by somebody else
     R3  the target's last batch equals what the source has at its offsets, or nothing is written
+    R4  a target whose first records are gone, and of which nothing is recorded, begins with the first record of the
+        source that equals its own first, or with some that the source has deleted, too
 
 Records are told apart by all that a consumer gets of them. Where the source has lost one of several that are equal in
 all of that, timestamps included, what is left may be taken for the lost one, which a reader cannot tell either.
@@ -104,10 +106,15 @@ async def resume_translated(
         if ledger.runs.next_source > logs.readable:
             raise _truncated(logs, ledger.runs)
         if logs.end == ledger.runs.next_target:
-            await _check_tail(ledger.runs, logs, source)
+            if logs.tail is None or logs.tail_is_ours:
+                await _check_tail(ledger.runs, logs, source)
+            else:  # its records may be the source's all the same, in other batches
+                begin = max(ledger.runs.begin, logs.tail.header.base_offset)
+                first = ledger.runs.to_source(begin)
+                assert first is not None, "the runs end with the log"
+                await _retrace(Ledger(Runs(first, begin)), logs, source, target, target_partition)
         elif not len(ledger.runs) and logs.target_start:
-            detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
-            raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
+            await _retrace_from_the_first(ledger, logs, source, target, target_partition)
         else:
             await _retrace(ledger, logs, source, target, target_partition)
     at = ledger.runs.next_source
@@ -183,6 +190,9 @@ async def _retrace(
             State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", advice
         )
 
+    def marked() -> PartitionStop:
+        return diverged("a control marker is there: its records were written in transactions, or with equal offsets")
+
     # a batch of which the source deleted the first records still has them inside
     start = max(at, logs.start)
     stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
@@ -192,7 +202,7 @@ async def _retrace(
         while await ours.more():
             goes_on = await theirs.more()
             if ours.markers:
-                raise diverged("a control marker is there, as only a mirror with equal offsets writes them")
+                raise marked()
             if ours.offset != ledger.runs.next_target:
                 raise diverged(f"no record is there, the next one is at {ours.offset}", _CLEANED)
             count = _alike(theirs, ours) if goes_on else 0
@@ -207,8 +217,49 @@ async def _retrace(
                     raise diverged(f"the record is not the source's at offset {ledger.runs.next_source}")
                 ledger.add(free, ours.offset, 1)
             ours.pass_by(count)
+        if ours.markers:
+            raise marked()
     except BadRecords as damage:
         raise diverged(f"a batch cannot be read: {damage.detail}") from damage
+
+
+async def _retrace_from_the_first(
+    ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+) -> None:
+    """The same where nothing is recorded, and the target has deleted its first records. Raises PartitionStop as well
+    where the source has none of those that are left.
+    """
+    try:
+        origin = await _origin(logs, source, target, target_partition)
+    except BadRecords as damage:
+        raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", SOMEBODY_ELSE) from damage
+    ledger.restart(Runs(origin or 0, logs.target_start), [])
+    if origin is not None or logs.start:  # it may be one that the source has deleted since
+        await _retrace(ledger, logs, source, target, target_partition)
+    if ledger.runs.next_source <= max(origin or 0, logs.start):
+        detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
+        raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", "Mirror into an empty topic")
+
+
+async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> int | None:
+    """Where the source has the target's first record; None where it has none like it. Raises BadRecords."""
+    begin = logs.target_start
+    ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
+    if not await ours.more() or ours.raw is None or ours.raw.header.attributes & APPEND_TIME:
+        return None
+    content, stamp, _ = next(ours.following())
+    at = await list_offset(source, logs.source, stamp, READ_COMMITTED) if stamp >= 0 else -1
+    if at < 0:
+        return None
+    theirs = _Records(batches(source, logs.source, at, logs.readable, READ_COMMITTED), at)
+    while await theirs.more():
+        assert theirs.raw is not None
+        if theirs.raw.header.max_timestamp >= stamp:
+            for its, its_stamp, its_offset in theirs.following():
+                if its == content and its_stamp == stamp:
+                    return its_offset
+        theirs.pass_by(theirs.left)
+    return None
 
 
 class _Records:
