@@ -24,15 +24,24 @@ NAMES = {
     "compacted": {"customers": "customers", "stock-eu": "stock-eu"},
     "active": {"shop-orders": "shop-orders"},
     "passive": {"shop-orders": "shop-orders"},
+    "secure": {"orders": "orders", "clicks-web": "clicks-web"},
 }
 NEVER = ["__consumer_offsets", "mirror.x.offsets"]
 
 
 @pytest.fixture
-def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setenv("EU", "eu.example:9092")
-    monkeypatch.setenv("US", "us.example:9092")
-    return load(FOLDER / f"{request.param}.yaml")
+def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
+    """Beside the files that it names."""
+    for name, value in (("EU", "eu.example:9092"), ("US", "us.example:9092"), ("US_PASSWORD", "hunter2")):
+        monkeypatch.setenv(name, value)
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    for name in ("eu-password", "eu-ca.pem", "us-ca.pem"):
+        (secrets / name).write_text("hunter2", encoding="utf-8")
+        (secrets / name).chmod(0o600)
+    copy = tmp_path / f"{request.param}.yaml"
+    copy.write_bytes((FOLDER / copy.name).read_bytes())
+    return load(copy)
 
 
 def test_every_example_is_tested() -> None:

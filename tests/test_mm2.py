@@ -178,6 +178,66 @@ def test_what_cannot_be_taken_over_is_an_error(text: str, complaint: str) -> Non
     assert complaint in str(caught.value)
 
 
+SECURE = """\
+secondary.security.protocol = sasl_ssl
+secondary.sasl.mechanism = SCRAM-SHA-512
+secondary.sasl.jaas.config = org.apache.kafka.common.security.scram.ScramLoginModule required \\
+    username="mm2" password="CANARY";
+secondary.ssl.truststore.location = /etc/tls/trust.p12
+secondary.ssl.truststore.password = CANARY
+secondary.ssl.endpoint.identification.algorithm =
+secondary.consumer.sasl.jaas.config = x required username="other" password="CANARY";
+"""
+
+
+def test_a_user_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow, data = only(PASSIVE + SECURE)
+    assert data["target"] == {
+        "alias": "secondary",
+        "bootstrap.servers": "s1:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "mm2",
+        "sasl.password": "${env:SECONDARY_SASL_PASSWORD}",
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+    assert [one.name for one in flow.variables] == ["SECONDARY_SASL_PASSWORD"]
+    assert "CANARY" not in flow.text + repr(flow)
+    told = reasons(flow)["secondary.ssl.truststore.location"]
+    assert "openssl pkcs12 -in /etc/tls/trust.p12 -nokeys -out /etc/tls/trust.pem" in told
+    monkeypatch.setenv("SECONDARY_SASL_PASSWORD", "CANARY")
+    assert loaded(flow, tmp_path).target.client["sasl.password"] == "CANARY"
+
+
+def test_stores(tmp_path: Path) -> None:
+    pem = tmp_path / "all.pem"
+    pem.touch(0o600)
+    text = PASSIVE + "primary.security.protocol=SSL\nprimary.ssl.keystore.location=/k/me.jks\n"
+    text += f"primary.ssl.key.password=CANARY\nsecondary.security.protocol=SSL\nssl.truststore.location={pem}\n"
+    text += f"secondary.ssl.keystore.type=PEM\nsecondary.ssl.keystore.location={pem}\n"
+    flow, data = only(text)
+    told = reasons(flow)["primary.ssl.keystore.location"]
+    assert "keytool -importkeystore -srckeystore /k/me.jks -destkeystore /k/me.p12 -deststoretype PKCS12" in told
+    assert "set ssl.certificate.location: /k/me.pem, ssl.key.location: /k/me.key" in told
+    assert data["source"]["ssl.ca.location"] == str(pem)
+    assert data["target"]["ssl.key.location"] == data["target"]["ssl.certificate.location"] == str(pem)
+    assert "CANARY" not in flow.text
+    assert loaded(flow, tmp_path).source.uses_tls
+
+
+def test_a_password_that_is_nowhere_is_asked_for() -> None:
+    """MirrorMaker may have its users in a file of the JVM's."""
+    _, data = only(PASSIVE + "primary.security.protocol=SASL_SSL\nprimary.sasl.mechanism=PLAIN\n")
+    assert data["source"]["sasl.password"] == "${env:PRIMARY_SASL_PASSWORD}"
+    assert data["source"]["sasl.username"] == "${env:PRIMARY_SASL_USERNAME}"
+
+
+def test_a_mechanism_that_is_unknown_here_is_an_error() -> None:
+    text = PASSIVE + "security.protocol=SASL_SSL\nsasl.mechanism=AWS_MSK_IAM\n"
+    with pytest.raises(ConfigError, match=r":\d+: sasl\.mechanism: cannot be taken over: must be 'PLAIN'"):
+        imported(text.encode(), "mm2.properties")
+
+
 def test_a_value_that_is_refused_and_can_be_spared_is_named() -> None:
     flow, data = only(PASSIVE.replace("interval.seconds = 60", "interval.seconds = x").replace("= 30", "= 0"))
     assert "interval_s" not in data["sync"]

@@ -18,7 +18,8 @@ def text_of(draft: Draft, origin: str) -> str:
     lines = [*_comment(f"The flow {flow} of {origin}, translated by `mirror import-mm2`. Check it with `mirror plan`.")]
     lines += _variables(draft.translator.variables.values())
     section: str | int | None = None
-    for where, value in draft.values.items():
+    sections = list(dict.fromkeys(where[0] for where in draft.values))
+    for where, value in sorted(draft.values.items(), key=lambda item: sections.index(item[0][0])):
         if len(where) == 2 and where[0] != section:
             section = where[0]
             lines += ["", f"{section}:"]
