@@ -19,6 +19,8 @@ from mirror.verify.report import PartitionReport, VerifyReport
 #: Differences on the page; `--json` gives all that were kept.
 SHOWN: Final = 1000
 
+#: Columns that hold them.
+_NUMBERS: Final = frozenset({"batches", "share", "partitions", "records", "bytes", "lag", "from", "to before"})
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e; --warn: #9a6700; }
 @media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #f85149; --warn: #d29922; } }
@@ -59,12 +61,12 @@ def page(report: VerifyReport) -> str:
 def _verdict(body: Element, report: VerifyReport) -> None:
     compared_any = any(one.batches for one in report.partitions)
     colour = " bad" if not report.equal else "" if compared_any else " warn"
-    _text(body, "p", _sentence(signoff.verdict(report)), f"verdict{colour}")
+    _text(body, "p", signoff.verdict(report), f"verdict{colour}")
     lag = sum(one.lag for one in report.partitions)
     rows = [
         ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
         ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
-        ("offsets", "translated: each record at the place that the runs tell" if report.moved else "equal"),
+        ("offsets", "translated: each record at the place that the runs tell" if report.moved else "preserved"),
         ("ends fixed", signoff.at(report.begun_ms)),
         ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {_engine(report)}"),
         ("not mirrored yet", f"{count(lag, 'record')} behind the target's end at that time"),
@@ -102,6 +104,8 @@ def _shares(body: Element, report: VerifyReport) -> None:
             SubElement(bar, "span", {"class": f"s{index}", "style": f"width:{100 * many / total:.3f}%"})
     table = _headed(body, ("", "verdict", "batches", "share"))
     for index, (name, many) in enumerate(shares):
+        if not many:
+            continue
         row = SubElement(table, "tr")
         SubElement(SubElement(row, "td"), "span", {"class": f"key s{index}"})
         for cell in (name, number(many), f"{100 * many / total:.2f} %"):
@@ -197,7 +201,7 @@ def _headed(parent: Element, head: Sequence[str]) -> Element:
     if head:
         row = SubElement(table, "tr")
         for text in head:
-            _text(row, "th", text)
+            _text(row, "th", text, "n" if text in _NUMBERS else "")
     return table
 
 
@@ -206,7 +210,3 @@ def _text(parent: Element, tag: str, text: str, style: str = "") -> Element:
     made = SubElement(parent, tag, {"class": style} if style else {})
     made.text = plain(text)
     return made
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
