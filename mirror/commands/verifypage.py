@@ -31,7 +31,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-.n { text-align: right; } code { font-size: .85em; overflow-wrap: anywhere; }
+.n { text-align: right; white-space: nowrap; } code { font-size: .85em; overflow-wrap: anywhere; }
 .bar { display: flex; height: 1.1rem; border-radius: .3rem; overflow: hidden; margin: .5rem 0; }
 .s0 { background: #1f77b4; } .s1 { background: #2ca02c; } .s2 { background: #ff7f0e; } .s3 { background: #7f7f7f; }
 .s4 { background: #9467bd; } .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; }
@@ -181,8 +181,8 @@ def _sign_off(body: Element, report: VerifyReport) -> None:
         foot,
         "p",
         f"Signed off by mirror {__version__} on {platform.node()}: flow {report.flow}, {signoff.at(report.begun_ms)}, "
-        f"{report.source} ({report.source_id}) to {report.target} ({report.target_id}), {partitions}, {records}, "
-        f"{count(report.different, 'difference')}: {signoff.verdict(report)}.",
+        f"{report.source} ({report.source_id}) to {report.target} ({report.target_id}), {partitions}, {records}: "
+        f"{signoff.verdict(report)}.",
     )
     line = _text(foot, "p", "Seal, SHA-256 over the facts that --json gives as sealed: ")
     _text(line, "code", signoff.seal(report))
