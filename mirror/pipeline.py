@@ -356,5 +356,7 @@ class Pipeline:
             filled=tally.filled,
             lost=tally.lost,
             verdicts=dict(tally.verdicts),
+            verdict_bytes=dict(tally.verdict_bytes),
+            latency=tally.latency.copy(),
             at_ms=now,
         )

@@ -21,6 +21,7 @@ from mirror.batch.restamp import Stamp, passed, restamp
 from mirror.classifier import Action, Verdict
 from mirror.coalesce import Coalescer
 from mirror.errors import PartitionStop
+from mirror.observe.histogram import Histogram
 from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger
 from mirror.position import Position
@@ -39,8 +40,9 @@ FENCE: Final = MARKERS + 1
 @dataclass(slots=True)
 class Tally:
     """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
-    `latency_ms` is the last batch's, None where its records have no timestamps. Where offsets move, what was dropped is
-    counted below source offset `dropped_until`.
+    `latency_ms` is the last batch's, None where its records have no timestamps; `latency` has those of all batches.
+    `verdict_bytes` are those written, and of what was dropped those that were not. Where offsets move, what was
+    dropped is counted below source offset `dropped_until`.
     """
 
     records: int = 0
@@ -51,6 +53,8 @@ class Tally:
     dropped_until: int = 0
     latency_ms: int | None = 0
     verdicts: Counter[str] = field(default_factory=Counter)
+    verdict_bytes: Counter[str] = field(default_factory=Counter)
+    latency: Histogram = field(default_factory=Histogram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Gap:
     stamp: Stamp
     lost_until: int = -1
     verdicts: Counter[str] = field(default_factory=Counter)
+    verdict_bytes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -166,9 +171,9 @@ class Sink:
         self.queue.append(Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces))
         self.lands += header.count
 
-    def fill(self, upto: int, verdict: Verdict | None = None) -> None:
-        """Let markers take the offsets below `upto`. Raises PartitionStop where there are too many. A sink with a
-        ledger passes them over.
+    def fill(self, upto: int, verdict: Verdict | None = None, size: int = 0) -> None:
+        """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
+        Raises PartitionStop where there are too many. A sink with a ledger passes them over.
         """
         if self.ledger is not None:
             self._pass_over(upto)
@@ -188,6 +193,7 @@ class Sink:
             self.next_offset = self.lands = upto
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
+                last.verdict_bytes[str(verdict)] += size
 
     def _pass_over(self, upto: int) -> None:
         """Count the offsets below `upto` as mirrored as soon as what is before them is."""

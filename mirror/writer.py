@@ -132,12 +132,13 @@ class Writer:
 
     def _drop(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
         upto = raw.header.next_offset
-        sink.fill(upto, verdict)
+        sink.fill(upto, verdict, len(raw.data))
         if sink.ledger is not None:  # no marker's answer will count it
             tally = self.tallies[sink.source]
             if upto > tally.dropped_until:
                 tally.dropped_until = upto
                 tally.verdicts[str(verdict)] += 1
+                tally.verdict_bytes[str(verdict)] += len(raw.data)
 
     def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
         from mirror.batch.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
@@ -304,6 +305,7 @@ class Writer:
         gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
         if gap.first == gap.next_offset:
             tally.verdicts.update(gap.verdicts)
+            tally.verdict_bytes.update(gap.verdict_bytes)
             if sink.queue:  # forgotten where the lane ends meanwhile
                 sink.queue.popleft()
 
@@ -341,10 +343,14 @@ class Writer:
         tally = self.tallies[source]
         tally.records += out.raw.header.count
         tally.batches += 1
-        tally.bytes += len(out.raw.data)
-        tally.verdicts[str(out.verdict)] += 1
+        size, verdict = len(out.raw.data), str(out.verdict)
+        tally.bytes += size
+        tally.verdicts[verdict] += 1
+        tally.verdict_bytes[verdict] += size
         newest = out.raw.header.max_timestamp
         tally.latency_ms = max(0, int(time.time() * 1000) - newest) if newest >= 0 else None
+        if tally.latency_ms is not None:
+            tally.latency.add(tally.latency_ms / 1000)
 
     def _lost(self, sinks: tuple[Sink, ...] | list[Sink], problem: str, in_flight: bool = False) -> None:
         for sink in sinks:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 
+from mirror.observe.histogram import Histogram
 from mirror.observe.jsonrecords import is_of, read_fields
 from mirror.states import State
 
@@ -24,8 +25,10 @@ class Figures:
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
     last seen. `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's timestamp
     to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that control markers
-    took), `lost` (those among them that the source had lost) and `verdicts` (keyed `VERDICT/reason`) count since this
-    instance started. `at_ms`: wall clock of the report, Unix ms.
+    took), `lost` (those among them that the source had lost), `verdicts` (batches, keyed `VERDICT/reason`),
+    `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each acknowledged batch whose
+    records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report,
+    Unix ms.
     """
 
     flow: str
@@ -45,7 +48,16 @@ class Figures:
     filled: int = 0
     lost: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
+    verdict_bytes: Mapping[str, int] = field(default_factory=dict)
+    latency: Histogram = field(default_factory=Histogram)
     at_ms: int
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """The lag in bytes as stored, by the mean size of the records that were copied; None while none was."""
+        if not self.lag_records:
+            return 0 if self.log_end >= 0 else None
+        return self.lag_records * self.bytes // self.records if self.records else None
 
     def key(self) -> builtins.bytes:
         """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""
@@ -53,14 +65,17 @@ class Figures:
 
     def to_json(self) -> builtins.bytes:
         """The record value."""
-        return json.dumps({**asdict(self), "verdicts": dict(self.verdicts)}, separators=(",", ":")).encode()
+        counts = {name: dict(getattr(self, name)) for name in _BY_VERDICT}
+        return json.dumps({**asdict(self), **counts}, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: builtins.bytes) -> Figures:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
         values = read_fields(data, _KINDS, _REQUIRED, "figures")
-        if not all(is_of(count, (int,)) for count in values.get("verdicts", {}).values()):
+        if not all(is_of(count, (int,)) for name in _BY_VERDICT for count in values.get(name, {}).values()):
             raise ValueError("figures: verdicts must be counts")
+        if "latency" in values:
+            values["latency"] = Histogram.read(values["latency"])
         return cls(**{**values, "state": State(values["state"])})
 
 
@@ -104,11 +119,13 @@ class Totals:
 
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
 _PLACES = ("partition", "next_offset", "log_end", "lag_records", "at_ms")
+_BY_VERDICT = ("verdicts", "verdict_bytes")
 _COUNTS = ("records", "batches", "bytes", "filled", "lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_PLACES + _COUNTS, (int,)),
     "lag_ms": (int, type(None)),
-    "verdicts": (dict,),
+    **dict.fromkeys(_BY_VERDICT, (dict,)),
+    "latency": (dict,),
 }
 _REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}
