@@ -10,6 +10,8 @@ idle partition costs a request every half second and a new record arrives at onc
         reading
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition;
         so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever
+    R4  where the flow has a bound, no request goes out before the lane's bucket has something for it; what comes is
+        taken from the bucket, whatever becomes of it
 """
 
 from __future__ import annotations
@@ -35,10 +37,13 @@ from mirror.errors import (
     WireError,
 )
 from mirror.identity import MISSING_TRIES, other_topic, recreated
+from mirror.observe.histogram import Histogram
+from mirror.policy.budget import Bucket
 from mirror.policy.remedies import MEND_LOGIN, grant
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
+from mirror.wire.connection import throttled_seconds
 from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.wire.protocol import FETCH
 
@@ -106,12 +111,19 @@ class Fetcher:
     """Give it cursors with `start`; iterate to get arrivals until `finish`.
 
     `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    `bucket` bounds what all of them fetch. `took` has the seconds from a request to its answer, of answers with
+    records; `throttled_s` are those for which brokers muted us.
     """
 
     def __init__(
-        self, source: Cluster, room: Callable[[TopicPartition], int], spawn: Spawn, partition_bytes: int
+        self,
+        source: Cluster,
+        room: Callable[[TopicPartition], int],
+        spawn: Spawn,
+        partition_bytes: int,
+        bucket: Bucket | None = None,
     ) -> None:
-        self._source = source
+        self._source, self._bucket = source, bucket
         self._spawn = spawn
         self._room = room
         self._partition_bytes = partition_bytes
@@ -121,6 +133,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._readers: dict[int, asyncio.Task[None]] = {}
         self._finished = False
+        self.took, self.throttled_s = Histogram(), 0.0
 
     def start(self, cursor: Cursor) -> None:
         """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
@@ -182,8 +195,11 @@ class Fetcher:
 
     async def _read(self, node: int) -> None:
         """Fetch from one leader, for as long as there are cursors."""
-        backoff = Backoff()
+        backoff, clock = Backoff(), asyncio.get_running_loop()
         while True:
+            if self._bucket and (wait := self._bucket.wait(clock.time())):
+                await asyncio.sleep(wait)  # R4
+                continue
             asks, hurried = self._asks(node)
             if not asks:
                 self._changed.clear()
@@ -192,6 +208,7 @@ class Fetcher:
                         await self._changed.wait()
                 self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
+            sent_at = clock.time()
             try:
                 answer = await self._fetch(node, asks, HURRIED_WAIT_MS if hurried else MAX_WAIT_MS)
             except (WireError, AccessDenied) as problem:
@@ -205,9 +222,10 @@ class Fetcher:
                 await self._look_again()
                 continue
             backoff.reset()
-            stale = False
+            stale, size = False, 0
             asked = {ask.partition: ask.offset for ask in asks}
             for fetched in read_fetch(answer, asks):
+                size += len(fetched.records)
                 cursor = self._cursors.get(fetched.partition)
                 if cursor is None or cursor.next_offset != asked[fetched.partition]:
                     continue  # stopped or started anew while the request was under way
@@ -215,8 +233,17 @@ class Fetcher:
                     stale |= self._take(cursor, fetched)
                 except PartitionStop as stop:
                     self._halt(cursor, stop)
+            self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
             if stale:
                 await self._look_again()
+
+    def _measure(self, size: int, took: float, throttled: float) -> None:
+        """What one answer cost."""
+        self.throttled_s += throttled
+        if size:
+            self.took.add(took)
+            if self._bucket:
+                self._bucket.spend(size)
 
     def _trouble(self, asks: list[Ask], problem: MirrorError) -> None:
         """The leader cannot be used: for now, or for want of a right."""
@@ -254,7 +281,9 @@ class Fetcher:
 
     async def _fetch(self, node: int, asks: list[Ask], max_wait_ms: int) -> Any:
         connection = await self._source.connection(node, "fetch")
-        request = fetch_request(connection.version(FETCH), asks, max_wait_ms=max_wait_ms, max_bytes=ANSWER_BYTES)
+        most = self._bucket.left(asyncio.get_running_loop().time()) if self._bucket else ANSWER_BYTES
+        most = max(1, min(most, ANSWER_BYTES))
+        request = fetch_request(connection.version(FETCH), asks, max_wait_ms=max_wait_ms, max_bytes=most)
         return await connection.call(FETCH, request, connection.patience or FETCH_TIMEOUT)
 
     async def _look_again(self) -> None:

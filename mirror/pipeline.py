@@ -30,7 +30,9 @@ from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch
 from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.identity import recreated, what_became_of
 from mirror.observe.figures import Figures
+from mirror.observe.lanefigures import LaneFigures
 from mirror.policy.aborted import Aborted
+from mirror.policy.budget import Bucket
 from mirror.policy.remedies import grant_named, remedy
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
@@ -83,10 +85,11 @@ class Pipeline:
         so_far: Mapping[TopicPartition, Tally] | None = None,
         on_loss: OnLoss = log_loss,
         recall: Recall = unrecorded,
+        bytes_per_second: float | None = None,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
         told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError;
-        `recall` gives the ledgers of partitions whose offsets move.
+        `recall` gives the ledgers of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
         """
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
@@ -97,7 +100,8 @@ class Pipeline:
         self.stopped = asyncio.Event()  # set at each stop
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
-        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share)
+        bucket = Bucket(bytes_per_second) if bytes_per_second else None
+        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket)
 
     async def run(self, deadline: float) -> None:
         """Mirror until `deadline` (Unix time), `finish`, or the end of the work (L1).
@@ -154,6 +158,20 @@ class Pipeline:
         """Where every partition stands now."""
         now = int(time.time() * 1000)
         return [self._figures_of(keeper, instance, now) for keeper in self._keepers.values()]
+
+    def lane_figures(self, instance: str, lane: int, epoch: int, attempt: int) -> LaneFigures:
+        """How long requests took since this lane began."""
+        return LaneFigures(
+            instance=instance,
+            lane=lane,
+            epoch=epoch,
+            attempt=attempt,
+            at_ms=int(time.time() * 1000),
+            fetch=self._fetcher.took.copy(),
+            produce=self._writer.took.copy(),
+            source_throttled_ms=round(self._fetcher.throttled_s * 1000),
+            target_throttled_ms=round(self._writer.throttled_s * 1000),
+        )
 
     @property
     def tallies(self) -> Mapping[TopicPartition, Tally]:

@@ -150,6 +150,13 @@ class Sink:
         return self.is_quiet and (not self.queue or bool(self.unsettled))
 
     @property
+    def may_send(self) -> bool:
+        """There is something to send, and nothing speaks against sending it now (W3, W5, W8 in `writer.py`)."""
+        if not self.queue or self.unsettled or self.filling:
+            return False
+        return not self.in_flight or (self.known and isinstance(self.queue[0], Outgoing))
+
+    @property
     def recipe(self) -> Recipe:
         """What a rewritten batch must be like to come next."""
         return Recipe(first_offset=self.next_offset, codec=self.rules.codec, max_bytes=self.rules.max_message_bytes)

@@ -36,11 +36,12 @@ from mirror.channel import Channel
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
 from mirror.errors import BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion
 from mirror.fetcher import Spawn
+from mirror.observe.histogram import Histogram
 from mirror.policy.remedies import grant
 from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
 from mirror.states import State
 from mirror.wire.cluster import DENIED, Cluster, TopicPartition
-from mirror.wire.connection import Connection
+from mirror.wire.connection import Connection, throttled_seconds
 from mirror.wire.markers import markers_request, read_markers
 from mirror.wire.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
 from mirror.wire.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
@@ -63,7 +64,8 @@ FRESH: Final = 2.0
 
 class Writer:
     """Give it sinks with `begin`; `on_change(sink)` is called when a sink was acknowledged, stopped, or became
-    unsettled with nothing in flight.
+    unsettled with nothing in flight. `took` has the seconds from each produce request to its acks; `throttled_s` are
+    those for which brokers muted us.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Writer:
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
         self.tallies: dict[TopicPartition, Tally] = {}
+        self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
 
     def begin(self, sink: Sink) -> None:
@@ -159,7 +162,7 @@ class Writer:
         waiting: dict[tuple[int, int], list[Sink]] = {}
         unsettled: list[Sink] = []
         for sink in self._sinks.values():
-            if may_send(sink):
+            if sink.may_send:
                 node = self._target.leader(sink.target).node
                 if node < 0 or (sink.in_flight and node != sink.node):  # W7
                     self._unsettle(sink, "the target partition has no leader" if node < 0 else "its leader moved")
@@ -185,7 +188,7 @@ class Writer:
         """No connection: every sink that waits for it must ask again where its leader is."""
         for sink in tuple(self._sinks.values()):
             at = (self._target.leader(sink.target).node, self._turns[sink.source] % self._connections)
-            if may_send(sink) and at == key:
+            if sink.may_send and at == key:
                 self._lost((sink,), problem)
 
     def doubt(self, sink: Sink, why: str) -> None:
@@ -200,7 +203,7 @@ class Writer:
         sent: list[Sink] = []
         size = 0
         for sink in sinks:
-            out = sink.queue[0] if may_send(sink) else None
+            out = sink.queue[0] if sink.may_send else None
             if not isinstance(out, Outgoing) or (size and size + len(out.raw.data) > REQUEST_BYTES):
                 continue
             sink.queue.popleft()
@@ -216,16 +219,17 @@ class Writer:
         topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
         channel.in_flight += 1
         future = connection.send(PRODUCE, produce_request(connection.version(PRODUCE), batches, topic_ids))
+        connection.expect(future, PRODUCE, connection.patience or ANSWER_TIMEOUT)
         clock = asyncio.get_running_loop()
         now = clock.time()
-        timer = clock.call_later(connection.patience or ANSWER_TIMEOUT, connection.close)
 
         def answered(answer: asyncio.Future[Any]) -> None:
-            timer.cancel()
             channel.in_flight -= 1
             if problem := answer.exception():
                 self._lost(sent, str(problem), in_flight=True)
             else:
+                self.took.add(clock.time() - now)
+                self.throttled_s += throttled_seconds(answer.result())
                 by_target = {sink.target: sink for sink in sent}
                 for ack in read_produce(answer.result(), topic_ids):
                     if sink := by_target.pop(ack.partition, None):
@@ -240,8 +244,7 @@ class Writer:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
         to one marker is enough (W8); the question alone where the last look was too long ago (W9).
         """
-        clock = asyncio.get_running_loop()
-        now = clock.time()
+        now = asyncio.get_running_loop().time()
         try:
             version = connection.version(WRITE_TXN_MARKERS)
         except UnsupportedVersion as lack:
@@ -261,10 +264,8 @@ class Writer:
             epoch = self._target.leader(sink.target).epoch
             request = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, request)
-        timer = clock.call_later(connection.patience or ANSWER_TIMEOUT, connection.close)
 
         def answered(last: asyncio.Future[Any]) -> None:
-            timer.cancel()
             sink.filling = False
             problem = (marked.exception() if marked else None) or last.exception()
             code = read_markers(marked.result()) if marked and not problem else None
@@ -293,6 +294,8 @@ class Writer:
 
         behind = asked or marked
         assert behind is not None, "neither markers nor the question were sent"
+        last_api = LIST_OFFSETS if asked else WRITE_TXN_MARKERS
+        connection.expect(behind, last_api, connection.patience or ANSWER_TIMEOUT)
         behind.add_done_callback(answered)
 
     def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
@@ -386,10 +389,3 @@ def _repeats_another(sink: Sink, ack: Ack, max_timestamp: int) -> bool:
     return (
         sink.ledger is not None and not sink.rules.target_append_time and ack.append_time_ms not in (-1, max_timestamp)
     )
-
-
-def may_send(sink: Sink) -> bool:
-    """There is something to send, and nothing speaks against sending it now (W3, W5, W8)."""
-    if not sink.queue or sink.unsettled or sink.filling:
-        return False
-    return not sink.in_flight or (sink.known and isinstance(sink.queue[0], Outgoing))

@@ -32,9 +32,9 @@ def request() -> Any:
     return ASK.request(5)(transactional_id=None, transaction_timeout=timedelta(0), producer_id=-1, producer_epoch=-1)
 
 
-def answered(call: Call, producer_id: int = 7) -> Any:
+def answered(call: Call, producer_id: int = 7, throttled: timedelta = timedelta(0)) -> Any:
     return call.schema().InitProducerIdResponse(
-        throttle_time=timedelta(0), error_code=ErrorCode(0), producer_id=producer_id, producer_epoch=0
+        throttle_time=throttled, error_code=ErrorCode(0), producer_id=producer_id, producer_epoch=0
     )
 
 
@@ -190,6 +190,48 @@ async def test_silence_breaks_the_connection_at_the_deadline() -> None:
         assert await lost(other) is problem
         assert not connection.is_open
         assert broker.connections == 1
+
+
+@in_loop
+async def test_the_time_for_which_a_broker_mutes_us_is_no_silence() -> None:
+    """As it is under a quota: the answer comes at once, the next one after the time that it tells of."""
+    async with connected() as (broker, connection):
+        first = asyncio.create_task(connection.call(ASK, request(), 5))
+        (call,) = await broker.called(ASK, 1)
+        call.answer(answered(call, throttled=timedelta(minutes=5)))
+        await first
+        late = asyncio.create_task(connection.call(ASK, request(), 0.05))
+        _, call = await broker.called(ASK, 2)
+        await asyncio.wait([late], timeout=0.3)
+        assert not late.done()
+        call.answer(answered(call, 8))
+        assert (await late).producer_id == 8
+        assert connection.is_open
+
+
+@in_loop
+async def test_a_request_that_was_sent_before_we_were_muted_has_that_time_too() -> None:
+    async with connected() as (broker, connection):
+        first = asyncio.create_task(connection.call(ASK, request(), 5))
+        late = asyncio.create_task(connection.call(ASK, request(), 0.2))
+        call, _ = await broker.called(ASK, 2)
+        call.answer(answered(call, throttled=timedelta(minutes=5)))
+        await first
+        await asyncio.wait([late], timeout=0.5)
+        assert not late.done()
+        late.cancel()
+
+
+@in_loop
+async def test_a_time_to_be_muted_that_is_absurd_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "LONGEST_MUTE", 0.1)
+    async with connected() as (broker, connection):
+        first = asyncio.create_task(connection.call(ASK, request(), 5))
+        (call,) = await broker.called(ASK, 1)
+        call.answer(answered(call, throttled=timedelta(days=24)))
+        await first
+        problem = await lost(asyncio.ensure_future(connection.call(ASK, request(), 0.05)))
+        assert "within 0.05 s" in str(problem)
 
 
 @in_loop

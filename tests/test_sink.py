@@ -166,7 +166,7 @@ def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
         connection: Any = SimpleNamespace(
             version=lambda api: api.newest,
             send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
-            close=lambda: None,
+            expect=lambda *_: None,
         )
         one = sink()
         channel: Any = SimpleNamespace(node=1)

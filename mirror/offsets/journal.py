@@ -7,6 +7,7 @@ worth knowing later.
     failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
     topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
     state/<topic>/<partition>  live figures, every second
+    lane/<number>              how long a lane's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
     groups                     how consumer groups stand, after each look that changed it or ten seconds

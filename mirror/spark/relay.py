@@ -11,10 +11,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pyspark import TaskContext
+
 from mirror.assignment import Assignment, Loss, log_loss
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
+from mirror.observe.lanefigures import LaneFigures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
@@ -32,7 +35,7 @@ LAST_WORD_SECONDS = 1.0
 class Lane:
     """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others. `runs`:
     by target partition whose offsets move, the last ones that the journal has before `journal_offset`; that is None
-    where all of it is to be read.
+    where all of it is to be read. `bytes_per_second` is the lane's share of the flow's bound, None where it has none.
     """
 
     flow: str
@@ -47,6 +50,8 @@ class Lane:
     so_far: Mapping[TopicPartition, Tally]
     runs: Mapping[TopicPartition, Runs] = field(default_factory=dict)
     journal_offset: int | None = None
+    epoch: int = 0
+    bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,15 @@ async def run_lane(lane: Lane) -> list[Receipt]:
 
         ledgers = Ledgers(journal, lane.runs, lane.journal_offset)
         pipeline = Pipeline(
-            lane.flow, source, target, lane.assignments, lane.memory_bytes, lane.so_far, on_loss, ledgers.recall
+            lane.flow,
+            source,
+            target,
+            lane.assignments,
+            lane.memory_bytes,
+            lane.so_far,
+            on_loss,
+            ledgers.recall,
+            lane.bytes_per_second,
         )
         marked = watch(lane.stop_mark, pipeline.finish)
         reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal))
@@ -92,7 +105,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
                 await ledgers.record()
-                await _append(journal, figures)
+                await _append(journal, figures, _of_the_lane(lane, pipeline))
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
 
 
@@ -112,7 +125,7 @@ async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Jou
         moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]
         try:
             await ledgers.record()
-            await _append(journal, moved)
+            await _append(journal, moved, _of_the_lane(lane, pipeline))
         except (ClusterError, WireError, MalformedBatch) as problem:
             if not failing:  # the data does not depend on it: say so once, go on
                 log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
@@ -126,6 +139,12 @@ def _standing(figures: Figures) -> tuple[object, ...]:
     return figures.state, figures.detail, figures.next_offset, figures.log_end
 
 
-async def _append(journal: Journal, figures: list[Figures]) -> None:
+def _of_the_lane(lane: Lane, pipeline: Pipeline) -> LaneFigures:
+    task = TaskContext.get()  # None outside a Spark task
+    return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, task.attemptNumber() if task else 0)
+
+
+async def _append(journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:
+    """Where no partition moved, no request was worth telling of either."""
     if figures:
-        await journal.append([(f.key(), f.to_json()) for f in figures])
+        await journal.append([(one.key(), one.to_json()) for one in (*figures, lane)])

@@ -7,6 +7,8 @@ ConnectionLost
 C3  a request is encoded and handed to the transport whole, or not at all
 C4  while the connection tells the broker anew who we are, requests are held and then sent in their order: a broker
 takes nothing else in the middle of that (KIP-368)
+C5  a broker that throttles a client answers at once, says for how long, and reads nothing more from the connection
+until then (KIP-219): that time is nobody's hanging, so it extends every deadline
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from mirror.wire.tls import is_alert, refusal
 FRAME_LIMIT: Final = 128 * 1024 * 1024
 SOCKET_BUFFER: Final = 4 * 1024 * 1024
 CLIENT_ID: Final = "mirror"
+#: Longest time to be muted that is believed, in seconds. A produce quota mutes for as long as it takes to even out.
+LONGEST_MUTE: Final = 600.0
 #: Buffers below this are joined into one send; larger ones are sent as the views they are.
 JOIN_BELOW: Final = 64 * 1024
 #: A session is renewed after a share of its life between these, not by all connections at once.
@@ -56,6 +60,12 @@ class _Held(NamedTuple):
     request: Any
     future: asyncio.Future[Any]
     decode: Callable[[memoryview], Any]
+
+
+def throttled_seconds(answer: Any) -> float:
+    """For how long the broker that gave an answer mutes the connection; 0 where it does not."""
+    throttle = getattr(answer, "throttle_time", None)  # not every API has it, nor every version
+    return throttle.total_seconds() if throttle else 0.0
 
 
 class _InFlight(NamedTuple):
@@ -82,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._lost: ConnectionLost | None = None
+        self._muted_until = 0.0
 
     @classmethod
     async def open(
@@ -171,13 +182,24 @@ class Connection(asyncio.BufferedProtocol):
         """
         timeout = min(timeout, self.patience or timeout)
         future = self.send(api, request)
-        try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            lost = ConnectionLost(f"{self}: no answer to {api.name} within {timeout:g} s")
-            self._break(lost)
-            raise lost from None
+        self.expect(future, api, timeout)
+        return await future
+
+    def expect(self, future: asyncio.Future[Any], api: Api, timeout: float) -> None:
+        """Break the connection unless `future`, which `send` gave, is done within `timeout` seconds, not counting those
+        for which the broker mutes it (C5).
+        """
+        clock = asyncio.get_running_loop()
+
+        def look() -> None:
+            due = self._muted_until + timeout
+            if clock.time() < due:
+                timers.append(clock.call_at(due, look))
+            else:
+                self._break(ConnectionLost(f"{self}: no answer to {api.name} within {timeout:g} s"))
+
+        timers = [clock.call_later(timeout, look)]
+        future.add_done_callback(lambda _: timers[-1].cancel())
 
     def close(self) -> None:
         """Close; requests in flight fail. May be called twice."""
@@ -284,6 +306,8 @@ class Connection(asyncio.BufferedProtocol):
         waiting = self._in_flight[0]
         answer = None if waiting.future.done() else waiting.decode(frame)
         self._in_flight.popleft()  # only now: what cannot be decoded fails with all that is in flight
+        if muted := throttled_seconds(answer):
+            self._muted_until = asyncio.get_running_loop().time() + min(muted, LONGEST_MUTE)
         if not waiting.future.done():
             waiting.future.set_result(answer)
 
