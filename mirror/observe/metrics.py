@@ -50,7 +50,7 @@ class Metrics(Collector):
             for one in figures:
                 at = one.topic, one.partition
                 before = self._newest.get(at)
-                if before is None or before.at_ms <= one.at_ms:
+                if before is not one and (before is None or before.at_ms <= one.at_ms):
                     self._count(one, before)
                     self._newest[at] = one
 

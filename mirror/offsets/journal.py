@@ -21,7 +21,7 @@ to a topic: a batch that is not the journal's is skipped with a warning, since i
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -42,12 +42,18 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset
 OWNER = b"owner"
 ENDED = b"ended"
 _READ_BYTES = 4 * 1024 * 1024
+#: Bytes of records in one batch, well below what a broker takes by default.
+_BATCH_BYTES = 256 * 1024
 _log = get(__name__)
 
 
 def journal_topic(flow: str) -> str:
     """The name of the flow's topic on the target."""
     return f"mirror.{flow}.offsets"
+
+
+#: A key and its new value; None deletes it.
+Change = tuple[bytes, bytes | None]
 
 
 class Entry(NamedTuple):
@@ -77,7 +83,7 @@ class Journal:
         """The journal is one partition, so its order is the order of events."""
         return TopicPartition(journal_topic(self.flow), 0)
 
-    async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
+    async def append(self, entries: Sequence[Change]) -> int:
         """Append keys and values (None: a deletion) as one batch; the offset of the first.
 
         Raises ClusterUnreachable, AccessDenied, BrokerError.
@@ -113,7 +119,21 @@ def newest(entries: Iterable[Entry]) -> dict[bytes, bytes]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def encode(entries: Iterable[tuple[bytes, bytes | None]]) -> bytes:
+def batches(entries: Iterable[Change]) -> Iterator[list[Change]]:
+    """Cut where a batch would become large."""
+    batch: list[Change] = []
+    size = 0
+    for key, value in entries:
+        if batch and size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append((key, value))
+        size += len(key) + len(value or b"")
+    if batch:
+        yield batch
+
+
+def encode(entries: Iterable[Change]) -> bytes:
     """One batch, uncompressed, without a producer id, as a producer sends it."""
     now = TZAwareMicros.parse(datetime.now(UTC).replace(microsecond=0))
     records = tuple(

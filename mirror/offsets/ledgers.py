@@ -8,19 +8,15 @@ it recorded those would leave runs that tell of the ones before, and its success
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 from mirror.observe import logs
 from mirror.offsets import runlog
-from mirror.offsets.journal import Journal
+from mirror.offsets.journal import Journal, batches
 from mirror.offsets.runlog import Indexes, Recorded
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
-
-#: Bytes of records in one batch of the journal.
-_BATCH_BYTES: Final = 256 * 1024
 
 
 class Ledgers:
@@ -67,7 +63,7 @@ class Ledgers:
     async def _write(self, ledgers: Mapping[TopicPartition, Ledger]) -> None:
         entries = [entry for target, ledger in ledgers.items() for entry in runlog.entries(target, ledger)]
         told = list(ledgers.values())  # others may begin meanwhile
-        for batch in _batches(entries):
+        for batch in batches(entries):
             await self._journal.append(batch)
         for ledger in told:
             ledger.recorded()
@@ -127,19 +123,5 @@ async def forget_expired(journal: Journal, indexes: Indexes) -> None:
     found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
     for at, log_start in zip(asked, found, strict=True):
         indexes[at].log_start = log_start
-    for batch in _batches(indexes.expired(dict(zip(asked, found, strict=True)))):
+    for batch in batches(indexes.expired(dict(zip(asked, found, strict=True)))):
         await journal.append(batch)
-
-
-def _batches(entries: Iterable[runlog.Change]) -> Iterator[list[runlog.Change]]:
-    """Cut where a batch of the journal would become large."""
-    batch: list[runlog.Change] = []
-    size = 0
-    for key, value in entries:
-        if batch and size > _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append((key, value))
-        size += len(key) + len(value or b"")
-    if batch:
-        yield batch

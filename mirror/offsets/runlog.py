@@ -18,16 +18,13 @@ from typing import NamedTuple
 
 from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.observe.logs import get
-from mirror.offsets.journal import Entry
+from mirror.offsets.journal import Change, Entry
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
 
 _PREFIX = "runs/"
 _LARGEST = 2**63 - 1
 _log = get(__name__)
-
-#: A key and its new value, None for a deletion.
-Change = tuple[bytes, bytes | None]
 
 
 class Recorded(NamedTuple):

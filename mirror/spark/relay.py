@@ -18,7 +18,7 @@ from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
-from mirror.offsets.journal import Journal
+from mirror.offsets.journal import Journal, batches
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
 from mirror.pipeline import Pipeline
@@ -147,4 +147,6 @@ def _of_the_lane(lane: Lane, pipeline: Pipeline) -> LaneFigures:
 async def _append(journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:
     """Where no partition moved, no request was worth telling of either."""
     if figures:
-        await journal.append([(one.key(), one.to_json()) for one in (*figures, lane)])
+        entries = [(lane.key(), lane.to_json()), *((one.key(), one.to_json()) for one in figures)]
+        for batch in batches(entries):
+            await journal.append(batch)
