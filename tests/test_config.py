@@ -158,7 +158,7 @@ zzz: 1
         ),
         ('"a:1"}', '"a:1", sasl.mechanims: x}', "2: source.sasl.mechanims: unknown key; did you mean sasl.mechanism"),
         ("topics:", "spark: {epoch_s: .inf}\ntopics:", "4: spark.epoch_s: "),
-        ("topics:", "metrics: {listen: '9404'}\ntopics:", "4: metrics.listen: each address must be host:port"),
+        ("topics:", "metrics: {listen: 'here'}\ntopics:", "4: metrics.listen: each address must be host:port"),
         ("topics:", "name: again\ntopics:", "1: name: given twice, again on line 4"),
         ("topics:", "? [a]\n: b\ntopics:", "1: : the key on line 4 must be plain text"),
     ],
@@ -180,7 +180,7 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
             "[a], rules: [{match: a, partitions: 2}]",
             "4: topics.rules.0.partitions: rules are not supported yet",
         ),
-        ("topics:", "limits: {bytes_per_second: 5}\ntopics:", "4: limits.bytes_per_second: is not supported yet"),
+        ("topics:", "limits: {bytes_per_second: 0}\ntopics:", "4: limits.bytes_per_second: must be greater than 0"),
         ("topics:", "sync: {acls: true}\ntopics:", "4: sync.acls: ACLs are not mirrored yet"),
     ],
 )
@@ -356,10 +356,13 @@ def test_addresses(host: str, port: int) -> None:
 def test_what_has_no_effect_yet_is_said(load_text: Load) -> None:
     plain = load_text(SMALLEST)
     assert list(unserved(plain)) == []
-    asked = load_text(
-        SMALLEST + 'groups: {interval_s: 2}\nmetrics: {listen: "127.0.0.1:9404"}\nsync: {interval_s: 5}\n'
-    )
-    told = [text.split(":")[0] for text in unserved(asked)]
-    assert told == ["sync.interval_s", "metrics"]
-    looked_at_once = load_text(SMALLEST + "sync: {interval_s: 9}\n")
-    assert [text.split(":")[0] for text in unserved(looked_at_once)] == ["sync.interval_s"]
+    asked = load_text(SMALLEST + "groups: {interval_s: 2}\nsync: {interval_s: 5}\n")
+    assert [text.split(":")[0] for text in unserved(asked)] == ["sync.interval_s"]
+
+
+@pytest.mark.parametrize(
+    ("given", "listens"),
+    [("9404", "127.0.0.1:9404"), ("'9404'", "127.0.0.1:9404"), ('"0.0.0.0:9404"', "0.0.0.0:9404"), ("null", None)],
+)
+def test_a_port_alone_is_for_this_machine_alone(load_text: Load, given: str, listens: str | None) -> None:
+    assert load_text(SMALLEST + f"metrics: {{listen: {given}}}\n").metrics.listen == listens

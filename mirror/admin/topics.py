@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from mirror.admin.client import Admin, ConfigValue, Creation, TopicInfo
 from mirror.config import Settings, TopicSettings
-from mirror.errors import AccessDenied, ClusterUnreachable, PreflightError
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
 from mirror.observe import logs
 from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, preflight
 from mirror.policy.selection import Selection, TopicPair, select, selects
@@ -54,6 +54,13 @@ FLOW_TOPIC_CONFIGS: Mapping[str, str] = {
     "segment.bytes": "8388608",
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+#: A day of heartbeats is some megabytes.
+HEARTBEAT_CONFIGS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "86400000",
+    "segment.ms": "3600000",
     "compression.type": "producer",
 }
 _FLOW_TOPIC_REPLICAS = 3
@@ -164,11 +171,33 @@ def apply(target: Admin, plan: TopicPlan) -> None:
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:
     """Create the flow's compacted topic unless it is there; its name."""
-    name = f"mirror.{flow}.offsets"
+    return _ensure(target, f"mirror.{flow}.offsets", FLOW_TOPIC_CONFIGS)
+
+
+def ensure_heartbeats(target: Admin, flow: str) -> bool:
+    """Create the flow's topic of heartbeats unless it is there; false, with a warning that names the right, where the
+    mirror may not: it copies all the same.
+    """
+    name = f"mirror.{flow}.heartbeats"
+    try:
+        _ensure(target, name, HEARTBEAT_CONFIGS)
+    except (AccessDenied, BrokerError) as problem:
+        servers = target.settings.bootstrap_servers
+        log.warning(
+            "heartbeats_off",
+            flow=flow,
+            reason=str(problem),
+            grant=f"kafka-acls.sh --bootstrap-server {servers} --add --allow-principal User:PRINCIPAL"
+            f" --operation Create --operation Describe --operation Write --topic {name}",
+        )
+        return False
+    return True
+
+
+def _ensure(target: Admin, name: str, configs: Mapping[str, str]) -> str:
     if not target.describe([name]):
         replicas = min(_FLOW_TOPIC_REPLICAS, target.brokers())
-        creation = Creation(topic=name, partitions=1, replication_factor=replicas, configs=FLOW_TOPIC_CONFIGS)
-        _create(target, [creation])
+        _create(target, [Creation(topic=name, partitions=1, replication_factor=replicas, configs=configs)])
     return name
 
 

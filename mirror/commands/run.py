@@ -21,7 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mirror import java
 from mirror.config import Settings
 from mirror.observe import logs
+from mirror.observe.endpoint import serving
 from mirror.observe.figures import Figures, Totals
+from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import refuse_failed_over
 from mirror.offsets.journal import Journal
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -34,8 +36,14 @@ JVM_SECONDS = 3.0
 def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
     """Run the flow to its end; the exit code. Raises MirrorError.
 
-    What this machine lacks is found before anything is created on a cluster.
+    What this machine lacks, or another process has, is found before anything is created on a cluster.
     """
+    metrics = Metrics(settings.flow)
+    with serving(settings.metrics.listen, metrics) if settings.metrics.listen else contextlib.nullcontext():
+        return _run(settings, metrics, once=once, until_caught_up=until_caught_up)
+
+
+def _run(settings: Settings, metrics: Metrics, *, once: bool, until_caught_up: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # until the supervisor listens itself
         signal.signal(number, _ended)
     java.find()
@@ -57,7 +65,7 @@ def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
         context = open_context(settings.spark, flow.name, flow.lanes)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
-            outcome = asyncio.run(Supervisor(context, flow, watch.show).run())
+            outcome = asyncio.run(Supervisor(context, flow, watch.show, metrics).run())
     finally:
         if context is not None:
             close_context(context)

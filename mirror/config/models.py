@@ -12,8 +12,8 @@ from mirror.config.clusters import ClusterSettings
 from mirror.config.section import Section
 from mirror.config.values import (
     DEFAULT_EXCLUDE,
-    Address,
     FlowName,
+    Listen,
     Pattern,
     PlainText,
     Prefix,
@@ -95,9 +95,9 @@ class LimitSettings(Section):
 
 
 class MetricSettings(Section):
-    """Where Prometheus would find the figures; None: nowhere."""
+    """Where Prometheus finds the figures: `host:port`, or a port of this machine alone; None: nowhere."""
 
-    listen: Address | None = None
+    listen: Listen | None = None
 
 
 class SparkSettings(Section):

@@ -44,6 +44,12 @@ def _address(text: str) -> str:
     return text
 
 
+def _listen(value: object) -> object:
+    """A port alone is one of the loopback interface: figures are for everybody who can reach them."""
+    is_port = isinstance(value, int) and not isinstance(value, bool)
+    return f"127.0.0.1:{value}" if is_port or (isinstance(value, str) and value.isdigit()) else value
+
+
 def _addresses(text: str) -> str:
     for address in text.split(","):
         parse_address(address)
@@ -115,6 +121,7 @@ Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]
 Whole = Annotated[int, BeforeValidator(_no_truth)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(_no_truth)]
 Address = Annotated[str, AfterValidator(_address)]
+Listen = Annotated[Address, BeforeValidator(_listen)]
 Addresses = Annotated[str, AfterValidator(_addresses)]
 Prefix = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_prefix)]
 Start = Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
@@ -11,6 +12,8 @@ from prometheus_client.registry import Collector
 from mirror.config import parse_address
 from mirror.errors import ConfigError
 from mirror.observe import logs
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @contextmanager
@@ -26,7 +29,10 @@ def serving(listen: str, metrics: Collector) -> Iterator[None]:
             f"metrics.listen: cannot listen on {listen}: {problem.strerror or problem}. Choose another port, or end the"
             " process that has this one: two flows on one machine need two ports"
         ) from problem
-    logs.get(__name__).info("metrics_served", url=f"http://{listen}/metrics")
+    log = logs.get(__name__)
+    log.info("metrics_served", url=f"http://{listen}/metrics")
+    if host not in _LOOPBACK:
+        log.warning("metrics_exposed", listen=listen, text="whoever reaches this address reads topic names and figures")
     try:
         yield
     finally:

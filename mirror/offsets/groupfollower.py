@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,14 +30,21 @@ STOP_SECONDS: Final = 1.0
 _NAMED: Final = 5
 
 
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(slots=True, eq=False)
 class GroupFollower:
-    """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next."""
+    """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next;
+    `on_look` is told of each complete look.
+    """
 
     sync: GroupSync
     journal: Journal
     instance: str
     interval: float
+    on_look: Callable[[], None] = _nobody
     _told: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
     _mistake: str = ""
@@ -81,6 +88,7 @@ class GroupFollower:
                 look = await self.sync.look()
                 hindrances = list(look.hindrances)
                 if look.is_complete:
+                    self.on_look()
                     hindrances += await self._report(look)
                 self._warn(hindrances)
             except Exception as mistake:  # one of ours, which must not end the copy

@@ -33,12 +33,13 @@ _log = logs.get("mirror.supervisor")
 
 @dataclass(slots=True, eq=False)
 class Epochs:
-    """Runs the epochs of a flow; `stopping` ends the one under way."""
+    """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is told of a job that failed."""
 
     context: SparkContext
     flow: str
     seconds: float
     stopping: asyncio.Event
+    on_failure: Callable[[], None]
     _failed: int = 0
 
     async def run(self, number: int, lanes_for: LanesFor) -> list[Receipt]:
@@ -87,6 +88,7 @@ class Epochs:
         if not is_alive(self.context):
             raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
         self._failed += 1
+        self.on_failure()
         _log.error("epoch_failed", flow=self.flow, epoch=number, reason=_first_line(failure))
         if self._failed >= FAILED_EPOCHS:
             raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {_first_line(failure)}") from failure

@@ -17,6 +17,7 @@ class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
 
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
+    `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Flow:
     until_caught_up: bool = False
     groups: tuple[re.Pattern[str], ...] = ()
     groups_seconds: float = 1.0
+    bytes_per_second: int | None = None
+    heartbeats: bool = False
 
 
 @dataclass(slots=True)

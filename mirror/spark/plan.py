@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from mirror.assignment import Assignment
+from mirror.observe.figures import Figures
+from mirror.policy.budget import shares
 from mirror.policy.packing import Load, pack
 from mirror.sink import Tally
 from mirror.wire.cluster import Leader, TopicPartition
@@ -40,3 +42,22 @@ def lanes_of(
     return [
         tuple(by_source[TopicPartition(load.topic, load.partition)] for load in lane) for lane in pack(loads, lanes)
     ]
+
+
+def rates_of(
+    bound: int | None,
+    lanes: Sequence[Sequence[Assignment]],
+    figures: Mapping[TopicPartition, Figures],
+    moved: Mapping[TopicPartition, int],
+) -> list[float | None]:
+    """What each lane may fetch of a bound, in bytes per second; None without one. A lane needs what its partitions lag
+    behind, and what they have `moved` (bytes) since the last plan.
+    """
+    if bound is None:
+        return [None] * len(lanes)
+    lags = {source: figures[source].lag_bytes or 0 for lane in lanes for source in _sources(lane) if source in figures}
+    return [*shares(bound, [sum(lags.get(at, 0) + moved.get(at, 0) for at in _sources(lane)) for lane in lanes])]
+
+
+def _sources(lane: Sequence[Assignment]) -> list[TopicPartition]:
+    return [assignment.source for assignment in lane]

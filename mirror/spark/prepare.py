@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mirror.admin.client import Admin
-from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, ensure_heartbeats, plan_topics, rules_of
 from mirror.assignment import assign
 from mirror.config import Settings, insecure, unserved
 from mirror.observe import logs
@@ -38,6 +38,7 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
     apply(target, plan)
     ensure_flow_topic(target, settings.flow)
+    heartbeats = ensure_heartbeats(target, settings.flow)
     rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
@@ -53,6 +54,8 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         until_caught_up=until_caught_up,
         groups=settings.groups.include,
         groups_seconds=settings.groups.interval_s,
+        bytes_per_second=settings.limits.bytes_per_second,
+        heartbeats=heartbeats,
     )
 
 

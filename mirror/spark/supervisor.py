@@ -27,9 +27,11 @@ from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
+from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of
+from mirror.offsets.heartbeats import Heart
 from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.ledgers import forget_expired
 from mirror.offsets.owner import Owner
@@ -38,7 +40,7 @@ from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
 from mirror.spark.epoch import Epochs
 from mirror.spark.flow import Flow, Outcome
-from mirror.spark.plan import lanes_of
+from mirror.spark.plan import lanes_of, rates_of
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.stoplog import StopLog
 from mirror.spark.stopmark import MarkAddress
@@ -58,18 +60,20 @@ Watch = Callable[[Mapping[TopicPartition, Figures]], None]
 class Supervisor:
     """Runs one flow until it is done, stopped, or taken over."""
 
-    def __init__(self, context: SparkContext, flow: Flow, watch: Watch) -> None:
-        self._flow, self._watch = flow, watch
+    def __init__(self, context: SparkContext, flow: Flow, watch: Watch, metrics: Metrics | None = None) -> None:
+        """`watch` is called about once a second; `metrics` learns all that there is to tell."""
+        self._flow, self._watch, self._metrics = flow, watch, metrics or Metrics(flow.name)
         self._instance = uuid.uuid4().hex[:12]
         self._tallies: dict[TopicPartition, Tally] = {}
+        self._planned: dict[TopicPartition, int] = {}
         self._reached: dict[TopicPartition, int] = {}
         self._left_out: dict[TopicPartition, str] = {}
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._stops = StopLog()
         self._outcome = Outcome()
-        self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over)
-        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._stopping)
+        self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over, self._metrics)
+        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._stopping, self._metrics.epoch_failed)
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
@@ -94,8 +98,11 @@ class Supervisor:
             watching.add_done_callback(lambda _: self._stopping.set())
             flow, reports = self._flow, (self._tidings.live, self._outcome.figures)
             sync = sync_of(source, target, flow.groups, assignments, reports, self._tidings.runs)
-            groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds)
-            following = asyncio.create_task(groups.run())
+            groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds, self._metrics.groups_followed)
+            beside = [watching, asyncio.create_task(groups.run())]
+            if flow.heartbeats:
+                heart = Heart(target, flow.name, self._instance, self._tidings.live.values)
+                beside.append(asyncio.create_task(heart.run()))
             try:
                 await self._epochs(source, journal, assignments)
                 if not self._outcome.contended:
@@ -104,7 +111,7 @@ class Supervisor:
                             await self._tidings.read(journal)
                     await groups.finish(self._stopping)
             finally:
-                for task in (following, watching):
+                for task in beside:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
@@ -120,6 +127,7 @@ class Supervisor:
             for receipt in receipts:
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
                 self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
+            self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             self._log_epoch(number, time.time() - began)
             if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
@@ -179,6 +187,9 @@ class Supervisor:
         leaders = {a.source: source.leader(a.source) for a in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
         last = tidings.runs.last()
+        moved = {at: tally.bytes - self._planned.get(at, 0) for at, tally in self._tallies.items()}
+        rates = rates_of(flow.bytes_per_second, packed, self._outcome.figures, moved)
+        self._planned = {at: tally.bytes for at, tally in self._tallies.items()}
 
         def lanes(deadline: float, mark: MarkAddress) -> list[Lane]:
             return [
@@ -195,6 +206,8 @@ class Supervisor:
                     so_far={a.source: self._tallies[a.source] for a in lane if a.source in self._tallies},
                     runs={a.target: last[a.target] for a in lane if a.target in last},
                     journal_offset=tidings.until,
+                    epoch=number,
+                    bytes_per_second=rates[index],
                 )
                 for index, lane in enumerate(packed)
             ]

@@ -12,6 +12,9 @@ from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
+from mirror.observe.lanefigures import PREFIX as LANE
+from mirror.observe.lanefigures import LaneFigures
+from mirror.observe.metrics import Metrics
 from mirror.offsets import failover
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.journal import OWNER, Entry, Journal
@@ -24,7 +27,7 @@ from mirror.wire.cluster import TopicPartition
 @dataclass(slots=True, eq=False)
 class Tidings:
     """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now, and
-    `failed_over` when the flow is to be mirrored no more.
+    `failed_over` when the flow is to be mirrored no more. `metrics` gets every report.
 
     `live`: figures by source partition. `accepted`: by target partition, the offsets between which losses are
     accepted. `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
@@ -34,6 +37,7 @@ class Tidings:
     instance: str
     taken_over: Callable[[Owner], None]
     failed_over: Callable[[FailedOver], None]
+    metrics: Metrics
     live: dict[TopicPartition, Figures] = field(default_factory=dict)
     accepted: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
@@ -70,6 +74,11 @@ class Tidings:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self.instance:
                     self.live[TopicPartition(figures.topic, figures.partition)] = figures
+                    self.metrics.learn((figures,))
+            elif entry.key.startswith(LANE) and entry.value:
+                lane = LaneFigures.from_json(entry.value)
+                if lane.instance == self.instance:
+                    self.metrics.learn_lane(lane)
             elif (accepted := read_accepted(entry)) is not None:
                 self.accepted[accepted.target] = accepted.offsets
         except NOT_OURS as problem:
