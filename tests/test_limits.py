@@ -74,7 +74,8 @@ class Copy:
     async def _run(self) -> None:
         async with Cluster(endpoint("eu", self.source)) as source, Cluster(endpoint("us", self.target)) as target:
             at = TopicPartition(self.topic, 0)
-            work = [Assignment(at, at, None, Rules(), until=self.until)]
+            await source.refresh({self.topic})
+            work = [Assignment(at, at, source.topic_id(self.topic), Rules(), until=self.until)]
             self.pipeline = Pipeline("test", source, target, work, self.memory, bytes_per_second=self.bytes_per_second)
             self._loop, began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
@@ -211,8 +212,6 @@ def test_memory_is_held_while_the_target_is_frozen(topic_name: str, seconds: flo
             finally:
                 target.resume(0)
             copy.done()
-    print(
-        f"{early / MEGABYTE:.0f} MB after 2 s, {late / MEGABYTE:.0f} MB after {seconds + 2:.0f} s: {before_thaw.state}"
-    )
+    print(f"resident: {early >> 20} MB after 2 s, {late >> 20} MB after {seconds + 2:.0f} s, {before_thaw.state}")
     assert late - early < copy.memory
     assert copy.figures.records == 1000

@@ -59,3 +59,31 @@ def test_what_comes_late_is_passed_over(told: list[tuple[str, Any]]) -> None:
     stops.tell([at(State.CORRUPT, 100, 5)])
     stops.tell([at(State.CAUGHT_UP, 100, 4)])
     assert told == [("partition_stopped", 100)]
+
+
+def test_a_wait_is_told_once_over_epochs_and_so_is_its_end(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    for moment in range(0, 50, 10):
+        stops.tell([at(State.STARTING, 100, moment)])
+        stops.tell([at(State.WAITING, 100, moment + 1)])
+        stops.tell([at(State.WAITING, 100, moment + 2)])
+    assert told == [("partition_state", 100)]
+    stops.tell([at(State.MIRRORING, 130, 60)])
+    stops.tell([at(State.CAUGHT_UP, 140, 70)])
+    assert told[1:] == [("partition_goes_on", 130)]
+
+
+def test_each_passing_state_is_told_and_a_stop_ends_it_without_going_on(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    for moment, state in enumerate((State.ALIGNING, State.WAITING, State.CORRUPT, State.MIRRORING)):
+        stops.tell([at(state, 100 + moment, moment)])
+    events = ["partition_state", "partition_state", "partition_stopped", "partition_goes_on"]
+    assert told == list(zip(events, range(100, 104), strict=True))
+
+
+def test_what_changes_with_every_record_is_not_told(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    for moment in range(0, 50, 10):
+        for more, state in enumerate((State.STARTING, State.MIRRORING, State.CAUGHT_UP)):
+            stops.tell([at(state, 100 + moment, moment + more)])
+    assert told == []

@@ -1,8 +1,13 @@
-"""One log event for each stop, when it is first known, and one when the partition goes on."""
+"""One log event for each change of a partition's state that somebody may want to know of, when it is first known.
+
+MIRRORING and CAUGHT_UP change places with every record, and a partition is STARTING in every epoch: of those three
+only what ends another state is told.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from mirror.observe import logs
 from mirror.observe.figures import Figures
@@ -10,15 +15,18 @@ from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
 _log = logs.get("mirror.supervisor")
+_WELL: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
+_PASSING: Final = frozenset({State.ALIGNING, State.PAUSED, State.WAITING})
 
 
 class StopLog:
     """Give it figures as they come, by whatever way; older ones than those known are passed over. A stop that every
-    epoch meets again is told once, and again where it is another state or another offset.
+    epoch meets again is told once, and again where it is another state or another offset; so is a wait.
     """
 
     def __init__(self) -> None:
         self._told: dict[TopicPartition, tuple[State, int]] = {}
+        self._passing: dict[TopicPartition, State] = {}
         self._seen: dict[TopicPartition, int] = {}
 
     def tell(self, figures: Iterable[Figures]) -> None:
@@ -29,6 +37,7 @@ class StopLog:
                 continue
             self._seen[at] = one.at_ms
             before = self._told.get(at)
+            self._tell_passing(at, one)
             if one.state.is_stop and now != before:
                 self._told[at] = now
                 _log.error(
@@ -41,4 +50,34 @@ class StopLog:
                 )
             elif before and (one.state is State.CAUGHT_UP or (not one.state.is_stop and one.next_offset > before[1])):
                 del self._told[at]
-                _log.info("partition_goes_on", topic=one.topic, partition=one.partition, offset=one.next_offset)
+                _log.info(
+                    "partition_goes_on",
+                    topic=one.topic,
+                    partition=one.partition,
+                    offset=one.next_offset,
+                    after=str(before[0]),
+                )
+
+    def _tell_passing(self, at: TopicPartition, one: Figures) -> None:
+        before = self._passing.get(at)
+        if one.state in _PASSING and one.state is not before:
+            self._passing[at] = one.state
+            tell = _log.warning if one.state is State.WAITING else _log.info
+            tell(
+                "partition_state",
+                state=str(one.state),
+                topic=one.topic,
+                partition=one.partition,
+                offset=one.next_offset,
+                detail=one.detail,
+            )
+        elif before and (one.state in _WELL or one.state.is_stop):
+            del self._passing[at]
+            if one.state in _WELL:
+                _log.info(
+                    "partition_goes_on",
+                    topic=one.topic,
+                    partition=one.partition,
+                    offset=one.next_offset,
+                    after=str(before),
+                )

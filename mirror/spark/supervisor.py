@@ -26,7 +26,7 @@ from pyspark import SparkContext
 from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.observe import logs
-from mirror.observe.figures import Figures
+from mirror.observe.figures import Figures, Totals
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.groupfollower import GroupFollower
@@ -262,16 +262,24 @@ class Supervisor:
         self._stopping.set()
 
     def _log_epoch(self, number: int, seconds: float) -> None:
+        """The epoch's one line: where the flow stands now; counts are since this mirror began."""
         figures = self._outcome.figures.values()
+        totals = Totals.of(figures)
         self._log.info(
             "epoch_ended",
             flow=self._flow.name,
             epoch=number,
             seconds=round(seconds, 1),
-            records=sum(f.records for f in figures),
-            bytes=sum(f.bytes for f in figures),
-            lag_records=sum(f.lag_records for f in figures),
-            stopped=sum(f.state.is_stop for f in figures),
+            partitions=totals.partitions,
+            states={str(state): many for state, many in sorted(totals.states.items())},
+            records=totals.records,
+            batches=totals.batches,
+            bytes=totals.bytes,
+            lag_records=totals.lag_records,
+            latency_ms=totals.lag_ms,
+            filled=totals.filled,
+            lost=totals.lost,
+            stopped=totals.stopped,
         )
         self._stops.tell(figures)
 
