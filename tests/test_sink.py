@@ -167,6 +167,7 @@ def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
             version=lambda api: api.newest,
             send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
             expect=lambda *_: None,
+            patience=None,
         )
         one = sink()
         channel: Any = SimpleNamespace(node=1)
