@@ -36,7 +36,7 @@ MUTUAL = {"security.protocol": "SSL", "ssl.certificate.location": "me.pem", "ssl
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CANARY", CANARY)
     for name in ("ca.pem", "me.pem", "me.key"):
-        (tmp_path / name).touch()
+        (tmp_path / name).touch(0o600)
     return tmp_path
 
 
@@ -189,3 +189,10 @@ def test_a_lane_carries_secrets_and_prints_none(folder: Path, keys: dict[str, An
     assert CANARY in "".join(
         map(str, ClusterSettings.model_validate(settings.source.model_dump(by_alias=True)).client.values())
     )
+
+
+def test_a_private_key_that_others_may_read(folder: Path) -> None:
+    (folder / "me.key").chmod(0o640)
+    (problem,) = problems(folder, MUTUAL)
+    assert problem.startswith("ssl.key.location: file ")
+    assert problem.endswith(f"is open to other users (mode 0640): chmod 600 {folder}/me.key")

@@ -1,9 +1,9 @@
 """Which settings are secrets, and whether the files that hold them are well kept.
 
 A secret never stands in the configuration itself, which may therefore be readable by everybody; it is referred to. A
-file that a secret is read from must be this user's, or root's, and nobody else may read or change it. One of root's
-may be readable by its group, which is how a secret reaches a service that does not run as root (PostgreSQL asks the
-same of a server's private key).
+file that a secret is read from, and that of a private key, must be this user's, or root's, and nobody else may read or
+change it. One of root's may be readable by its group, which is how a secret reaches a service that does not run as root
+(PostgreSQL asks the same of a server's private key).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirror.config.clusters import ClusterSettings
+from mirror.config.secrets import carelessness
 
 #: Values that name files, relative to the configuration's own folder.
 FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
@@ -70,6 +71,9 @@ def _tls_problems(section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, "must name a file"
         elif isinstance(section.get(key), str) and (reason := _unreadable(Path(section[key]))):
             yield key, f"{section[key]} cannot be read: {reason}"
+    private = section.get("ssl.key.location")
+    if isinstance(private, str) and (reason := carelessness(Path(private))):
+        yield "ssl.key.location", reason
 
 
 def _unreadable(path: Path) -> str:
