@@ -16,6 +16,7 @@ from mirror.cli import app
 from mirror.config import Settings, load
 from mirror.errors import ConfigError
 from mirror.mm2.importing import Imported, imported, strays
+from mirror.mm2.reasons import UNKNOWN
 from mirror.mm2.references import Translator, variable_name
 
 #: An active/passive pair, as operators write it.
@@ -113,6 +114,69 @@ def test_every_key_is_translated_or_explained() -> None:
     for key in reasons(flow):
         assert f": {key}: " in flow.text
     assert [note.key for note in strays(PASSIVE.encode())] == ["secondary->primary.enabled"]
+
+
+#: All that MirrorMaker's connectors, its workers and its clients may be told, as Kafka 3.9 and 4 document it.
+DOCUMENTED = """
+clusters config.providers dedicated.mode.enable.internal.rest tasks.max replication.policy.class
+replication.policy.separator replication.policy.internal.topic.separator.enabled replication.factor admin.timeout.ms
+forwarding.admin.class metric.reporters auto.include.jmx.reporter offset-syncs.topic.location topics topics.exclude
+topics.blacklist topic.filter.class config.properties.exclude config.properties.blacklist config.property.filter.class
+use.defaults.from use.incremental.alter.configs add.source.alias.to.metrics refresh.topics.enabled
+refresh.topics.interval.seconds sync.topic.configs.enabled sync.topic.configs.interval.seconds sync.topic.acls.enabled
+sync.topic.acls.interval.seconds consumer.poll.timeout.ms offset.lag.max offset-syncs.topic.replication.factor
+emit.offset-syncs.enabled groups groups.exclude groups.blacklist group.filter.class refresh.groups.enabled
+refresh.groups.interval.seconds emit.checkpoints.enabled emit.checkpoints.interval.seconds
+sync.group.offsets.enabled sync.group.offsets.interval.seconds checkpoints.topic.replication.factor
+emit.heartbeats.enabled emit.heartbeats.interval.seconds heartbeats.topic.replication.factor
+heartbeats.replication.enabled exactly.once.source.support exactly.once.support transaction.boundary
+transaction.boundary.interval.ms offset.storage.topic offset.storage.replication.factor offset.storage.partitions
+status.storage.topic status.storage.replication.factor config.storage.topic config.storage.replication.factor
+offset.flush.interval.ms offset.flush.timeout.ms key.converter value.converter header.converter plugin.path
+plugin.discovery connector.client.config.override.policy listeners rest.advertised.host.name rest.extension.classes
+admin.listeners group.id session.timeout.ms heartbeat.interval.ms rebalance.timeout.ms
+scheduled.rebalance.max.delay.ms worker.sync.timeout.ms task.shutdown.graceful.timeout.ms topic.creation.enable
+errors.tolerance errors.log.enable errors.retry.timeout transforms predicates config.action.reload
+bootstrap.servers client.id client.dns.lookup client.rack security.protocol security.providers
+connections.max.idle.ms metadata.max.age.ms metadata.recovery.strategy reconnect.backoff.ms
+reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms request.timeout.ms default.api.timeout.ms
+send.buffer.bytes receive.buffer.bytes socket.connection.setup.timeout.ms metrics.num.samples
+metrics.recording.level metrics.sample.window.ms interceptor.classes enable.metrics.push acks batch.size linger.ms
+buffer.memory compression.type compression.zstd.level max.block.ms max.request.size delivery.timeout.ms retries
+enable.idempotence max.in.flight.requests.per.connection partitioner.class transactional.id transaction.timeout.ms
+auto.offset.reset enable.auto.commit auto.commit.interval.ms fetch.min.bytes fetch.max.bytes fetch.max.wait.ms
+max.partition.fetch.bytes max.poll.records max.poll.interval.ms isolation.level partition.assignment.strategy
+group.instance.id group.protocol ssl.truststore.location ssl.truststore.password ssl.truststore.type
+ssl.truststore.certificates ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.keystore.key
+ssl.keystore.certificate.chain ssl.key.password ssl.protocol ssl.enabled.protocols ssl.cipher.suites ssl.provider
+ssl.endpoint.identification.algorithm ssl.keymanager.algorithm ssl.trustmanager.algorithm
+ssl.secure.random.implementation ssl.engine.factory.class sasl.mechanism sasl.jaas.config
+sasl.kerberos.service.name sasl.login.class sasl.login.callback.handler.class sasl.client.callback.handler.class
+sasl.login.refresh.window.factor sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.expected.audience
+"""
+KNOWN = [key for line in DOCUMENTED.splitlines() for key in line.split()]
+
+
+CLIENTS = KNOWN[KNOWN.index("bootstrap.servers") :]
+VALUES = {"bootstrap.servers": "z:1", "clusters": "primary, secondary", "security.protocol": "PLAINTEXT"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "keys"),
+    [
+        ("", KNOWN),
+        ("primary->secondary.", KNOWN),
+        *((prefix, CLIENTS) for prefix in ("primary.", "primary.consumer.", "primary.admin.", "secondary.producer.")),
+        ("primary->secondary.source.consumer.", CLIENTS),
+        ("primary->secondary.producer.override.", CLIENTS),
+    ],
+)
+def test_no_key_of_mirrormaker_is_unknown(prefix: str, keys: list[str]) -> None:
+    lines = [f"{prefix}{key} = {VALUES.get(key, '1')}" for key in keys]
+    flow, _ = only(PASSIVE + "\n".join(lines))
+    assert [note.key for note in flow.notes if note.why == UNKNOWN] == []
+    assert f"{prefix}retries" in reasons(flow)
 
 
 def test_two_directions_with_names_that_tell(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "the mirror's connections choose that themselves": (
         r"(metadata|connections|socket\.connection|send\.buffer|receive\.buffer|client\.(dns|rack)|security\.providers).*",
     ),
+    "holds with a cluster's name before it": (r"client\.id|bootstrap\.servers|security\.protocol",),
     "see metrics: figures are Prometheus's": (
         r"metrics?\..*|auto\.include\.jmx\.reporter|add\.source\.alias\.to\.metrics",
         r"interceptor\.classes|enable\.metrics\.push",

@@ -51,12 +51,17 @@ class Scope:
 
     def find(self, *names: str) -> Property | None:
         """The flow's property of the first of these names that is set, for the flow or for all; empty values count."""
+        found = None
         for name in names:
-            own, common = self._last.get(f"{self.source}->{self.target}.{name}"), self._last.get(name)
-            self._used |= {one.key for one in (own, common) if one}
-            if found := own or common:
-                return found
-        return None
+            for key in (f"{self.source}->{self.target}.{name}", name):
+                one = self._last.get(key)
+                if one is None:
+                    continue
+                if found is not None and key not in self._used:
+                    self.explain(one, f"{found.key} is set, too, and holds")
+                self._used.add(key)
+                found = found or one
+        return found
 
     def value(self, *names: str, default: str) -> str:
         """The same as text without blanks around it."""
@@ -86,6 +91,8 @@ class Scope:
         for one in others:
             if found and one.value.strip() == found[0].value.strip():
                 self._used.add(one.key)
+            elif one.key not in self._used:
+                self.explain(one, "a cluster has one set of settings here: that of the client that moves records")
         return found[0] if found else None
 
     def client_keys(self, side: Side) -> list[str]:
