@@ -24,6 +24,7 @@ NAMES = {
     "compacted": {"customers": "customers", "stock-eu": "stock-eu"},
     "active": {"shop-orders": "shop-orders"},
     "passive": {"shop-orders": "shop-orders"},
+    "bounded": {"orders": "orders", "clicks-web": "clicks-web"},
     "secure": {"orders": "orders", "clicks-web": "clicks-web"},
 }
 NEVER = ["__consumer_offsets", "mirror.x.offsets"]
