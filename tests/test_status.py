@@ -30,6 +30,7 @@ from mirror.embedded.process import Identity
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
 from mirror.observe.groupfigures import GroupFigures
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Journal
 from mirror.states import State
 from mirror.wire.cluster import Cluster as WireCluster
@@ -158,15 +159,45 @@ def test_every_figure_of_a_partition() -> None:
     one = figures(
         state=State.MIRRORING, lag_records=1234, lag_ms=2300, verdicts={"RESTAMP/own_producer": 7, "PASS/clean": 9}
     )
-    wide = text_of(told(journal(one)), 120).splitlines()
-    heads = ["partition", "state", "position", "lag", "latency", "records", "size", "verdicts", "age"]
-    assert next(line for line in wide if "position" in line).split() == heads
+    wide = text_of(told(journal(one)), 140).splitlines()
+    heads = "partition state position lag behind latency records size verdicts age"
+    assert next(line for line in wide if "position" in line).split() == heads.split()
     row = next(line for line in wide if line.startswith("orders-0"))
-    for part in ("MIRRORING", "1,000", "1,234", "2.3 s", "54.3 kB", "PASS/clean 9, RESTAMP/own_producer 7", "500 ms"):
+    for part in (
+        "MIRRORING",
+        "1,000",
+        "1,234",
+        "67.0 kB",
+        "2.3 s",
+        "54.3 kB",
+        "PASS/clean 9, RESTAMP/own_producer 7",
+        "500 ms",
+    ):
         assert part in row
-    narrow = text_of(told(journal(one)), 80).splitlines()
-    assert next(line for line in narrow if "position" in line).split() == [head for head in heads if head != "verdicts"]
+    narrow, heads_narrow = text_of(told(journal(one)), 80).splitlines(), "partition state position lag latency age"
+    assert next(line for line in narrow if "position" in line).split() == heads_narrow.split()
     assert max(map(len, narrow)) <= 80
+
+
+def test_a_long_name_stays_readable_on_a_narrow_terminal() -> None:
+    name = "payments-settlement-events"
+    assert f"\n{name}-0 " in text_of(told(journal(figures(topic=name, target_topic=name))), 80)
+
+
+def test_stops_stand_before_what_heals_by_itself() -> None:
+    waiting = figures(0, state=State.WAITING, detail="no leader")
+    stopped = figures(1, state=State.CORRUPT, detail="damaged")
+    text = text_of(told(journal(waiting, stopped)), 160)
+    assert text.index("CORRUPT orders-1 at") < text.index("WAITING orders-0 at")
+
+
+def test_cluster_ids_are_told_where_they_are_known() -> None:
+    seen = FirstSeen(source_topic="orders", topic_id=None, target_topic_id=None, cluster_id="source-id")
+    entries = {**journal(figures()), FirstSeen.key("orders"): seen.to_json()}
+    found = status_of("eu-to-us", "us", entries, NOW, "target-id")
+    assert text_of(found).splitlines()[1] == "cluster ids: source source-id, target target-id"
+    assert (as_dict(found)["source_id"], as_dict(found)["target_id"]) == ("source-id", "target-id")
+    assert "cluster ids" not in text_of(told(journal(figures())))
 
 
 def test_offsets_that_markers_took_are_shown_where_there_are_some() -> None:

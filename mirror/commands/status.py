@@ -7,6 +7,7 @@ by the age of its last report and, on its own machine, by its process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any, Final, NoReturn
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from mirror.commands.tables import console, count, duration, number, plain, print_json, size, state_text, table
@@ -27,6 +29,8 @@ from mirror.observe.groupfigures import GroupFigures
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets import failover
 from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import PREFIX as FIRST_SEEN
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner, ended_instance
 from mirror.states import State
@@ -35,7 +39,7 @@ from mirror.wire.cluster import Cluster, Endpoint
 #: A running mirror reports every partition at least every ten seconds.
 STALE_MS: Final = 15_000
 WATCH_SECONDS: Final = 1.0
-#: Columns from which on every partition's verdicts are shown beside it.
+#: Columns from which on what was copied of every partition is shown beside it.
 WIDE: Final = 110
 
 
@@ -53,7 +57,7 @@ class Status:
     """A flow as its journal tells it at `now_ms`.
 
     `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
-    which records could not be understood.
+    which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
     """
 
     flow: str
@@ -65,6 +69,8 @@ class Status:
     groups: GroupFigures | None = None
     failed_over: FailedOver | None = None
     unread: tuple[str, ...] = ()
+    source_id: str = ""
+    target_id: str = ""
 
     @property
     def seen_ms(self) -> int:
@@ -114,11 +120,13 @@ class Follower:
             entries, self._offset = await Journal(self.target, flow).read(self._offset)
             self._newest |= {entry.key: entry.value for entry in entries}
         kept = {key: value for key, value in self._newest.items() if value is not None}
-        return status_of(flow, self.settings.target.alias, kept, int(time.time() * 1000))
+        now = int(time.time() * 1000)
+        return status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
 
 
-def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int) -> Status:
+def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "") -> Status:
     """What the newest entries of a journal say."""
+    source_id = ""
     owner, ended, figures, groups, unread, over = None, "", [], None, [], None
     for key, value in journal.items():
         try:
@@ -132,6 +140,9 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                 groups = GroupFigures.from_json(value)
             elif key == failover.KEY:
                 over = FailedOver.read(value)
+            elif key.startswith(FIRST_SEEN):
+                with contextlib.suppress(*NOT_OURS, AttributeError):  # what is none of ours, `run` tells
+                    source_id = FirstSeen.read(value).cluster_id or source_id
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
     figures.sort(key=lambda one: (one.target_topic, one.partition))
@@ -145,6 +156,8 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
         groups=groups,
         failed_over=over,
         unread=tuple(unread),
+        source_id=source_id,
+        target_id=target_id,
     )
 
 
@@ -198,6 +211,8 @@ def as_dict(found: Status) -> dict[str, Any]:
     return {
         "flow": found.flow,
         "target": found.cluster,
+        "source_id": found.source_id or None,
+        "target_id": found.target_id or None,
         "topic": journal_topic(found.flow),
         "pulse": found.pulse,
         "running": found.pulse is Pulse.RUNNING,
@@ -210,6 +225,7 @@ def as_dict(found: Status) -> dict[str, Any]:
             | {
                 "verdicts": dict(one.verdicts),
                 "age_ms": max(0, found.now_ms - one.at_ms),
+                "lag_bytes": one.lag_bytes,
                 "stale": found.is_stale(one),
                 "stopped": one.state.is_stop,
             }
@@ -226,43 +242,50 @@ def as_dict(found: Status) -> dict[str, Any]:
 def rendered(found: Status, width: int) -> Group:
     """The status for people, what matters most at the top: a watch cuts at the foot of the terminal."""
     lines = [_heading(found)]
+    if found.source_id or found.target_id:
+        ids = (("source", found.source_id), ("target", found.target_id))
+        named = ", ".join(f"{side} {plain(name)}" for side, name in ids if name)
+        lines.append(Text(f"cluster ids: {named}", "dim"))
     if found.figures:
         lines.append(_totals(found))
     if found.groups:
         lines.append(_groups(found.groups, found.now_ms))
-    lines += [_trouble(one) for one in found.figures if one.detail]
+    told = sorted((one for one in found.figures if one.detail), key=lambda one: not one.state.is_stop)
+    lines += [_trouble(one) for one in told]
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     if not found.figures:
         return Group(*lines)
-    wide = width >= WIDE
-    filled = any(one.filled for one in found.figures)
+    return Group(*lines, Text(), _partitions(found, wide=width >= WIDE))
+
+
+def _partitions(found: Status, *, wide: bool) -> Table:
+    """A row for each. A narrow terminal gets how they are; how much was copied stands in the totals."""
+    filled = wide and any(one.filled for one in found.figures)
+    copied = ["records", *(["filled"] if filled else []), "size"] if wide else []
     shown = table(
         "partition",
         ("state", "no_wrap"),
-        ("position", "right"),
-        ("lag", "right"),
-        ("latency", "right"),
-        ("records", "right"),
-        *([("filled", "right")] if filled else []),
-        ("size", "right"),
+        *((name, "right") for name in ("position", "lag", *(["behind"] if wide else []), "latency", *copied)),
         *(["verdicts"] if wide else []),
         ("age", "right"),
     )
     for one in found.figures:
-        stale = found.is_stale(one)
+        stale, known = found.is_stale(one), one.log_end >= 0
+        behind = size(one.lag_bytes) if known and one.lag_bytes is not None else "-"
         shown.add_row(
             Text(plain(f"{one.topic}-{one.partition}")),
             state_text(one.state, former=stale),
             number(one.next_offset) if one.next_offset >= 0 else "-",
-            number(one.lag_records) if one.log_end >= 0 else "-",
-            duration(one.lag_ms) if one.log_end >= 0 and one.lag_ms is not None else "-",
-            number(one.records),
+            number(one.lag_records) if known else "-",
+            *([behind] if wide else []),
+            duration(one.lag_ms) if known and one.lag_ms is not None else "-",
+            *([number(one.records)] if wide else []),
             *([number(one.filled)] if filled else []),
-            size(one.bytes),
+            *([size(one.bytes)] if wide else []),
             *([Text(_verdicts(one.verdicts))] if wide else []),
             Text(duration(found.now_ms - one.at_ms), "yellow" if stale else "dim"),
         )
-    return Group(*lines, Text(), shown)
+    return shown
 
 
 def _heading(found: Status) -> Text:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 from uuid import UUID
 
 from mirror.observe.jsonrecords import parsed
+
+#: What the keys of all of them begin with.
+PREFIX: Final = b"topic/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class FirstSeen:
     @staticmethod
     def key(target_topic: str) -> bytes:
         """The record's key."""
-        return f"topic/{target_topic}".encode()
+        return PREFIX + target_topic.encode()
 
     @classmethod
     def read(cls, value: bytes) -> Self:
