@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from mirror import __version__
 from mirror.cli import app
-from mirror.commands.verify import Means, verify_flow
+from mirror.commands.verify import Means, verify, verify_flow
 from mirror.commands.verifypage import page
 from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable, ConfigError
@@ -292,9 +292,11 @@ def test_one_large_partition_is_read_in_ranges(
 
     monkeypatch.setattr("mirror.commands.verify.prove", prove)
     monkeypatch.setattr("mirror.commands.verify.SHARES_AT_ONCE", 1)
-    file = tmp_path / "proof"
+    page_file = tmp_path / "proof.html"
     with pytest.raises(ClusterUnreachable, match="the network is gone"):
-        verify_flow(settings, means=Means(file=file))
+        verify(settings, (), as_json=True, report_file=page_file)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "proof.html.unfinished", "and no empty page"
     produce(source, topic, [b"later"], partition=1)
     assert mirror_once(source, target, [topic])
     most = 99

@@ -1,7 +1,7 @@
 """`mirror verify`: is the copy equal? A line for each topic, each difference by name, and an exit code.
 
 Decision: what takes less than `SPARK_BYTES` to read is compared in this process, by the very code that tasks of Spark
-run (`verify.flow.prove`): to start Spark takes eight seconds, in which one core compares some gigabytes. Under
+run (`verify.flow.prove`): to start Spark takes eight seconds, in which one core compares some three gigabytes. Under
 `spark-submit`, where it is there already, and with `--spark`, the size does not matter.
 """
 
@@ -166,10 +166,13 @@ def verify(
 
 
 def _check_writable(file: Path) -> None:
-    """Before hours of reading. Raises ConfigError."""
+    """Before hours of reading, and without leaving an empty page. Raises ConfigError."""
+    is_new = not file.exists()
     try:
         with file.open("a", encoding="utf-8"):
-            return
+            pass
+        if is_new:
+            file.unlink()
     except OSError as problem:
         raise ConfigError(f"--report {file}: {problem.strerror}") from problem
 
