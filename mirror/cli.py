@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -24,6 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
 ]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Source topics.", show_default=False)]
 Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
 
 
@@ -61,7 +63,19 @@ def run(
     if once and until_caught_up:
         raise typer.BadParameter("--once and --until-caught-up exclude each other: choose where to end")
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(run_flow(config.load(config_file), once=once, until_caught_up=until_caught_up))
+    raise typer.Exit(run_flow(partial(config.load, config_file), once=once, until_caught_up=until_caught_up))
+
+
+@app.command()
+def plan(config_file: ConfigFile, as_json: Json = False, log_level: LogLevel = "warning") -> None:
+    """Show what `mirror run` would make, change and refuse: exit code 0 for nothing to do, 10 for changes, 3 refused.
+
+    Example: mirror plan configs/quickstart.yaml
+    """
+    from mirror.commands.plan import plan as plan_flow
+
+    logs.configure(json=as_json, level=log_level)
+    raise typer.Exit(plan_flow(config.load(config_file), as_json=as_json))
 
 
 @app.command()
@@ -157,6 +171,30 @@ def failover(
         raise typer.BadParameter("--rehearse and --undo exclude each other")
     logs.configure(json=as_json, level=log_level)
     raise typer.Exit(fail_over(config.load(config_file), rehearse=rehearse, undo=undo, as_json=as_json))
+
+
+@app.command()
+def pause(config_file: ConfigFile, topics: Topics, log_level: LogLevel = "info") -> None:
+    """Let topics rest until `mirror resume`, over restarts too; a running mirror stops them within seconds.
+
+    Example: mirror pause configs/quickstart.yaml orders
+    """
+    from mirror.commands.pause import pause as pause_topics
+
+    logs.configure(json=False, level=log_level)
+    raise typer.Exit(pause_topics(config.load(config_file), topics))
+
+
+@app.command()
+def resume(config_file: ConfigFile, topics: Topics, log_level: LogLevel = "info") -> None:
+    """Let paused topics go on, from where they stand.
+
+    Example: mirror resume configs/quickstart.yaml orders
+    """
+    from mirror.commands.pause import resume as resume_topics
+
+    logs.configure(json=False, level=log_level)
+    raise typer.Exit(resume_topics(config.load(config_file), topics))
 
 
 @app.command()

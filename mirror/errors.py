@@ -22,7 +22,8 @@
     │   └── RecordTooLarge             one record alone is more than the target takes
     └── EmbeddedError               1  an embedded broker could not be fetched, started or stopped
 
-Code 5 (differences found) is a result of `mirror verify`, not an error. A message names the topic, the partition,
+Code 5 (differences found) is a result of `mirror verify`, and 10 (there is something to change) one of `mirror plan`;
+neither is an error. A message names the topic, the partition,
 the offset where they are known, and what to do next.
 """
 
@@ -44,6 +45,7 @@ class ExitCode(IntEnum):
     DATA_AT_RISK = 4
     DIFFERENT = 5
     CLUSTER = 6
+    CHANGES = 10
 
 
 class MirrorError(Exception):

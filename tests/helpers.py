@@ -13,8 +13,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from mirror.admin.client import Admin, Creation
+from mirror.admin.client import Admin
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.admin.values import Creation
 from mirror.assignment import Assignment, assign
 from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
@@ -161,13 +162,14 @@ def mirror_once(
 ) -> dict[TopicPartition, Figures]:
     """Copy topics up to the source's ends of now as `mirror run --once` does, in this process and without Spark.
 
-    Creates missing target topics; `more` goes into the section `topics` of the settings. Returns the figures by source
-    partition: a partition that was not copied whole has a state, a detail and a lag that say why. Where offsets are
-    translated, `records_runs` false is a mirror that dies before it wrote down where they moved to.
+    Creates missing target topics, and leaves the settings of others as the test made them; `more` goes into the section
+    `topics` of the settings. Returns the figures by source partition: a partition that was not copied whole has a
+    state, a detail and a lag that say why. Where offsets are translated, `records_runs` false is a mirror that dies
+    before it wrote down where they moved to.
     """
     settings = settings_between(source_bootstrap, target_bootstrap, topics, flow, **more)
     source, target = Admin(settings.source), Admin(settings.target)
-    plan = plan_topics(source, target, settings)
+    plan = replace(plan_topics(source, target, settings), changes=())
     apply(target, plan)
     rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address, unserved
+from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address
 from mirror.errors import ConfigError, ExitCode
 
 Load = Callable[[str], Settings]
@@ -181,7 +181,6 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
             "4: topics.rules.0.partitions: rules are not supported yet",
         ),
         ("topics:", "limits: {bytes_per_second: 0}\ntopics:", "4: limits.bytes_per_second: must be greater than 0"),
-        ("topics:", "sync: {acls: true}\ntopics:", "4: sync.acls: ACLs are not mirrored yet"),
     ],
 )
 def test_what_cannot_be_done_yet_is_refused(load_text: Load, old: str, new: str, expected: str) -> None:
@@ -351,13 +350,6 @@ def test_ordinary_patterns_are_taken(pattern: str) -> None:
 @given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(1, 65535))
 def test_addresses(host: str, port: int) -> None:
     assert parse_address(f" {host}:{port} ") == (host, port)
-
-
-def test_what_has_no_effect_yet_is_said(load_text: Load) -> None:
-    plain = load_text(SMALLEST)
-    assert list(unserved(plain)) == []
-    asked = load_text(SMALLEST + "groups: {interval_s: 2}\nsync: {interval_s: 5}\n")
-    assert [text.split(":")[0] for text in unserved(asked)] == ["sync.interval_s"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from confluent_kafka.admin import (
 from helpers import make_topic, mirror_once, produce, wait_for_markers
 from oldbroker import OldBroker
 
-from mirror.admin.client import Admin, Creation
+from mirror.admin.client import Admin
+from mirror.admin.values import Creation
 from mirror.config import ClusterSettings, parse_address
 from mirror.embedded import Cluster
 from mirror.offsets.groupsync import GroupSync, Look, preserved, translated

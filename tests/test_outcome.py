@@ -69,9 +69,8 @@ class Scripted(Supervisor):
 
     def outcome(self) -> Outcome:
         async def run() -> None:
-            assignments = list(self._flow.assignments)
-            await self._epochs(cast(Any, None), Journal(cast(Any, None), self._flow.name), assignments)
-            self._conclude(assignments)
+            await self._epochs(cast(Any, None), Journal(cast(Any, None), self._flow.name))
+            self._conclude()
 
         asyncio.run(run())
         return self._outcome

@@ -8,17 +8,29 @@ librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the ex
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ConfigSource, NewTopic, ResourceType
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from mirror.admin.meeting import meet
+from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, Span, TopicInfo, configs, topic_info
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, ConfigError
 from mirror.observe import logs
@@ -50,47 +62,6 @@ log = logs.get(__name__)
 Key = TypeVar("Key")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionInfo:
-    """One partition; `leader` is -1 while there is none."""
-
-    partition: int
-    leader: int
-    replicas: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicInfo:
-    """One topic; `topic_id` is None on brokers older than 2.8. Partitions are in order."""
-
-    name: str
-    topic_id: uuid.UUID | None
-    partitions: tuple[PartitionInfo, ...]
-
-    @property
-    def replication_factor(self) -> int:
-        """The fewest replicas any partition has."""
-        return min((len(partition.replicas) for partition in self.partitions), default=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigValue:
-    """A value in effect; `is_default` unless it is set on the topic (or, for a broker, on the broker) itself."""
-
-    value: str
-    is_default: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
-    """A topic to be created."""
-
-    topic: str
-    partitions: int
-    replication_factor: int
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-
 class Admin:
     """Administration of one cluster; connects at the first call.
 
@@ -118,27 +89,35 @@ class Admin:
         with self._doing("count the brokers"):
             return len(self._client.describe_cluster(request_timeout=DEADLINE_S).result().nodes)
 
-    def may_write_markers(self) -> bool:
-        """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`)."""
+    def rights(self) -> frozenset[str]:
+        """What we may do to the cluster itself, by Kafka's names for operations."""
         with self._doing("ask for the rights on the cluster"):
             asked = self._client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
-            rights = set(asked.result().authorized_operations or ())
-            return bool(rights & {AclOperation.ALTER, AclOperation.CLUSTER_ACTION})
+            return frozenset(operation.name for operation in asked.result().authorized_operations or ())
+
+    def may_write_markers(self) -> bool:
+        """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`)."""
+        return bool(self.rights() & {AclOperation.ALTER.name, AclOperation.CLUSTER_ACTION.name})
+
+    def topic_names(self) -> list[str]:
+        """Every topic we may see."""
+        with self._doing("list topics"):
+            return sorted(self._client.list_topics(timeout=DEADLINE_S).topics)
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Every topic we may see, by name."""
-        with self._doing("list topics"):
-            names = sorted(self._client.list_topics(timeout=DEADLINE_S).topics)
-        return self.describe(names)
+        """The same, described, by name."""
+        return self.describe(self.topic_names())
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """The topics of these names that exist."""
+    def describe(self, names: Iterable[str], *, rights: bool = False) -> dict[str, TopicInfo]:
+        """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
         wanted = list(names)
         if not wanted:
             return {}
         with self._doing("describe topics"):
-            asked = self._client.describe_topics(TopicCollection(wanted), request_timeout=DEADLINE_S)
-        return {name: _topic_info(found) for name, found in self._existing("describe topic", asked)}
+            asked = self._client.describe_topics(
+                TopicCollection(wanted), include_authorized_operations=rights, request_timeout=DEADLINE_S
+            )
+        return {name: topic_info(found) for name, found in self._existing("describe topic", asked)}
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""
@@ -149,7 +128,7 @@ class Admin:
             asked = self._client.describe_configs(resources, request_timeout=DEADLINE_S)
         by_name = {resource.name: future for resource, future in asked.items()}
         kind = ConfigSource.DYNAMIC_TOPIC_CONFIG
-        return {name: _configs(found, kind) for name, found in self._existing("describe configs of topic", by_name)}
+        return {name: configs(found, kind) for name, found in self._existing("describe configs of topic", by_name)}
 
     def broker_configs(self) -> dict[str, ConfigValue]:
         """The configs of one broker, which stands for all of them."""
@@ -157,7 +136,7 @@ class Admin:
             broker = min(node.id for node in self._client.describe_cluster(request_timeout=DEADLINE_S).result().nodes)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             (future,) = self._client.describe_configs([resource], request_timeout=DEADLINE_S).values()
-            return _configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
+            return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
 
     def create_topics(self, creations: Sequence[Creation]) -> frozenset[str]:
         """Create topics in one request; the names that were there already. One that fails does not stop the others."""
@@ -188,6 +167,84 @@ class Admin:
         if failures:
             raise failures[0]
         return frozenset(existed)
+
+    def create_partitions(self, growths: Iterable[Growth]) -> None:
+        """Let topics have more partitions."""
+        if not (wanted := [NewPartitions(one.topic, one.partitions) for one in growths]):
+            return
+        with self._doing("create partitions"):
+            asked = self._client.create_partitions(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+        for name, future in asked.items():
+            with self._doing(f"create partitions of topic {name}"):
+                future.result()
+
+    def alter_configs(self, changes: Iterable[ConfigChange]) -> None:
+        """Change settings of topics, each topic's together; those that are not named stay."""
+        entries: dict[str, list[ConfigEntry]] = {}
+        for one in changes:
+            kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
+            entry = ConfigEntry(one.name, one.after, incremental_operation=kind)
+            entries.setdefault(one.topic, []).append(entry)
+        if not entries:
+            return
+        wanted = [
+            ConfigResource(ResourceType.TOPIC, topic, incremental_configs=some) for topic, some in entries.items()
+        ]
+        with self._doing("change topic configs"):
+            asked = self._client.incremental_alter_configs(wanted, request_timeout=DEADLINE_S)
+        for resource, future in asked.items():
+            with self._doing(f"change configs of topic {resource.name}"):
+                future.result()
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete topics; one that is gone already is no error."""
+        if not names:
+            return
+        with self._doing("delete topics"):
+            asked = self._client.delete_topics(list(names), request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+        for _ in self._existing("delete topic", asked):
+            pass
+
+    def spans(self, topics: Iterable[TopicInfo]) -> dict[tuple[str, int], Span]:
+        """Where each partition begins and ends; one without a leader is left out."""
+        partitions = [(topic.name, one.partition) for topic in topics for one in topic.partitions if one.leader >= 0]
+        if not partitions:
+            return {}
+        ends: list[dict[tuple[str, int], int]] = []
+        with self._doing("list offsets"):
+            for spec in map(OffsetSpec, (OFFSET_BEGINNING, OFFSET_END)):
+                asked = self._client.list_offsets(
+                    {TopicPartition(*at): spec for at in partitions}, request_timeout=DEADLINE_S
+                )
+                ends.append({(at.topic, at.partition): future.result().offset for at, future in asked.items()})
+        return {at: Span(start=ends[0][at], end=ends[1][at]) for at in partitions}
+
+    def groups(self) -> frozenset[str]:
+        """Every consumer group that we may see."""
+        with self._doing("list consumer groups"):
+            found = self._client.list_consumer_groups(request_timeout=DEADLINE_S).result()
+        return frozenset(one.group_id for one in found.valid)
+
+    def has_authorizer(self) -> bool:
+        """Whether the cluster keeps ACLs at all. librdkafka does not tell: its answer is then an empty list."""
+        try:
+            authorizer = self.broker_configs().get("authorizer.class.name")
+        except AccessDenied:  # who is denied that is denied it by an authorizer
+            return True
+        return authorizer is not None and bool(authorizer.value)
+
+    def acls(self, wanted: AclBindingFilter) -> tuple[AclBinding, ...]:
+        """The ACLs that a filter lets through."""
+        with self._doing("describe ACLs"):
+            return tuple(self._client.describe_acls(wanted, request_timeout=DEADLINE_S).result())
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> None:
+        """Create ACLs; those that are there already are no error."""
+        if not bindings:
+            return
+        with self._doing("create ACLs"):
+            for future in self._client.create_acls(list(bindings), request_timeout=DEADLINE_S).values():
+                future.result()
 
     def _existing(self, doing: str, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, Any]]:
         for name, future in asked.items():
@@ -237,29 +294,3 @@ class _ToOurLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.debug("librdkafka", line=record.getMessage())
-
-
-def _topic_info(found: Any) -> TopicInfo:
-    most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
-    number = (most % 2**64) << 64 | least % 2**64  # the bindings hand out signed halves
-    partitions = (
-        PartitionInfo(
-            partition=partition.id,
-            leader=-1 if partition.leader is None else partition.leader.id,
-            replicas=tuple(node.id for node in partition.replicas),
-        )
-        for partition in found.partitions
-    )
-    return TopicInfo(
-        name=found.name,
-        topic_id=uuid.UUID(int=number) if number else None,
-        partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
-    )
-
-
-def _configs(found: Mapping[str, Any], own: ConfigSource) -> dict[str, ConfigValue]:
-    return {
-        name: ConfigValue(value=entry.value, is_default=ConfigSource(entry.source) is not own)
-        for name, entry in found.items()
-        if entry.value is not None
-    }

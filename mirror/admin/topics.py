@@ -1,10 +1,7 @@
 """The topics of a flow on the target: what is missing, what does not fit, and making it so.
 
-`plan_topics` looks and writes nothing; `apply` creates what the plan says, and refuses a plan with refusals. A topic
-that the mirror creates keeps the source's semantics: what decides which records exist and what they look like (clean-up
-policy, retention, timestamps, largest batch) is copied as it is *in effect*, because the clusters' defaults may differ;
-other settings are copied where the source topic has them set. Settings about a cluster's own safety and throttling are
-never copied. Three are forced: batches must keep the codec they come with, and be accepted however old or early.
+`plan_topics` looks and writes nothing; `apply` makes what the plan says: topics, partitions and settings of topics
+(`configs.py`), and refuses a plan with refusals.
 """
 
 from __future__ import annotations
@@ -12,36 +9,20 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from mirror.admin.client import Admin, ConfigValue, Creation, TopicInfo
+from mirror.admin.client import Admin
+from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, changes_to, configs_for
+from mirror.admin.history import History
+from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo
 from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
 from mirror.observe import logs
-from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, preflight
-from mirror.policy.selection import Selection, TopicPair, select, selects
+from mirror.offsets.heartbeats import heartbeat_topic
+from mirror.offsets.journal import journal_topic
+from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight
+from mirror.policy.selection import Selection, TopicPair, select
 
-COPIED_IN_EFFECT = frozenset(
-    {"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type", "max.message.bytes"}
-)
-COPIED_IF_SET = frozenset(
-    {
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "index.interval.bytes",
-        "max.compaction.lag.ms",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "preallocate",
-        "segment.bytes",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-    }
-)
-AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 _BROKER_NAMES: Mapping[str, str] = {
     AFTER_MAX: "log.message.timestamp.after.max.ms",
     BEFORE_MAX: "log.message.timestamp.before.max.ms",
@@ -64,6 +45,7 @@ HEARTBEAT_CONFIGS: Mapping[str, str] = {
     "compression.type": "producer",
 }
 _FLOW_TOPIC_REPLICAS = 3
+NO_HISTORY = History()
 _VISIBLE_WITHIN_S = 30.0
 _POLL_S = 0.05
 
@@ -72,20 +54,45 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What a flow copies (`pairs`), must create first (`creations`), and what preflight found.
+    """What a flow copies (`pairs`), what it must make (`creations`, `growths`, `changes`), and what preflight found.
 
-    `source_topics` holds the selected topics as they were, with ids, leaders and replicas.
+    `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
+    their copies that exist, `target_configs` their settings. `compacted`: source topics that are.
     """
 
     pairs: tuple[TopicPair, ...]
     creations: tuple[Creation, ...]
+    growths: tuple[Growth, ...]
+    changes: tuple[ConfigChange, ...]
     findings: tuple[Finding, ...]
     source_topics: Mapping[str, TopicInfo]
+    target_topics: Mapping[str, TopicInfo]
+    target_configs: Mapping[str, Mapping[str, ConfigValue]]
+    compacted: frozenset[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to make."""
+        return not (self.creations or self.growths or self.changes)
 
     @property
     def refusals(self) -> tuple[Finding, ...]:
         """The findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
+
+    def allowed(self) -> TopicPlan:
+        """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
+        refused = {finding.topic for finding in self.refusals}
+        pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
+        left = {pair.target for pair in pairs}
+        return replace(
+            self,
+            pairs=pairs,
+            creations=tuple(one for one in self.creations if one.topic in left),
+            growths=tuple(one for one in self.growths if one.topic in left),
+            changes=tuple(one for one in self.changes if one.topic in left),
+            findings=tuple(one for one in self.findings if one.severity is not Severity.REFUSE),
+        )
 
     def raise_refusals(self) -> None:
         """`PreflightError` that lists every refusal, if there is one."""
@@ -94,49 +101,48 @@ class TopicPlan:
             raise PreflightError(f"preflight refused the plan:\n{lines}")
 
 
-def plan_topics(
-    source: Admin, target: Admin, settings: Settings, recreated: Collection[str] = frozenset()
-) -> TopicPlan:
+def plan_topics(source: Admin, target: Admin, settings: Settings, history: History = NO_HISTORY) -> TopicPlan:
     """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read.
 
-    Source topics that are `recreated` may have another number of partitions: their pairs have the target's, so that
-    each of these stops by name.
+    Source topics that the flow mirrored under another id into the target topics of now may have another number of
+    partitions: their pairs have the target's, so that each of these stops by name.
     """
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = list(_selection_findings(selection, source_topics, settings))
-    offsets = settings.topics.offsets
+    findings += _loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id())
+    offsets, sync = settings.topics.offsets, settings.sync
     may_fill = offsets == "translate" or target.may_write_markers()
     if not may_fill:
         text = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
-        findings.append(Finding(severity=Severity.ADVISE, topic="", text=text))
-    if source.cluster_id() == target.cluster_id():
-        findings += _loop_findings(selection, settings)
+        findings.append(_advise("", text))
 
-    source_configs = source.topic_configs(pair.source for pair in selection.pairs)
-    target_configs = target.topic_configs(pair.target for pair in selection.pairs if pair.target in target_topics)
-    pairs = tuple(
-        replace(pair, partitions=len(target_topics[pair.target].partitions))
-        if pair.source in recreated and pair.target in target_topics
-        else pair
-        for pair in selection.pairs
-    )
-    new = [pair for pair in pairs if pair.target not in target_topics]
-    brokers, defaults = target.brokers(), _broker_defaults(target) if new and settings.sync.topics else {}
+    pairs = tuple(_as_begun(pair, source_topics, target_topics, history) for pair in selection.pairs)
+    copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
+    source_configs = source.topic_configs(pair.source for pair in pairs)
+    target_configs = target.topic_configs(copies)
+    brokers, defaults = target.brokers(), _broker_defaults(target) if len(copies) < len(pairs) and sync.topics else {}
     creations: list[Creation] = []
+    growths: list[Growth] = []
+    changes: list[ConfigChange] = []
     for pair in pairs:
         ours = source_configs.get(pair.source, {})
-        if (existing := target_topics.get(pair.target)) is not None:
-            theirs = _values(target_configs.get(pair.target, {}))
-            partitions, replicas = len(existing.partitions), existing.replication_factor
-        elif settings.sync.topics:
+        if (existing := copies.get(pair.target)) is not None:
+            theirs, partitions = target_configs.get(pair.target, {}), len(existing.partitions)
+            if partitions < pair.partitions and sync.topics:
+                growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
+                partitions = pair.partitions
+            own_changes = list(changes_to(pair.target, theirs, ours, sync))
+            changes += own_changes
+            fitting, replicas = _changed(theirs, own_changes), existing.replication_factor
+        elif sync.topics:
             replicas = min(source_topics[pair.source].replication_factor, brokers)
-            configs = _configs_for(ours if settings.sync.configs else {}, defaults)
+            configs = configs_for(ours, defaults, sync)
             creation = Creation(
                 topic=pair.target, partitions=pair.partitions, replication_factor=replicas, configs=configs
             )
             creations.append(creation)
-            theirs, partitions = {**defaults, **configs}, pair.partitions
+            fitting, partitions = {**defaults, **configs}, pair.partitions
         else:
             findings.append(
                 _refuse(pair.target, "does not exist and sync.topics is false; create it, or set that to true")
@@ -144,7 +150,7 @@ def plan_topics(
             continue
         findings += preflight(
             _values(ours),
-            theirs,
+            fitting,
             pair,
             target_partitions=partitions,
             target_replicas=replicas,
@@ -154,31 +160,60 @@ def plan_topics(
     return TopicPlan(
         pairs=pairs,
         creations=tuple(creations),
+        growths=tuple(growths),
+        changes=tuple(changes),
         findings=tuple(findings),
-        source_topics={pair.source: source_topics[pair.source] for pair in selection.pairs},
+        source_topics={pair.source: source_topics[pair.source] for pair in pairs},
+        target_topics=copies,
+        target_configs=target_configs,
+        compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(_values(configs))),
     )
 
 
-def apply(target: Admin, plan: TopicPlan) -> None:
-    """Create what the plan says and return when every created partition has a leader.
+def _as_begun(
+    pair: TopicPair, source_topics: Mapping[str, TopicInfo], target_topics: Mapping[str, TopicInfo], history: History
+) -> TopicPair:
+    """The pair; of a source topic that was made anew since it was first seen, with the partitions of its copy."""
+    seen, copy = history.seen.get(pair.target), target_topics.get(pair.target)
+    if seen is None or copy is None or (seen.source_topic, seen.target_topic_id) != (pair.source, copy.topic_id):
+        return pair
+    recreated = seen.topic_id is not None and seen.topic_id != source_topics[pair.source].topic_id
+    return replace(pair, partitions=len(copy.partitions)) if recreated else pair
 
-    `PreflightError` for a plan with refusals; nothing is created then. A topic that appeared since is left as it is:
+
+def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]) -> dict[str, str]:
+    """A topic's configs after changes; what goes back to a default that is not known here is left as it is."""
+    return _values(configs) | {one.name: one.after for one in changes if one.after is not None}
+
+
+def apply(target: Admin, plan: TopicPlan) -> frozenset[str]:
+    """Make what the plan says; the topics that were created, when every new partition has a leader.
+
+    `PreflightError` for a plan with refusals; nothing is made then. A topic that appeared since is left as it is:
     plan again to have it checked.
     """
     plan.raise_refusals()
-    _create(target, plan.creations)
+    target.alter_configs(plan.changes)
+    for change in plan.changes:
+        log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
+    existed = _create(target, plan.creations)
+    target.create_partitions(plan.growths)
+    for growth in plan.growths:
+        log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
+    _await_leaders(target, {growth.topic: growth.partitions for growth in plan.growths})
+    return frozenset(creation.topic for creation in plan.creations) - existed
 
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:
     """Create the flow's compacted topic unless it is there; its name."""
-    return _ensure(target, f"mirror.{flow}.offsets", FLOW_TOPIC_CONFIGS)
+    return _ensure(target, journal_topic(flow), FLOW_TOPIC_CONFIGS)
 
 
 def ensure_heartbeats(target: Admin, flow: str) -> bool:
     """Create the flow's topic of heartbeats unless it is there; false, with a warning that names the right, where the
     mirror may not: it copies all the same.
     """
-    name = f"mirror.{flow}.heartbeats"
+    name = heartbeat_topic(flow)
     try:
         _ensure(target, name, HEARTBEAT_CONFIGS)
     except (AccessDenied, BrokerError) as problem:
@@ -232,12 +267,21 @@ def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> R
     )
 
 
-def _create(target: Admin, creations: Sequence[Creation]) -> None:
+def _create(target: Admin, creations: Sequence[Creation]) -> frozenset[str]:
+    """Create topics; those that were there already."""
     existed = target.create_topics(creations)
     for creation in creations:
         event = "topic_appeared" if creation.topic in existed else "topic_created"
         log.info(event, cluster=target.settings.alias, topic=creation.topic, partitions=creation.partitions)
-    waiting = {creation.topic: creation.partitions for creation in creations}
+    _await_leaders(target, {creation.topic: creation.partitions for creation in creations}, existed)
+    return existed
+
+
+def _await_leaders(target: Admin, partitions: Mapping[str, int], existed: Collection[str] = ()) -> None:
+    """Return when each of these topics has that many partitions, and each of them a leader. `PreflightError` where one
+    of those that `existed` has another number of partitions.
+    """
+    waiting = dict(partitions)
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
     while waiting:
         for topic, found in target.describe(waiting).items():
@@ -265,17 +309,6 @@ def _broker_defaults(target: Admin) -> dict[str, str]:
     return {topic: broker[name] for topic, name in _BROKER_NAMES.items() if name in broker}
 
 
-def _configs_for(ours: Mapping[str, ConfigValue], defaults: Mapping[str, str]) -> dict[str, str]:
-    configs = {
-        name: found.value
-        for name, found in sorted(ours.items())
-        if name in COPIED_IN_EFFECT or (name in COPIED_IF_SET and not found.is_default)
-    }
-    configs["compression.type"] = "producer"
-    configs |= {name: str(NO_LIMIT) for name in (AFTER_MAX, BEFORE_MAX) if name in defaults}  # unknown before Kafka 3.6
-    return configs
-
-
 def _selection_findings(
     selection: Selection, source_topics: Mapping[str, TopicInfo], settings: Settings
 ) -> Iterator[Finding]:
@@ -296,14 +329,18 @@ def _selection_findings(
         yield _refuse("", f"no topic {where} matches topics.include and escapes topics.exclude")
 
 
-def _loop_findings(selection: Selection, settings: Settings) -> Iterator[Finding]:
+def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
+    if is_same:
+        yield _refuse("", "source and target are the same cluster, by its id; check bootstrap.servers of both")
     for pair in selection.pairs:
-        if selects(pair.target, settings.topics):
+        if flow := history.copies.get(pair.source):
             yield _refuse(
-                pair.target,
-                "source and target are the same cluster, and the copy would itself be mirrored;"
-                " check bootstrap.servers, or exclude the copies and choose another naming",
+                pair.source,
+                f"comes from cluster {settings.target.alias}: flow {flow} mirrors it, and to mirror it back would be a"
+                f" loop; exclude it, or end that flow with `mirror failover`",
             )
+    for journal in history.unread:
+        yield _advise("", f"{journal} on cluster {settings.source.alias} cannot be read, so a loop would not be seen")
 
 
 def _refuse(topic: str, text: str) -> Finding:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import NoReturn, Self
@@ -33,23 +33,28 @@ LINE_SECONDS = 10.0
 JVM_SECONDS = 3.0
 
 
-def run_flow(settings: Settings, *, once: bool, until_caught_up: bool) -> int:
-    """Run the flow to its end; the exit code. Raises MirrorError.
+def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool) -> int:
+    """Run the flow to its end; the exit code. `load` reads the configuration, again on SIGHUP. Raises MirrorError.
 
     What this machine lacks, or another process has, is found before anything is created on a cluster.
     """
+    settings = load()
     metrics = Metrics(settings.flow)
     with serving(settings.metrics.listen, metrics) if settings.metrics.listen else contextlib.nullcontext():
-        return _run(settings, metrics, once=once, until_caught_up=until_caught_up)
+        return _run(settings, load, metrics, once=once, until_caught_up=until_caught_up)
 
 
-def _run(settings: Settings, metrics: Metrics, *, once: bool, until_caught_up: bool) -> int:
+def _run(
+    settings: Settings, load: Callable[[], Settings], metrics: Metrics, *, once: bool, until_caught_up: bool
+) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # until the supervisor listens itself
         signal.signal(number, _ended)
     java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.spark.compiled import ensure_compiled
+    from mirror.spark.lookout import Lookout
     from mirror.spark.prepare import prepare
+    from mirror.spark.renewal import Renewal
     from mirror.spark.session import close_context, local_master, open_context
     from mirror.spark.supervisor import Supervisor
 
@@ -65,7 +70,8 @@ def _run(settings: Settings, metrics: Metrics, *, once: bool, until_caught_up: b
         context = open_context(settings.spark, flow.name, flow.lanes)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
-            outcome = asyncio.run(Supervisor(context, flow, watch.show, metrics).run())
+            lookout = None if once else Lookout(Renewal(settings), load)
+            outcome = asyncio.run(Supervisor(context, flow, watch.show, metrics, lookout).run())
     finally:
         if context is not None:
             close_context(context)

@@ -20,8 +20,9 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from mirror.admin.client import Admin, TopicInfo
+from mirror.admin.client import Admin
 from mirror.admin.topics import plan_topics
+from mirror.admin.values import TopicInfo
 from mirror.commands.tables import console, count, print_json
 from mirror.commands.verifypage import page
 from mirror.commands.verifyview import as_dict, rendered

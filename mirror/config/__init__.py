@@ -23,7 +23,7 @@ from mirror.config.models import (
     TopicRule,
     TopicSettings,
 )
-from mirror.config.reading import load, unserved
+from mirror.config.reading import load
 from mirror.config.section import Section
 from mirror.config.security import insecure
 from mirror.config.values import DEFAULT_EXCLUDE, MAX_FLOW_NAME, MAX_PATTERN, parse_address
@@ -46,5 +46,4 @@ __all__ = [
     "insecure",
     "load",
     "parse_address",
-    "unserved",
 ]

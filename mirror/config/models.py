@@ -79,11 +79,18 @@ class GroupSettings(Section):
 
 
 class SyncSettings(Section):
-    """What is kept equal besides records; seconds between two looks."""
+    """What is kept equal besides records, and what becomes of a copy whose source topic is deleted.
+
+    `configs_include` and `configs_exclude`: names of topic settings (regular expressions) that follow besides those
+    that do by themselves, and that do not. A change is seen within `interval_s` seconds.
+    """
 
     topics: bool = True
     configs: bool = True
+    configs_include: tuple[Pattern, ...] = ()
+    configs_exclude: tuple[Pattern, ...] = ()
     acls: bool = False
+    deletions: Literal["keep", "delete"] = "keep"
     interval_s: Seconds = 5.0
 
 

@@ -86,14 +86,6 @@ def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
         for key in ("rekey", "partitions"):
             if _at(rule, key) is not None:
                 yield (("topics", "rules", index, key), "rules are not supported yet; remove it")
-    if _at(data, "sync", "acls") not in (None, False):
-        yield ("sync", "acls"), "ACLs are not mirrored yet; set it to false"
-
-
-def unserved(settings: Settings) -> Iterator[str]:
-    """What was set, is valid, and has no effect yet or less than one may think: for a warning at each start."""
-    if "interval_s" in settings.sync.model_fields_set:
-        yield "sync.interval_s: topics and their configs are looked at when the mirror starts, and only then"
 
 
 def _at(data: object, *keys: str) -> Any:

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mirror.admin.client import Admin, Creation
+from mirror.admin.client import Admin
+from mirror.admin.values import Creation
 from mirror.config import ClusterSettings
 from mirror.demo.producers import Ends, Filler
 from mirror.demo.records import POOL, pool

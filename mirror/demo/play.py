@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from mirror import config
-from mirror.admin.client import Admin, Creation
+from mirror.admin.client import Admin
+from mirror.admin.values import Creation
 from mirror.commands.verify import verify_flow
 from mirror.demo.bound import Bound
 from mirror.demo.copying import Copying, Tell

@@ -19,12 +19,15 @@ PREFIX: Final = b"topic/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstSeen:
-    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have."""
+    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have. `made`:
+    the flow created the target topic.
+    """
 
     source_topic: str
     topic_id: UUID | None
     target_topic_id: UUID | None
     cluster_id: str | None
+    made: bool = False
 
     @staticmethod
     def key(target_topic: str) -> bytes:
@@ -40,6 +43,7 @@ class FirstSeen:
             topic_id=UUID(told["topic_id"]) if told["topic_id"] else None,
             target_topic_id=UUID(told["target_topic_id"]) if told["target_topic_id"] else None,
             cluster_id=told["cluster_id"],
+            made=told.get("made") is True,
         )
 
     def to_json(self) -> bytes:
@@ -50,6 +54,7 @@ class FirstSeen:
                 "topic_id": str(self.topic_id or ""),
                 "target_topic_id": str(self.target_topic_id or ""),
                 "cluster_id": self.cluster_id,
+                "made": self.made,
             }
         ).encode()
 

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror import names
@@ -47,13 +47,24 @@ METADATA_TOO_LARGE: Final = 12
 #: A group stands as the weightiest of its partitions.
 _BY_WEIGHT: Final = (Standing.SYNCED, Standing.AHEAD, Standing.HELD_BACK, Standing.HINDERED, Standing.ACTIVE)
 _SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD})
-#: States in which an offset may mean other records on the target than on the source, or padding (G2).
+#: States in which an offset may mean other records on the target than on the source, or padding (G2); a topic that
+#: rests may have been in any of them.
 _NOT_VOUCHED: Final = frozenset(
-    {State.STARTING, State.ALIGNING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.CONTENDED}
+    {State.STARTING, State.ALIGNING, State.PAUSED, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.CONTENDED}
 )
 
 #: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
 Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
+
+
+class Terms(NamedTuple):
+    """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
+    mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean.
+    """
+
+    translate: Translate
+    origins: Mapping[str, tuple[str, UUID | None]]
+    told_until: Callable[[TopicPartition], int]
 
 
 def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
@@ -145,12 +156,16 @@ class GroupSync:
         which it is known what its offsets mean.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
-        self.include, self._translate = tuple(include), translate
-        self._origins, self._vouched, self._told_until = origins, vouched, told_until
+        self.include, self._vouched = tuple(include), vouched
+        self.mirrors(Terms(translate, origins, told_until))
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
+
+    def mirrors(self, terms: Terms) -> None:
+        """From the next look on, other partitions are mirrored."""
+        self._translate, self._origins, self._told_until = terms
 
     async def look(self, *, rehearsing: bool = False) -> Look:
         """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
@@ -344,9 +359,14 @@ def sync_of(
     def vouched(at: TopicPartition) -> bool:
         return is_vouched(*(figures.get(at) for figures in reports))
 
+    translate, origins, told_until = terms_of(assignments, indexes)
+    return GroupSync(source, target, include, translate, origins, vouched, told_until)
+
+
+def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
+    """How these partitions' groups are followed, for `GroupSync.mirrors`."""
     pairs = {a.source: a.target for a in assignments}
     origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
-    common = source, target, include
     if any(a.rules.translates for a in assignments):
-        return GroupSync(*common, translated(pairs, indexes), origins, vouched, indexes.told_until)
-    return GroupSync(*common, preserved(pairs), origins, vouched)
+        return Terms(translated(pairs, indexes), origins, indexes.told_until)
+    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT)

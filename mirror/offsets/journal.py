@@ -5,6 +5,7 @@ worth knowing later.
     owner                      which process runs the flow; a newer owner ends an older one
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
+    pause/<source topic>       that a topic rests until `mirror resume`
     topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
     state/<topic>/<partition>  live figures, every second
     lane/<number>              how long a lane's requests take, with the live figures

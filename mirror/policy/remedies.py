@@ -30,10 +30,17 @@ def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic
 
 def grant(cluster: Endpoint, topic: str, *, write: bool = False) -> str:
     """How to give the mirror READ or WRITE on a topic; DESCRIBE comes with either."""
-    right = "Write" if write else "Read"
+    right = "WRITE" if write else "READ"
+    return f"Grant {right} on topic {topic}: {allow(cluster, right, topic)}"
+
+
+def allow(cluster: Endpoint, operation: str, topic: str = "") -> str:
+    """The command that gives the mirror a right, by Kafka's name for the operation, on a topic or on the cluster."""
+    option = "".join(word.capitalize() for word in operation.split("_"))
+    resource = f"--topic {topic}" if topic else "--cluster"
     return (
-        f"Grant {right.upper()} on topic {topic}: kafka-acls.sh --bootstrap-server {cluster.servers} --add"
-        f" --allow-principal User:PRINCIPAL --operation {right} --topic {topic}"
+        f"kafka-acls.sh --bootstrap-server {cluster.servers} --add --allow-principal User:PRINCIPAL"
+        f" --operation {option} {resource}"
     )
 
 

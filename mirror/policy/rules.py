@@ -200,6 +200,11 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
             yield "keeps fewer bytes than its source, old records go on arrival; set retention.bytes as on the source"
 
 
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    """Records may be deleted from between others."""
+    return "compact" in _policies(configs)
+
+
 def _codec(configs: Mapping[str, str]) -> int | None:
     """The one codec that batches get; None where they keep theirs."""
     return CODEC_IDS.get(configs.get("compression.type", "producer"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mirror.assignment import Assignment
@@ -19,10 +19,15 @@ _log = logs.get("mirror.supervisor")
 
 
 async def recorded(
-    source: Cluster, journal: Journal, assignments: Sequence[Assignment], known: Mapping[bytes, bytes]
+    source: Cluster,
+    journal: Journal,
+    assignments: Sequence[Assignment],
+    known: Mapping[bytes, bytes],
+    made: Collection[str] = (),
 ) -> list[Assignment]:
     """The assignments with the topic ids under which the source topics were first seen, as the journal's newest
-    records `known` have them; unseen ones are recorded now. Raises as `Journal.append` does.
+    records `known` have them; unseen ones are recorded now, and which target topics the flow `made`. Raises as
+    `Journal.append` does.
     """
     unseen: dict[bytes, bytes] = {}
     found: list[Assignment] = []
@@ -33,6 +38,7 @@ async def recorded(
             topic_id=source.topic_id(assignment.source.topic) or assignment.topic_id,
             target_topic_id=journal.cluster.topic_id(assignment.target.topic),
             cluster_id=source.cluster_id,
+            made=assignment.target.topic in made,
         )
         seen = _seen(journal.flow, known.get(key))
         if seen and seen.topic_id and seen.is_about(now):

@@ -17,7 +17,8 @@ class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
 
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
-    `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there.
+    `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there; `made`: target topics
+    that were created for it just now.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Flow:
     groups_seconds: float = 1.0
     bytes_per_second: int | None = None
     heartbeats: bool = False
+    made: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

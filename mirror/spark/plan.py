@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from mirror.assignment import Assignment
@@ -15,11 +16,34 @@ from mirror.wire.cluster import Leader, TopicPartition
 
 #: A lane is one Python process and one core at most; more lanes than this only help on a Spark cluster.
 _MOST_BY_DEFAULT: Final = 8
+#: More than any configuration has: the number of partitions sets no limit where it may grow.
+MOST_LANES: Final = 1 << 20
 
 
 def lane_count(wanted: int | None, partitions: int) -> int:
     """How many lanes: what the configuration says, else one for each core; never more than partitions."""
     return max(1, min(partitions, wanted or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)))
+
+
+def renewed(
+    current: Sequence[Assignment], planned: Sequence[Assignment], is_wanted: Callable[[str], bool]
+) -> tuple[Assignment, ...]:
+    """What to mirror from now on: what is planned, and of what was mirrored all that `is_wanted` by its source topic.
+
+    A topic that was begun keeps the id that it had then, so that one made anew is noticed; it gets no partitions that
+    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its lane tells.
+    """
+    kept = [one for one in current if is_wanted(one.source.topic)]
+    ids = {one.source.topic: one.topic_id for one in kept}
+    found = {(one.source, one.target): one for one in kept}
+    for one in planned:
+        place, began = (one.source, one.target), ids.get(one.source.topic, one.topic_id)
+        if place in found:
+            found[place] = replace(found[place], rules=one.rules)
+        elif began in (None, one.topic_id):
+            found[place] = one
+    replaced = {one.source: one.target for one in planned}
+    return tuple(one for one in found.values() if replaced.get(one.source, one.target) == one.target)
 
 
 def lanes_of(

@@ -17,20 +17,24 @@ import contextlib
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Final
 
 from pyspark import SparkContext
 
+from mirror.admin.history import seen_in
 from mirror.assignment import Assignment
+from mirror.config import Settings
 from mirror.errors import ClusterError
 from mirror.observe import logs
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.groupfollower import GroupFollower
-from mirror.offsets.groupsync import sync_of
+from mirror.offsets.groupsync import sync_of, terms_of
 from mirror.offsets.heartbeats import Heart
 from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.ledgers import forget_expired
@@ -38,10 +42,15 @@ from mirror.offsets.owner import Owner
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
+from mirror.spark.ending import is_over, listed, unfinished_of
 from mirror.spark.epoch import Epochs
 from mirror.spark.flow import Flow, Outcome
+from mirror.spark.lookout import Lookout
 from mirror.spark.plan import lanes_of, rates_of
+from mirror.spark.prepare import with_settings
 from mirror.spark.relay import Lane, Receipt
+from mirror.spark.renewal import Look
+from mirror.spark.reports import forget, resting
 from mirror.spark.stoplog import StopLog
 from mirror.spark.stopmark import MarkAddress
 from mirror.spark.tidings import Tidings
@@ -49,6 +58,8 @@ from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 
 WATCH_SECONDS: Final = 1.0
+#: Rounds of watching after which what rests is reported again.
+REPORT_ROUNDS: Final = 10
 #: Between epochs that end at once without having moved anything.
 IDLE_PAUSE: Final = 2.0
 #: Epochs in which a bounded copy may make no headway before it gives up.
@@ -60,20 +71,35 @@ Watch = Callable[[Mapping[TopicPartition, Figures]], None]
 class Supervisor:
     """Runs one flow until it is done, stopped, or taken over."""
 
-    def __init__(self, context: SparkContext, flow: Flow, watch: Watch, metrics: Metrics | None = None) -> None:
-        """`watch` is called about once a second; `metrics` learns all that there is to tell."""
+    def __init__(
+        self,
+        context: SparkContext,
+        flow: Flow,
+        watch: Watch,
+        metrics: Metrics | None = None,
+        lookout: Lookout | None = None,
+    ) -> None:
+        """`watch` is called about once a second; `metrics` learns all that there is to tell; `lookout` finds what is
+        new while the mirror runs: a bounded copy needs none.
+        """
         self._flow, self._watch, self._metrics = flow, watch, metrics or Metrics(flow.name)
         self._instance = uuid.uuid4().hex[:12]
         self._tallies: dict[TopicPartition, Tally] = {}
         self._planned: dict[TopicPartition, int] = {}
         self._reached: dict[TopicPartition, int] = {}
         self._left_out: dict[TopicPartition, str] = {}
+        self._assignments = list(flow.assignments)
+        self._lookout = lookout
+        self._next: Look | None = None
+        self._resting = frozenset[str]()
+        self._groups: GroupFollower | None = None
         self._caught_up = False
         self._stopping = asyncio.Event()
+        self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
         self._stops = StopLog()
         self._outcome = Outcome()
         self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over, self._metrics)
-        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._stopping, self._metrics.epoch_failed)
+        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._early, self._metrics.epoch_failed)
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
@@ -81,6 +107,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
+        if self._lookout is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._lookout.read_again)
         async with Cluster(self._flow.source) as source, Cluster(self._flow.target) as target:
             journal = Journal(target, self._flow.name)
             await source.refresh({a.source.topic for a in self._flow.assignments})
@@ -91,20 +119,24 @@ class Supervisor:
                 self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
             self._tidings.until = since
             self._tidings.learn([Entry(0, key, value) for key, value in known.items()])
-            assignments = await recorded(source, journal, self._flow.assignments, known)
+            self._assignments = await recorded(source, journal, self._assignments, known, self._flow.made)
             if self._flow.once:
-                assignments, self._left_out = await bounded(source, self._flow.name, assignments)
-            watching = asyncio.create_task(self._watch_journal(journal))
-            watching.add_done_callback(lambda _: self._stopping.set())
+                self._assignments, self._left_out = await bounded(source, self._flow.name, self._assignments)
             flow, reports = self._flow, (self._tidings.live, self._outcome.figures)
-            sync = sync_of(source, target, flow.groups, assignments, reports, self._tidings.runs)
+            sync = sync_of(source, target, flow.groups, self._assignments, reports, self._tidings.runs)
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds, self._metrics.groups_followed)
-            beside = [watching, asyncio.create_task(groups.run())]
+            self._groups = groups
+            needed = [asyncio.create_task(self._watch_journal(journal))]
+            if self._lookout is not None:
+                needed.append(asyncio.create_task(self._lookout.run(self)))
+            for task in needed:
+                task.add_done_callback(lambda _: self._stop())
+            beside = [*needed, asyncio.create_task(groups.run())]
             if flow.heartbeats:
                 heart = Heart(target, flow.name, self._instance, self._tidings.live.values)
                 beside.append(asyncio.create_task(heart.run()))
             try:
-                await self._epochs(source, journal, assignments)
+                await self._epochs(source, journal)
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
@@ -116,14 +148,24 @@ class Supervisor:
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
             await handover.sign_off(journal, self._instance)
-        self._conclude(assignments)
+        self._conclude()
         return self._outcome
 
-    async def _epochs(self, source: Cluster, journal: Journal, assignments: list[Assignment]) -> None:
+    async def _epochs(self, source: Cluster, journal: Journal) -> None:
         number, idle = 0, 0
-        while not self._stopping.is_set() and (left := self._unfinished(assignments)):
+        while not self._stopping.is_set():
+            self._early.clear()
+            await self._adopt(source, journal)
+            await self._rest(journal)
+            if not (left := self._unfinished()):
+                return
             began = time.time()
-            receipts = await self._epoch(source, number, left)
+            if not (active := [one for one in left if one.source.topic not in self._resting]):
+                if self._flow.once:
+                    return
+                await self._pause(self._flow.epoch_seconds)
+                continue
+            receipts = await self._epoch(source, number, active)
             for receipt in receipts:
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
                 self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
@@ -136,12 +178,79 @@ class Supervisor:
                 return
             number += 1
             early = began + self._flow.epoch_seconds - time.time()
-            if idle and early > 0 and self._unfinished(assignments):
+            if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
             await self._refreshed(source)
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
                 await forget_expired(journal, self._tidings.runs)
+
+    @property
+    def assignments(self) -> Sequence[Assignment]:
+        """What is mirrored now."""
+        return self._assignments
+
+    @property
+    def seen(self) -> Mapping[str, FirstSeen]:
+        """By target topic, as what its source was first seen."""
+        return seen_in(self._tidings.topics)
+
+    def found(self, look: Look) -> None:
+        """There is something else to mirror: the epoch ends early for it."""
+        made = look.made | (self._next.made if self._next else frozenset())
+        self._next = replace(look, made=made)
+        self._early.set()
+
+    def configured(self, settings: Settings) -> None:
+        """Other settings hold from the next epoch on, which comes early for them."""
+        self._flow = with_settings(self._flow, settings)
+        if self._groups is not None:
+            self._groups.sync.include, self._groups.interval = self._flow.groups, self._flow.groups_seconds
+        self._early.set()
+
+    async def _adopt(self, source: Cluster, journal: Journal) -> None:
+        """Make the newest plan the one that holds. Where a cluster is away the old one does, until the next look."""
+        look, self._next = self._next, None
+        if look is None:
+            return
+        before = {(one.source, one.target) for one in self._assignments}
+        new = [one for one in look.assignments if (one.source, one.target) not in before]
+        after = {(one.source, one.target) for one in look.assignments}
+        gone = [one for one in self._assignments if (one.source, one.target) not in after]
+        try:
+            await source.refresh({one.source.topic for one in new})
+            await journal.cluster.refresh({one.target.topic for one in new})
+            found = await recorded(source, journal, new, self._tidings.topics, look.made)
+            await forget(journal, gone)
+        except ClusterError as problem:
+            self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
+            self._next = look
+            return
+        known = {(one.source, one.target): one for one in found}
+        self._assignments = [known.get((one.source, one.target), one) for one in look.assignments]
+        for one in gone:
+            self._outcome.figures.pop(one.source, None)
+            self._tidings.live.pop(one.source, None)
+        if self._groups is not None:
+            self._groups.sync.mirrors(terms_of(self._assignments, self._tidings.runs))
+        added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
+        self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(look.assignments))
+
+    async def _rest(self, journal: Journal) -> None:
+        """Report the partitions of topics that rest."""
+        self._resting = frozenset(self._tidings.paused)
+        reports = [*self._tidings.live.values(), *self._outcome.figures.values()]
+        newest = sorted(reports, key=lambda one: one.at_ms)
+        before = {TopicPartition(one.topic, one.partition): one for one in newest}
+        figures = [
+            resting(one, before.get(one.source), self._flow.name, self._instance)
+            for one in self._assignments
+            if one.source.topic in self._resting
+        ]
+        self._outcome.figures |= {TopicPartition(one.topic, one.partition): one for one in figures}
+        with contextlib.suppress(ClusterError):  # reported again soon
+            if figures:
+                await journal.append([(one.key(), one.to_json()) for one in figures])
 
     def _made_headway(self) -> bool:
         """Whether any partition got further than ever before."""
@@ -153,7 +262,7 @@ class Supervisor:
         self._reached |= further
         return bool(further)
 
-    def _conclude(self, assignments: list[Assignment]) -> None:
+    def _conclude(self) -> None:
         """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
         is said.
         """
@@ -162,23 +271,18 @@ class Supervisor:
             if known is None or known.at_ms < figures.at_ms:
                 self._outcome.figures[at] = figures
         missing = [f"{at}: {why}" for at, why in self._left_out.items()]
-        for assignment in self._unfinished(assignments) if self._flow.once else ():
-            told = self._outcome.figures.get(assignment.source)
-            why = (
-                f"{told.state} at offset {told.next_offset}" + (f", {told.detail}" if told.detail else "")
-                if told
-                else "not begun"
-            )
-            missing.append(f"{assignment.source} up to offset {assignment.until}: {why}")
+        missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
             missing.append("not caught up")
-        if missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            self._outcome.incomplete = "; ".join(missing[:3]) + more
+        self._outcome.incomplete = listed(missing)
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._early.set()
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
-        self._stopping.set()
+        self._stop()
 
     async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
         """One Spark job; empty where it failed as a whole."""
@@ -214,11 +318,11 @@ class Supervisor:
 
         return await self._jobs.run(number, lanes)
 
-    def _unfinished(self, assignments: list[Assignment]) -> list[Assignment]:
+    def _unfinished(self) -> list[Assignment]:
         if not self._flow.once:
-            return assignments
+            return self._assignments
         figures = self._outcome.figures
-        return [a for a in assignments if a.source not in figures or not _is_over(figures[a.source], a.until or 0)]
+        return [a for a in self._assignments if a.source not in figures or not is_over(figures[a.source], a.until or 0)]
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
@@ -227,7 +331,7 @@ class Supervisor:
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stopping.wait()
+                await self._early.wait()
 
     async def _refreshed(self, source: Cluster) -> None:
         """Leaders for the next plan; an unreachable source is the lanes' to report."""
@@ -239,27 +343,31 @@ class Supervisor:
     async def _watch_journal(self, journal: Journal) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
         live = self._tidings.live
-        while True:
+        for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)
             if not await self._tidings.read(journal):
                 continue
+            if self._tidings.paused != self._resting:
+                self._early.set()
+            if rounds % REPORT_ROUNDS == 0:
+                await self._rest(journal)
             self._watch(live)
             self._stops.tell(live.values())
-            caught_up = len(live) == len(self._flow.assignments) and all(
-                f.state is State.CAUGHT_UP or f.state.is_stop for f in live.values()
+            caught_up = len(live) == len(self._assignments) and all(
+                f.state in (State.CAUGHT_UP, State.PAUSED) or f.state.is_stop for f in live.values()
             )
             if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
-                self._stopping.set()
+                self._stop()
 
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)
         self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
-        self._stopping.set()
+        self._stop()
 
     def _failed_over(self, done: FailedOver) -> None:
         self._log.info("flow_failed_over", flow=self._flow.name, told=str(done))
-        self._stopping.set()
+        self._stop()
 
     def _log_epoch(self, number: int, seconds: float) -> None:
         """The epoch's one line: where the flow stands now; counts are since this mirror began."""
@@ -282,7 +390,3 @@ class Supervisor:
             stopped=totals.stopped,
         )
         self._stops.tell(figures)
-
-
-def _is_over(figures: Figures, until: int) -> bool:
-    return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)

@@ -1,5 +1,5 @@
 """What the flow's journal tells a running mirror: figures of its lanes, a younger mirror, a failover, what people
-accepted, and where offsets moved to.
+accepted and which topics they let rest, as what topics were first seen, and where offsets moved to.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
@@ -17,11 +18,15 @@ from mirror.observe.lanefigures import LaneFigures
 from mirror.observe.metrics import Metrics
 from mirror.offsets import failover
 from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Entry, Journal
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
+from mirror.offsets.pauses import read_pause
 from mirror.offsets.runlog import Indexes
 from mirror.wire.cluster import TopicPartition
+
+_TOPIC: Final = FirstSeen.key("")
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +35,8 @@ class Tidings:
     `failed_over` when the flow is to be mirrored no more. `metrics` gets every report.
 
     `live`: figures by source partition. `accepted`: by target partition, the offsets between which losses are
-    accepted. `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
+    accepted. `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys.
+    `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
     """
 
     flow: str
@@ -40,6 +46,8 @@ class Tidings:
     metrics: Metrics
     live: dict[TopicPartition, Figures] = field(default_factory=dict)
     accepted: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+    topics: dict[bytes, bytes] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
     until: int = 0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -79,6 +87,10 @@ class Tidings:
                 lane = LaneFigures.from_json(entry.value)
                 if lane.instance == self.instance:
                     self.metrics.learn_lane(lane)
+            elif entry.key.startswith(_TOPIC) and entry.value:
+                self.topics[entry.key] = entry.value
+            elif (pause := read_pause(entry)) is not None:
+                (self.paused.add if pause.rests else self.paused.discard)(pause.topic)
             elif (accepted := read_accepted(entry)) is not None:
                 self.accepted[accepted.target] = accepted.offsets
         except NOT_OURS as problem:

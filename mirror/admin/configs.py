@@ -1,0 +1,93 @@
+"""Which settings of a topic follow the source's, and what that changes on the target.
+
+    followed in effect   what decides which records exist and what they look like: clusters' defaults may differ, so the
+                         value that holds on the source is set on the target
+    followed where set   the rest of what describes a topic: where the source's topic has a value of its own, so has the
+                         target's; where it has none, the target's goes back to its cluster's default
+    never                what a cluster's operators set for its own safety, throttling and tiers, whatever is asked for
+    when created         batches must keep the codec they come with, and be accepted however old or early: a topic that
+                         the mirror creates is made so; one that exists is advised about, and stays as it is
+
+`sync.configs_include` follows more settings where they are set, `sync.configs_exclude` leaves some alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from mirror.admin.values import ConfigChange, ConfigValue
+from mirror.config import SyncSettings
+from mirror.policy.rules import NO_LIMIT
+
+IN_EFFECT: Final = frozenset(
+    {"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type", "max.message.bytes"}
+)
+WHERE_SET: Final = frozenset(
+    {
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+    }
+)
+AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+NEVER: Final = frozenset(
+    {
+        "compression.type",
+        AFTER_MAX,
+        BEFORE_MAX,
+        "message.timestamp.difference.max.ms",
+        "message.format.version",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "local.retention.ms",
+        "local.retention.bytes",
+    }
+)
+
+
+def follows(name: str, sync: SyncSettings) -> bool:
+    """Whether a setting follows the source's."""
+    if not sync.configs or name in NEVER or any(pattern.fullmatch(name) for pattern in sync.configs_exclude):
+        return False
+    return name in IN_EFFECT | WHERE_SET or any(pattern.fullmatch(name) for pattern in sync.configs_include)
+
+
+def configs_for(ours: Mapping[str, ConfigValue], defaults: Mapping[str, str], sync: SyncSettings) -> dict[str, str]:
+    """What a topic is created with, from the configs of its source and the target's defaults for a new topic."""
+    configs = {
+        name: found.value
+        for name, found in sorted(ours.items())
+        if follows(name, sync) and (name in IN_EFFECT or not found.is_default)
+    }
+    configs["compression.type"] = "producer"
+    configs |= {name: str(NO_LIMIT) for name in (AFTER_MAX, BEFORE_MAX) if name in defaults}  # unknown before Kafka 3.6
+    return configs
+
+
+def changes_to(
+    topic: str, theirs: Mapping[str, ConfigValue], ours: Mapping[str, ConfigValue], sync: SyncSettings
+) -> Iterator[ConfigChange]:
+    """What makes the configs of an existing target topic follow those of its source; nothing where they do."""
+    for name in sorted(ours.keys() | theirs.keys()):
+        wanted, held = ours.get(name), theirs.get(name)
+        if not follows(name, sync) or held is None:  # a setting that the target's brokers do not know
+            continue
+        if wanted is not None and (name in IN_EFFECT or not wanted.is_default):
+            if wanted.value != held.value:
+                yield ConfigChange(topic=topic, name=name, before=held.value, after=wanted.value)
+        elif not held.is_default:
+            yield ConfigChange(topic=topic, name=name, before=held.value, after=None)

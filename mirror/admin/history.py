@@ -1,0 +1,73 @@
+"""What journals tell before a plan is made: this flow's own, and those of flows that end where this one begins.
+
+Every flow keeps its journal on its target. So a journal on our source is that of a flow towards our source, and it
+names the topics there that are copies, with the cluster they come from: to mirror those back would be a loop. A flow
+that was ended by `mirror failover` has let go of its topics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror.config import Settings
+from mirror.errors import ClusterError
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Journal, journal_topic, newest
+from mirror.wire.cluster import Cluster, Endpoint
+
+_JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
+_TOPIC: Final = FirstSeen.key("")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`seen`: by target topic, as what its source was first seen. `copies`: topics of the source that are copies of
+    topics of the target, and the flow that makes each. `unread`: journals on the source that cannot be read.
+    """
+
+    seen: Mapping[str, FirstSeen] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+
+async def read_history(settings: Settings, source_topics: Collection[str]) -> History:
+    """Read all of it. Raises ClusterError where the flow's own journal cannot be read."""
+    one, other = Endpoint.of(settings.source), Endpoint.of(settings.target)
+    async with Cluster(one) as source, Cluster(other) as target:
+        await target.refresh([journal_topic(settings.flow)])
+        copies: dict[str, str] = {}
+        unread: list[str] = []
+        flows = [found.group(1) for found in map(_JOURNAL.fullmatch, source_topics) if found]
+        for flow in sorted(flows):
+            try:
+                journal = await _journal(source, flow)
+            except ClusterError:
+                unread.append(journal_topic(flow))
+                continue
+            if FailedOver.standing(journal) is None:
+                there = seen_in(journal)
+                copies |= {name: flow for name, seen in there.items() if seen.cluster_id == target.cluster_id}
+        return History(seen_in(await _journal(target, settings.flow)), copies, tuple(unread))
+
+
+async def _journal(cluster: Cluster, flow: str) -> dict[bytes, bytes]:
+    await cluster.refresh([journal_topic(flow)])
+    if journal_topic(flow) not in cluster.topics:
+        return {}
+    return newest((await Journal(cluster, flow).read())[0])
+
+
+def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
+    """By target topic, as what its source was first seen, as the newest records of a journal tell."""
+    found: dict[str, FirstSeen] = {}
+    for key, value in journal.items():
+        if key.startswith(_TOPIC):
+            with contextlib.suppress(*NOT_OURS, AttributeError):  # anybody may write there: the supervisor tells
+                found[key[len(_TOPIC) :].decode()] = FirstSeen.read(value)
+    return found

@@ -1,0 +1,178 @@
+"""The whole plan of a flow, for people to look at before anything is touched. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mirror.admin.acls import AclPlan, plan_acls
+from mirror.admin.client import Admin
+from mirror.admin.history import read_history
+from mirror.admin.topics import TopicPlan, plan_topics
+from mirror.admin.values import Span, TopicInfo
+from mirror.config import Settings
+from mirror.errors import AccessDenied
+from mirror.offsets.heartbeats import heartbeat_topic
+from mirror.offsets.journal import journal_topic
+from mirror.policy.remedies import allow
+from mirror.policy.rules import Severity
+from mirror.policy.selection import select
+from mirror.wire.cluster import Endpoint
+
+#: Measured with one broker (README, Figures): padding, and control markers one after another.
+PADDING_PER_SECOND: Final = 2_500_000
+MARKERS_PER_SECOND: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Offsets of a target partition that are to be taken without a record, at most, and what that takes in seconds."""
+
+    topic: str
+    partition: int
+    offsets: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """A right that the mirror lacks, on a topic or (empty) on the cluster itself, and the command that gives it."""
+
+    cluster: str
+    operation: str
+    topic: str
+    command: str
+
+    def __str__(self) -> str:
+        where = f"topic {self.topic} of cluster {self.cluster}" if self.topic else f"cluster {self.cluster}"
+        return f"no {self.operation} right on {where}; grant it: {self.command}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """What a start of the flow would make, change and follow, and why it would be refused.
+
+    `own_topics`: those that the flow keeps for itself, where they are to be created. `padding` and `gaps`: what equal
+    offsets cost before the first record, and where compaction left holes. `topics` is None where rights are missing to
+    plan them. `failed_over`: that the flow was, empty where it was not.
+    """
+
+    flow: str
+    source_id: str
+    target_id: str
+    topics: TopicPlan | None
+    own_topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    acls: AclPlan
+    padding: tuple[Filling, ...]
+    gaps: tuple[Filling, ...]
+    rights: tuple[MissingRight, ...]
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the flow would not start, or would stop at once."""
+        return (*map(str, self.topics.refusals if self.topics else ()), *map(str, self.rights))
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What works, and costs something."""
+        findings = self.topics.findings if self.topics else ()
+        hindrance = (self.acls.hindrance,) if self.acls.hindrance else ()
+        return (*(str(one) for one in findings if one.severity is Severity.ADVISE), *hindrance)
+
+    @property
+    def has_changes(self) -> bool:
+        """Something would be created or changed on the target."""
+        made = self.topics is not None and not self.topics.is_empty
+        return made or bool(self.own_topics or self.acls.missing or self.padding)
+
+
+def plan_flow(settings: Settings) -> FlowPlan:
+    """Look at both clusters. Raises ClusterError where one cannot be asked at all."""
+    source, target = Admin(settings.source), Admin(settings.target)
+    names = source.topic_names()
+    history = asyncio.run(read_history(settings, names))
+    rights = list(_source_rights(settings, source, names))
+    topics: TopicPlan | None = None
+    acls = AclPlan()
+    try:
+        topics = plan_topics(source, target, settings, history)
+    except AccessDenied:
+        if not rights:
+            raise
+    padding: tuple[Filling, ...] = ()
+    gaps: tuple[Filling, ...] = ()
+    if topics:
+        if settings.topics.offsets == "preserve":
+            padding, gaps = _fillings(source, target, topics)
+        if settings.sync.acls:
+            acls = plan_acls(source, target, topics.pairs)
+        rights += _target_rights(settings, target, topics, acls, padding)
+    own = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
+    existing = target.describe(own)
+    return FlowPlan(
+        flow=settings.flow,
+        source_id=source.cluster_id(),
+        target_id=target.cluster_id(),
+        topics=topics,
+        own_topics=tuple(topic for topic in own if topic not in existing),
+        groups=_groups(settings, source),
+        acls=acls,
+        padding=padding,
+        gaps=gaps,
+        rights=tuple(rights),
+    )
+
+
+def _groups(settings: Settings, source: Admin) -> tuple[str, ...]:
+    include = settings.groups.include
+    found = source.groups() if include else ()
+    return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
+
+
+def _fillings(source: Admin, target: Admin, plan: TopicPlan) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
+    ours, theirs = source.spans(plan.source_topics.values()), target.spans(plan.target_topics.values())
+    padding: list[Filling] = []
+    gaps: list[Filling] = []
+    for pair in plan.pairs:
+        for number in range(pair.partitions):
+            span = ours.get((pair.source, number), Span(start=0, end=0))
+            reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
+            if not reached and span.start:  # a copy that ends elsewhere before it has lost records: its lane tells
+                padding.append(Filling(pair.target, number, span.start, span.start / PADDING_PER_SECOND))
+            left = span.end - max(reached, span.start)
+            if left > 0 and pair.source in plan.compacted:
+                gaps.append(Filling(pair.target, number, left, left / MARKERS_PER_SECOND))
+    return tuple(padding), tuple(gaps)
+
+
+def _source_rights(settings: Settings, source: Admin, names: Collection[str]) -> Iterator[MissingRight]:
+    selected = select(dict.fromkeys(names, 1), settings.topics)
+    needed = {"READ", "DESCRIBE_CONFIGS"}
+    endpoint = Endpoint.of(settings.source)
+    for topic, info in source.describe((pair.source for pair in selected.pairs), rights=True).items():
+        yield from _lacking(endpoint, needed, info, topic)
+
+
+def _target_rights(
+    settings: Settings, target: Admin, plan: TopicPlan, acls: AclPlan, padding: Iterable[Filling]
+) -> Iterator[MissingRight]:
+    endpoint = Endpoint.of(settings.target)
+    grown, changed = {one.topic for one in plan.growths}, {one.topic for one in plan.changes}
+    padded = {one.topic for one in padding}
+    for topic, info in target.describe(plan.target_topics, rights=True).items():
+        needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
+        needed |= {"ALTER"} if topic in grown else set()
+        needed |= {"ALTER_CONFIGS"} if topic in changed else set()
+        needed |= {"DELETE"} if topic in padded else set()
+        yield from _lacking(endpoint, needed, info, topic)
+    if acls.missing and "ALTER" not in target.rights():
+        yield MissingRight(endpoint.alias, "ALTER", "", allow(endpoint, "ALTER"))
+
+
+def _lacking(cluster: Endpoint, needed: Collection[str], info: TopicInfo, topic: str) -> Iterator[MissingRight]:
+    held = needed if info.rights is None else info.rights  # brokers before 2.3 do not tell
+    for operation in sorted(set(needed) - set(held)):
+        yield MissingRight(cluster.alias, operation, topic, allow(cluster, operation, topic))

@@ -1,0 +1,72 @@
+"""`mirror pause` and `mirror resume`: topics rest, over restarts of the mirror, until they are told to go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+from collections.abc import Collection, Sequence
+
+from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
+from mirror.config import Settings
+from mirror.errors import ConfigError, ExitCode
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.pauses import pause_entry, read_pause, resume_entry
+from mirror.policy.selection import select
+from mirror.wire.cluster import Cluster, Endpoint
+
+
+def pause(settings: Settings, topics: Sequence[str]) -> ExitCode:
+    """Let source topics rest. Raises ConfigError for one that is not mirrored, and ClusterError."""
+    paused = _paused_of(settings, topics)
+    new = [topic for topic in topics if topic not in paused]
+    asyncio.run(_append(settings, [pause_entry(topic) for topic in new]))
+    for topic in topics:
+        print(f"{topic}: {'paused' if topic in new else 'was paused already'}")
+    return ExitCode.DONE
+
+
+def resume(settings: Settings, topics: Sequence[str]) -> ExitCode:
+    """Let topics go on. Raises as `pause` does."""
+    paused = _paused_of(settings, topics)
+    asyncio.run(_append(settings, [resume_entry(topic) for topic in topics if topic in paused]))
+    for topic in topics:
+        print(f"{topic}: {'goes on' if topic in paused else 'was not paused'}")
+    return ExitCode.DONE
+
+
+def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
+    """Every topic that rests; one that is gone from the source may be among them."""
+    paused = asyncio.run(_paused(settings))
+    names = Admin(settings.source).topic_names()
+    known = {pair.source for pair in select(dict.fromkeys(names, 1), settings.topics).pairs} | paused
+    for topic in topics:
+        if topic not in known:
+            raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{_near(topic, known)}")
+    return paused
+
+
+def _near(topic: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(topic, known, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+async def _paused(settings: Settings) -> set[str]:
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+    found = set[str]()
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh([journal_topic(settings.flow)])
+        for entry in (await Journal(target, settings.flow).read())[0]:
+            with contextlib.suppress(ValueError):  # somebody else's record
+                if (told := read_pause(entry)) is not None:
+                    (found.add if told.rests else found.discard)(told.topic)
+    return found
+
+
+async def _append(settings: Settings, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
+    if not entries:
+        return
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh([journal_topic(settings.flow)])
+        await Journal(target, settings.flow).append(entries)

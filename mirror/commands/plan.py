@@ -1,0 +1,102 @@
+"""`mirror plan`: what a start of the flow would create and change, and why it would be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import Console
+
+from mirror.admin.plan import Filling, FlowPlan, plan_flow
+from mirror.commands.tables import console, count, duration, number, plain, print_json
+from mirror.config import Settings
+from mirror.errors import ExitCode
+
+#: Groups that are named; the rest is counted.
+_NAMED: Final = 10
+
+
+def plan(settings: Settings, *, as_json: bool) -> ExitCode:
+    """Print the plan. Nothing is written anywhere. Raises ClusterError where a cluster cannot be asked."""
+    found = plan_flow(settings)
+    if as_json:
+        print_json(as_dict(found, settings))
+    else:
+        _print(found, settings, console())
+    return exit_code(found)
+
+
+def exit_code(found: FlowPlan) -> ExitCode:
+    """Refused before changes before nothing to do."""
+    if found.refusals:
+        return ExitCode.PREFLIGHT
+    return ExitCode.CHANGES if found.has_changes else ExitCode.DONE
+
+
+def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
+    """The plan for `--json`; times in seconds."""
+    topics = found.topics
+    return {
+        "flow": found.flow,
+        "source": {"alias": settings.source.alias, "cluster_id": found.source_id},
+        "target": {"alias": settings.target.alias, "cluster_id": found.target_id},
+        "changes": found.has_changes,
+        "topics": [asdict(pair) for pair in topics.pairs] if topics else [],
+        "create": [asdict(one) for one in topics.creations] if topics else [],
+        "own_topics": list(found.own_topics),
+        "add_partitions": [asdict(one) for one in topics.growths] if topics else [],
+        "configs": [asdict(one) for one in topics.changes] if topics else [],
+        "groups": list(found.groups),
+        "acls": [asdict(one) for one in found.acls.missing],
+        "padding": [asdict(one) for one in found.padding],
+        "gaps_at_most": [asdict(one) for one in found.gaps],
+        "advice": list(found.advice),
+        "refused": list(found.refusals),
+        "missing_rights": [asdict(one) for one in found.rights],
+    }
+
+
+def _print(found: FlowPlan, settings: Settings, out: Console) -> None:
+    for line in _lines(found, settings):
+        out.print(plain(line), markup=False, soft_wrap=True)
+
+
+def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
+    yield f"{found.flow}: {_cluster(settings.source.alias, found.source_id)} to " + _cluster(
+        settings.target.alias, found.target_id
+    )
+    if topics := found.topics:
+        partitions = sum(pair.partitions for pair in topics.pairs)
+        yield f"{count(len(topics.pairs), 'topic')} with {count(partitions, 'partition')} to mirror"
+        for made in topics.creations:
+            configs = ", ".join(f"{name}={value}" for name, value in made.configs.items())
+            replicas = count(made.replication_factor, "replica")
+            yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {replicas}; {configs}"
+        for grown in topics.growths:
+            yield f"~ {grown.topic}: {grown.before} -> {count(grown.partitions, 'partition')}"
+        for change in topics.changes:
+            after = "the cluster's default" if change.after is None else change.after
+            yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
+    yield from (f"+ create {topic}: the flow's own" for topic in found.own_topics)
+    yield from (f"+ ACL {acl}" for acl in found.acls.missing)
+    yield from _filled("pad", found.padding, "before its first record")
+    yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
+    if settings.groups.include:
+        more = f", ... ({len(found.groups) - _NAMED} more)" if len(found.groups) > _NAMED else ""
+        named = f": {', '.join(found.groups[:_NAMED])}{more}" if found.groups else ""
+        yield f"{count(len(found.groups), 'consumer group')} to follow{named}"
+    yield from (f"advice: {text}" for text in found.advice)
+    yield from (f"refused: {text}" for text in found.refusals)
+    if not found.refusals:
+        yield "`mirror run` makes these changes" if found.has_changes else "nothing to do"
+
+
+def _filled(doing: str, fillings: Iterable[Filling], where: str) -> Iterator[str]:
+    for one in fillings:
+        took = duration(round(one.seconds * 1000))
+        yield f"~ {one.topic}-{one.partition}: {doing} {number(one.offsets)} offsets {where}, about {took}"
+
+
+def _cluster(alias: str, cluster_id: str) -> str:
+    return f"{alias} (cluster id {cluster_id or 'unknown'})"

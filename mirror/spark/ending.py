@@ -1,0 +1,33 @@
+"""What is said of a copy at its end: whether a partition is done, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from mirror.assignment import Assignment
+from mirror.observe.figures import Figures
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+_NAMED: Final = 3
+
+
+def is_over(figures: Figures, until: int) -> bool:
+    """Nothing is left to do for a partition of a bounded copy, but for a person."""
+    return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)
+
+
+def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> Iterator[str]:
+    """What was not copied of each partition that is left."""
+    for assignment in left:
+        figures = told.get(assignment.source)
+        why = f"{figures.state} at offset {figures.next_offset}" if figures else "not begun"
+        detail = f", {figures.detail}" if figures and figures.detail else ""
+        yield f"{assignment.source} up to offset {assignment.until}: {why}{detail}"
+
+
+def listed(missing: list[str]) -> str:
+    """The first of them, and how many more."""
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return "; ".join(missing[:_NAMED]) + more

@@ -1,0 +1,84 @@
+"""Beside the epochs: looks for what is new on the clusters, and in the configuration when told to by SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from mirror.assignment import Assignment
+from mirror.config import Settings
+from mirror.config.reloading import reloaded
+from mirror.errors import ClusterError, ConfigError, PreflightError
+from mirror.observe import logs
+from mirror.offsets.firstseen import FirstSeen
+from mirror.spark.background import in_background
+from mirror.spark.renewal import Look, Renewal
+
+
+class Mirroring(Protocol):
+    """The mirror that is looked out for."""
+
+    @property
+    def assignments(self) -> Sequence[Assignment]:
+        """What is mirrored now."""
+
+    @property
+    def seen(self) -> Mapping[str, FirstSeen]:
+        """By target topic, as what its source was first seen."""
+
+    def found(self, look: Look) -> None:
+        """There is something else to mirror."""
+
+    def configured(self, settings: Settings) -> None:
+        """Other settings hold from now on."""
+
+
+class Lookout:
+    """One flow's; its mirror is told of what it finds."""
+
+    def __init__(self, renewal: Renewal, reload: Callable[[], Settings]) -> None:
+        """`reload` reads the configuration again, and may raise ConfigError."""
+        self._renewal, self._reload = renewal, reload
+        self._asked = asyncio.Event()
+        self._failing = ""
+        self._log = logs.get("mirror.sync").bind(flow=renewal.settings.flow)
+
+    def read_again(self) -> None:
+        """Read the configuration again, and look at once."""
+        self._asked.set()
+
+    async def run(self, mirror: Mirroring) -> None:
+        """Until cancelled. A look that fails is told once, and the next one may do."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._renewal.rest):
+                    await self._asked.wait()
+            if self._asked.is_set():
+                self._asked.clear()
+                self._take_over(mirror)
+            try:
+                before = tuple(mirror.assignments)
+                look = await in_background(partial(self._renewal.look, before, mirror.seen))
+            except (ClusterError, PreflightError) as problem:
+                if str(problem) != self._failing:
+                    self._log.warning("clusters_not_looked_at", reason=str(problem))
+                self._failing = str(problem)
+                continue
+            self._failing = ""
+            if look.made or look.assignments != before:
+                mirror.found(look)
+
+    def _take_over(self, mirror: Mirroring) -> None:
+        """What can change while running does; a configuration with a mistake is told, and the old one stays."""
+        try:
+            found = reloaded(self._renewal.settings, self._reload())
+        except ConfigError as problem:
+            self._log.error("configuration_refused", reason=str(problem))
+            return
+        self._renewal.settings = found.settings
+        self._log.info("configuration_read", changed=list(found.changed), needs_restart=list(found.in_vain))
+        if found.changed:
+            mirror.configured(found.settings)

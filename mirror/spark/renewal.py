@@ -1,0 +1,133 @@
+"""While a mirror runs, both clusters are looked at again: what is new there becomes its next plan.
+
+N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says
+N2  a copy is deleted where `sync.deletions` asks for it, the flow made it (its journal says so, by the copy's id),
+    and its source is the same cluster as then and denies several times that the topic exists
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirror.admin.acls import create_acls, plan_acls
+from mirror.admin.client import Admin
+from mirror.admin.history import History
+from mirror.admin.topics import TopicPlan, apply, plan_topics
+from mirror.assignment import Assignment
+from mirror.config import Settings
+from mirror.identity import MISSING_TRIES
+from mirror.observe import logs
+from mirror.offsets.firstseen import FirstSeen
+from mirror.policy.selection import selects
+from mirror.spark.plan import renewed
+from mirror.spark.prepare import assignments_of
+
+#: Looks in the time within which a change is to be seen.
+LOOKS: Final = 2
+#: A look that takes long is followed by a rest that is so many times longer.
+_RESTS: Final = 4
+_AGAIN_SECONDS: Final = 0.2
+
+_log = logs.get("mirror.sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is to be mirrored from now on, and the target topics that were made for it."""
+
+    assignments: tuple[Assignment, ...]
+    made: frozenset[str] = frozenset()
+
+
+class Renewal:
+    """The looks of one flow, at both of its clusters."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is asked before the first look. `settings` may be replaced between two looks."""
+        self.settings = settings
+        self._source, self._target = Admin(settings.source), Admin(settings.target)
+        self._told: set[str] = set()
+        self._hindrance = ""
+        self._took = 0.0
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the next look."""
+        return max(self.settings.sync.interval_s / LOOKS - self._took, self._took * _RESTS)
+
+    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
+        """Look once, and make on the target what is missing; `seen` are the flow's topics by the target's name.
+
+        Raises ClusterError and PreflightError: the next look may do.
+        """
+        began = time.monotonic()
+        try:
+            return self._look(current, seen)
+        finally:
+            self._took = time.monotonic() - began
+
+    def _look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
+        source, target = self._source, self._target
+        plan = plan_topics(source, target, self.settings, History(seen))
+        self._tell(str(finding) for finding in plan.refusals)
+        if gone := self._without_source(plan, current, seen):
+            target.delete_topics(gone)
+            for topic in gone:
+                _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
+            return Look(tuple(one for one in current if one.target.topic not in gone))
+        plan = plan.allowed()
+        made = apply(target, plan)
+        if self.settings.sync.acls:
+            self._sync_acls(plan)
+        planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
+        return Look(renewed(current, planned, lambda topic: selects(topic, topics)), made)
+
+    def _tell(self, refusals: Iterable[str]) -> None:
+        """Each refusal once, while it lasts."""
+        now = set(refusals)
+        for text in sorted(now - self._told):
+            _log.error("not_mirrored", flow=self.settings.flow, reason=text)
+        self._told = now
+
+    def _sync_acls(self, plan: TopicPlan) -> None:
+        acls = plan_acls(self._source, self._target, plan.pairs)
+        create_acls(self._target, acls.missing)
+        for acl in acls.missing:
+            _log.info("acl_created", cluster=self._target.settings.alias, acl=str(acl))
+        if acls.hindrance and acls.hindrance != self._hindrance:
+            _log.warning("acls_not_mirrored", flow=self.settings.flow, reason=acls.hindrance)
+        self._hindrance = acls.hindrance
+
+    def _without_source(
+        self, plan: TopicPlan, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]
+    ) -> list[str]:
+        """Copies to be deleted (N2)."""
+        missing = {
+            one.target.topic: one
+            for one in current
+            if (found := plan.source_topics.get(one.source.topic)) is None or found.topic_id != one.topic_id
+        }
+        if not missing or self.settings.sync.deletions == "keep":
+            return []
+        theirs, source_id = self._target.describe(missing), self._source.cluster_id()
+        ours = {
+            topic: one
+            for topic, one in missing.items()
+            if (known := seen.get(topic)) is not None
+            and known.made
+            and topic in theirs
+            and known.target_topic_id == theirs[topic].topic_id
+            and known.cluster_id == source_id
+        }
+        for _ in range(MISSING_TRIES):
+            found_now = self._source.describe({one.source.topic for one in ours.values()})
+            ours = {
+                topic: one
+                for topic, one in ours.items()
+                if one.source.topic not in found_now or found_now[one.source.topic].topic_id != one.topic_id
+            }
+            time.sleep(_AGAIN_SECONDS)
+        return sorted(ours)

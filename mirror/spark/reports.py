@@ -1,0 +1,41 @@
+"""What the driver itself reports of partitions: that they rest, and that they are mirrored no longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mirror.assignment import Assignment
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal
+from mirror.states import State
+
+
+def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -> Figures:
+    """The report of a partition that rests, from its last one; a stop remains one, since resting mends nothing."""
+    now = int(time.time() * 1000)
+    if before is not None and before.state.is_stop:
+        return replace(before, at_ms=now, instance=instance)
+    detail = f"paused; `mirror resume` with topic {one.source.topic} lets it go on"
+    if before is not None:
+        return replace(before, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
+    return Figures(
+        flow=flow,
+        instance=instance,
+        topic=one.source.topic,
+        partition=one.source.partition,
+        target_topic=one.target.topic,
+        state=State.PAUSED,
+        detail=detail,
+        next_offset=-1,
+        log_end=-1,
+        lag_records=0,
+        at_ms=now,
+    )
+
+
+async def forget(journal: Journal, gone: Iterable[Assignment]) -> None:
+    """Delete the last reports of partitions that are mirrored no longer. Raises as `Journal.append` does."""
+    if keys := [f"state/{one.target.topic}/{one.target.partition}".encode() for one in gone]:
+        await journal.append([(key, None) for key in keys])

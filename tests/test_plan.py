@@ -1,0 +1,237 @@
+"""`mirror plan`: what would change, in words and in JSON, and that nothing is left to do after a run (real brokers)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as Watermark
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from helpers import config_file, make_topic, mirror_once, produce, settings_between
+from typer.testing import CliRunner
+
+from mirror.admin.acls import wanted
+from mirror.admin.client import Admin
+from mirror.admin.configs import changes_to, follows
+from mirror.admin.topics import ensure_flow_topic
+from mirror.admin.values import ConfigChange, ConfigValue, Growth
+from mirror.cli import app
+from mirror.config import ClusterSettings, SyncSettings, parse_address
+from mirror.embedded import Cluster
+from mirror.errors import ExitCode
+from mirror.offsets.failover import KEY, FailedOver
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Journal
+from mirror.policy.selection import TopicPair
+from mirror.spark.prepare import prepare
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint
+
+
+def value(text: str, *, default: bool = False) -> ConfigValue:
+    return ConfigValue(value=text, is_default=default)
+
+
+# --- which settings follow (pure) -------------------------------------------------------------------------------------
+
+
+def changed(theirs: dict[str, ConfigValue], ours: dict[str, ConfigValue], **sync: Any) -> list[tuple[str, str | None]]:
+    settings = SyncSettings.model_validate(sync)
+    return [(one.name, one.after) for one in changes_to("t", theirs, ours, settings)]
+
+
+def test_what_holds_on_the_source_is_set_on_the_target() -> None:
+    """I11: of what decides which records exist, the source's defaults win."""
+    assert changed({"retention.ms": value("1", default=True)}, {"retention.ms": value("2", default=True)}) == [
+        ("retention.ms", "2")
+    ]
+    assert changed({"retention.ms": value("2", default=True)}, {"retention.ms": value("2")}) == []
+
+
+def test_a_source_override_that_goes_resets_the_target() -> None:
+    """I12: of the rest, the target's defaults hold where the source has none of its own."""
+    assert changed({"segment.ms": value("5")}, {"segment.ms": value("7", default=True)}) == [("segment.ms", None)]
+    assert changed({"segment.ms": value("9", default=True)}, {"segment.ms": value("7", default=True)}) == []
+    assert changed({"segment.ms": value("9", default=True)}, {"segment.ms": value("7")}) == [("segment.ms", "7")]
+
+
+def test_settings_that_the_user_excludes_or_adds() -> None:
+    """I10: an excluded setting keeps the target's value."""
+    theirs, ours = {"retention.ms": value("1")}, {"retention.ms": value("2")}
+    assert changed(theirs, ours, configs_exclude=["retention.*"]) == []
+    assert changed(theirs, ours, configs=False) == []
+    theirs, ours = {"vendor.tier": value("a", default=True)}, {"vendor.tier": value("b")}
+    assert changed(theirs, ours) == []
+    assert changed(theirs, ours, configs_include=["vendor.*"]) == [("vendor.tier", "b")]
+
+
+@pytest.mark.parametrize("name", ["min.insync.replicas", "follower.replication.throttled.replicas", "compression.type"])
+def test_a_clusters_own_safety_is_never_copied(name: str) -> None:
+    assert not follows(name, SyncSettings.model_validate({"configs_include": [".*"]}))
+
+
+def test_a_setting_that_the_target_does_not_know_is_left_out() -> None:
+    assert changed({}, {"retention.ms": value("2")}) == []
+
+
+# --- ACLs (pure) ------------------------------------------------------------------------------------------------------
+
+
+def acl(name: str, operation: AclOperation, *, deny: bool = False, prefixed: bool = False) -> AclBinding:
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    kind = AclPermissionType.DENY if deny else AclPermissionType.ALLOW
+    return AclBinding(ResourceType.TOPIC, name, pattern, "User:a", "*", operation, kind)
+
+
+PAIRS = (
+    TopicPair(source="orders", target="eu.orders", partitions=1),
+    TopicPair(source="other", target="eu.other", partitions=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (acl("orders", AclOperation.READ), [("eu.orders", "READ", True)]),
+        (acl("orders", AclOperation.WRITE), []),
+        (acl("orders", AclOperation.ALL), [("eu.orders", "READ", True)]),
+        (acl("orders", AclOperation.DELETE), []),
+        (acl("orders", AclOperation.ALL, deny=True), [("eu.orders", "ALL", False)]),
+        (acl("orders", AclOperation.WRITE, deny=True), [("eu.orders", "WRITE", False)]),
+        (acl("ord", AclOperation.READ, prefixed=True), [("eu.orders", "READ", True)]),
+        (acl("ord", AclOperation.READ), []),
+        (acl("*", AclOperation.DESCRIBE), [("eu.orders", "DESCRIBE", True), ("eu.other", "DESCRIBE", True)]),
+        (acl("secret", AclOperation.READ), []),
+    ],
+    ids=str,
+)
+def test_acls_of_copies(given: AclBinding, expected: list[tuple[str, str, bool]]) -> None:
+    assert [(one.topic, one.operation, one.allowed) for one in wanted([given], PAIRS)] == expected
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def planned(config: Path) -> tuple[int, dict[str, Any]]:
+    shown = CliRunner().invoke(app, ["plan", str(config), "--json"])
+    assert shown.exception is None or isinstance(shown.exception, SystemExit), shown.output
+    return shown.exit_code, json.loads(shown.stdout)
+
+
+@pytest.mark.brokers
+def test_plan_then_run_then_nothing_to_do(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2, {"retention.ms": "7200000", "segment.ms": "3600000"})
+    produce(source, topic_name, [b"x"] * 30)
+    trimmed(source, topic_name, 20)
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, naming={"prefix": "eu."})
+    copy = f"eu.{topic_name}"
+
+    code, told = planned(config)
+    assert code == ExitCode.CHANGES
+    assert (told["source"]["cluster_id"], told["target"]["cluster_id"]) == (
+        source_cluster.cluster_id,
+        target_cluster.cluster_id,
+    )
+    assert [(one["topic"], one["partitions"]) for one in told["create"]] == [(copy, 2)]
+    assert told["own_topics"] == [f"mirror.{topic_name}.offsets", f"mirror.{topic_name}.heartbeats"]
+    assert [(one["topic"], one["partition"], one["offsets"]) for one in told["padding"]] == [(copy, 0, 20)]
+    assert planned(config) == (code, told), "planning changed something"
+    shown = CliRunner().invoke(app, ["plan", str(config)])
+    assert shown.exit_code == ExitCode.CHANGES
+    assert f"+ create {copy}: 2 partitions, 1 replica" in shown.stdout
+    assert f"~ {copy}-0: pad 20 offsets before its first record" in shown.stdout
+    assert f"(cluster id {target_cluster.cluster_id})" in shown.stdout
+
+    settings = settings_between(source, target, [topic_name], topic_name, naming={"prefix": "eu."})
+    prepare(settings)
+    mirror_once(source, target, [topic_name], topic_name, naming={"prefix": "eu."})
+    code, told = planned(config)
+    assert (code, told["changes"]) == (ExitCode.DONE, False), told
+    assert CliRunner().invoke(app, ["plan", str(config)]).stdout.endswith("nothing to do\n")
+
+    # What changes on the source is the next plan.
+    admin = Admin(settings.source)
+    admin.create_partitions([Growth(topic=topic_name, before=2, partitions=3)])
+    admin.alter_configs(
+        [
+            ConfigChange(topic=topic_name, name="segment.ms", before=None, after=None),
+            ConfigChange(topic=topic_name, name="retention.ms", before=None, after="3600000"),
+        ]
+    )
+    code, told = planned(config)
+    assert code == ExitCode.CHANGES
+    assert told["add_partitions"] == [{"topic": copy, "before": 2, "partitions": 3}]
+    assert {(one["name"], one["before"], one["after"]) for one in told["configs"]} == {
+        ("segment.ms", "3600000", None),
+        ("retention.ms", "7200000", "3600000"),
+    }
+    flow = prepare(settings)
+    assert {(one.source.partition, one.target.topic) for one in flow.assignments} == {(n, copy) for n in range(3)}
+    assert planned(config)[0] == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_everything_that_is_refused_is_told(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    make_topic(target_cluster.bootstrap, topic_name, 2)
+    config = config_file(
+        tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name, f"{topic_name}x"], topic_name
+    )
+    code, told = planned(config)
+    assert code == ExitCode.PREFLIGHT
+    assert any("has 2 partitions where" in text for text in told["refused"])
+    assert any("no such topic on cluster eu; did you mean" in text for text in told["refused"])
+
+
+@pytest.mark.brokers
+def test_a_topic_that_comes_from_the_target_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """A flow the other way tells of itself in its journal, which stands on our source; one that failed over let go."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    other = f"{topic_name}-back"
+    ensure_flow_topic(
+        Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": source_cluster.bootstrap})), other
+    )
+    config = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+
+    def told_by_the_other(key: bytes, text: bytes) -> None:
+        async def append() -> None:
+            async with Wire(Endpoint("eu", (parse_address(source_cluster.bootstrap),))) as cluster:
+                await Journal(cluster, other).append([(key, text)])
+
+        asyncio.run(append())
+
+    seen = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id="elsewhere")
+    told_by_the_other(FirstSeen.key(topic_name), seen.to_json())
+    assert planned(config)[0] == ExitCode.CHANGES, "it comes from a third cluster"
+    seen = replace(seen, cluster_id=target_cluster.cluster_id)
+    told_by_the_other(FirstSeen.key(topic_name), seen.to_json())
+    code, told = planned(config)
+    assert code == ExitCode.PREFLIGHT
+    (refusal,) = told["refused"]
+    assert refusal.startswith(f"{topic_name}: comes from cluster us: flow {other} mirrors it")
+    told_by_the_other(KEY, FailedOver.here().to_json())
+    assert planned(config)[0] == ExitCode.CHANGES
+
+
+def trimmed(bootstrap: str, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (deleted,) = admin.delete_records([Watermark(topic, 0, before)]).values()
+    deleted.result(20)

@@ -1,0 +1,363 @@
+"""What changes on the clusters and in the configuration while a mirror runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from helpers import config_file, make_topic, produce, settings_between
+from samerecords import assert_same_records
+from test_run import running, wait_for
+from typer.testing import CliRunner
+
+from mirror.admin.client import Admin
+from mirror.admin.values import ConfigChange, Growth
+from mirror.assignment import Assignment
+from mirror.cli import app
+from mirror.config import ClusterSettings, Settings
+from mirror.config.reloading import reloaded
+from mirror.embedded import Cluster, Spec, start_many
+from mirror.errors import ExitCode
+from mirror.offsets.firstseen import FirstSeen
+from mirror.policy.rules import Rules
+from mirror.spark.plan import renewed
+from mirror.spark.renewal import Renewal
+from mirror.wire.cluster import TopicPartition
+
+PATIENCE = 60.0
+
+
+def admin_of(bootstrap: str) -> Admin:
+    return Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
+
+
+def awaited(condition: Callable[[], Any]) -> Any:
+    """What the condition says once it says something."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+# --- which partitions go on (pure) ------------------------------------------------------------------------------------
+
+
+def one(topic: str, partition: int = 0, topic_id: UUID | None = None, target: str = "", **rules: Any) -> Assignment:
+    source, copy = TopicPartition(topic, partition), TopicPartition(target or topic, partition)
+    return Assignment(source, copy, topic_id, Rules(**rules))
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+def test_new_topics_and_partitions_are_added_behind_those_that_were_there() -> None:
+    now = renewed([one("b")], [one("a"), one("b"), one("b", 1)], everything)
+    assert now == (one("b"), one("a"), one("b", 1))
+    assert renewed(now, [one("a"), one("b"), one("b", 1)], everything) == now, "the same plan changes nothing"
+
+
+def test_rules_follow_the_targets_settings() -> None:
+    assert renewed([one("a")], [one("a", compacted=True)], everything) == (one("a", compacted=True),)
+
+
+def test_a_topic_made_anew_keeps_the_id_it_was_begun_with_and_gets_no_partitions() -> None:
+    before, after = uuid4(), uuid4()
+    now = renewed([one("a", 0, before)], [one("a", 0, after), one("a", 1, after)], everything)
+    assert now == (one("a", 0, before),)
+
+
+def test_a_topic_that_is_gone_goes_on_and_one_that_is_not_wanted_ends() -> None:
+    assert renewed([one("a"), one("b")], [], lambda topic: topic == "a") == (one("a"),)
+
+
+def test_another_name_on_the_target_begins_anew() -> None:
+    assert renewed([one("a")], [one("a", target="eu.a")], everything) == (one("a", target="eu.a"),)
+
+
+def test_what_a_configuration_changes_while_running() -> None:
+    old = settings_between("a:1", "b:2", ["orders"])
+    new = old.model_copy(
+        update={
+            "topics": old.topics.model_copy(update={"offsets": "translate", "on_data_loss": "continue"}),
+            "limits": old.limits.model_copy(update={"memory_mb": 99}),
+            "spark": old.spark.model_copy(update={"lanes": 3}),
+        }
+    )
+    found = reloaded(old, new)
+    assert (found.changed, found.in_vain) == (("topics", "limits"), ("spark", "topics.offsets"))
+    assert (found.settings.topics.offsets, found.settings.topics.on_data_loss) == ("preserve", "continue")
+    assert (found.settings.limits.memory_mb, found.settings.spark) == (99, old.spark)
+
+
+# --- looks (real brokers, no Spark) -----------------------------------------------------------------------------------
+
+
+def policy(settings: Settings, **sync: Any) -> Settings:
+    return settings.model_copy(update={"sync": settings.sync.model_copy(update=sync)})
+
+
+@pytest.mark.brokers
+def test_a_copy_is_deleted_only_where_that_is_safe(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), deletions="delete")
+    look = Renewal(settings).look((), {})
+    assert [str(found.source) for found in look.assignments] == [f"{topic_name}-0"]
+    assert look.made == {topic_name}
+    copy = awaited(lambda: admin_of(target).describe([topic_name]))[topic_name]
+    seen = FirstSeen(
+        source_topic=topic_name,
+        topic_id=look.assignments[0].topic_id,
+        target_topic_id=copy.topic_id,
+        cluster_id=source_cluster.cluster_id,
+        made=True,
+    )
+    assert Renewal(settings).look(look.assignments, {topic_name: seen}).assignments == look.assignments
+    admin_of(source).delete_topics([topic_name])
+    awaited(lambda: not admin_of(source).describe([topic_name]))
+
+    kept: Mapping[str, tuple[Settings, FirstSeen | None]] = {
+        "by policy": (policy(settings, deletions="keep"), seen),
+        "unknown": (settings, None),
+        "not made by the flow": (settings, replace(seen, made=False)),
+        "another topic by now": (settings, replace(seen, target_topic_id=uuid4())),
+        "another source cluster": (settings, replace(seen, cluster_id="elsewhere")),
+    }
+    for why, (asked, known) in kept.items():
+        found = Renewal(asked).look(look.assignments, {topic_name: known} if known else {})
+        assert found.assignments == look.assignments, why
+        assert admin_of(target).describe([topic_name]), why
+    assert Renewal(settings).look(look.assignments, {topic_name: seen}).assignments == ()
+    awaited(lambda: not admin_of(target).describe([topic_name]))
+
+
+@pytest.mark.brokers
+def test_a_refused_topic_is_left_out_and_the_others_go_on(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = f"{topic_name}-good", f"{topic_name}-bad"
+    make_topic(source_cluster.bootstrap, good)
+    make_topic(source_cluster.bootstrap, bad)
+    make_topic(target_cluster.bootstrap, bad, 3)
+    pattern = [f"{topic_name}-.*"]
+    renewal = Renewal(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, pattern, topic_name))
+    for _ in range(2):
+        assert [found.source.topic for found in renewal.look((), {}).assignments] == [good]
+    assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is told once"
+
+
+# --- ACLs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[Cluster, Cluster]]:
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:ANONYMOUS",
+    }
+    with ExitStack() as stack:
+        specs = [Spec(name=name, config=config) for name in ("guarded-source", "guarded-target")]
+        one, other = (stack.enter_context(cluster) for cluster in start_many(specs))
+        yield one, other
+
+
+def rules_on(bootstrap: str, topic: str) -> set[tuple[str, AclOperation, AclPermissionType]]:
+    anybody: Any = None
+    every = AclBindingFilter(
+        ResourceType.TOPIC, topic, ResourcePatternType.ANY, anybody, anybody, AclOperation.ANY, AclPermissionType.ANY
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
+    found = admin.describe_acls(every).result(20)
+    return {(rule.principal, rule.operation, rule.permission_type) for rule in found}
+
+
+@pytest.mark.brokers
+def test_acls_follow_and_nobody_may_write(guarded: tuple[Cluster, Cluster], topic_name: str) -> None:
+    source, target = (cluster.bootstrap for cluster in guarded)
+    make_topic(source, topic_name)
+    kinds, literal = (AclPermissionType.ALLOW, AclPermissionType.DENY), ResourcePatternType.LITERAL
+    given = [
+        AclBinding(ResourceType.TOPIC, topic_name, literal, "User:all", "*", AclOperation.ALL, kinds[0]),
+        AclBinding(ResourceType.TOPIC, topic_name, literal, "User:writer", "*", AclOperation.WRITE, kinds[0]),
+        AclBinding(ResourceType.TOPIC, topic_name, literal, "User:nobody", "*", AclOperation.READ, kinds[1]),
+        AclBinding(
+            ResourceType.TOPIC,
+            topic_name[:-3],
+            ResourcePatternType.PREFIXED,
+            "User:prefixed",
+            "*",
+            AclOperation.READ,
+            kinds[0],
+        ),
+    ]
+    admin = AdminClient({"bootstrap.servers": source})  # kept until the answers are there
+    for done in admin.create_acls(given).values():
+        done.result(20)
+    naming = {"prefix": "eu."}
+    settings = policy(settings_between(source, target, [topic_name], topic_name, naming=naming), acls=True)
+    renewal, copy = Renewal(settings), f"eu.{topic_name}"
+    awaited(lambda: len(rules_on(source, topic_name)) == 3)
+    renewal.look((), {})
+    expected = {
+        ("User:all", AclOperation.READ, AclPermissionType.ALLOW),
+        ("User:nobody", AclOperation.READ, AclPermissionType.DENY),
+        ("User:prefixed", AclOperation.READ, AclPermissionType.ALLOW),
+    }
+    awaited(lambda: rules_on(target, copy) == expected)
+    assert rules_on(target, topic_name) == set()
+
+
+@pytest.mark.brokers
+def test_a_cluster_without_an_authorizer_is_told_of_once(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    renewal = Renewal(policy(settings, acls=True))
+    renewal.look((), {})
+    renewal.look((), {})
+    told = capfd.readouterr().err
+    assert told.count("acls_not_mirrored") == 1
+    assert "cluster eu has no authorizer" in told
+
+
+# --- a running mirror -------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    shown = CliRunner().invoke(app, list(arguments))
+    assert shown.exception is None or isinstance(shown.exception, SystemExit), shown.exception
+    return shown.exit_code, shown.stdout
+
+
+def states(config: Path, topic: str) -> set[str]:
+    told = json.loads(command("status", str(config), "--json")[1])
+    return {found["state"] for found in told["partitions"] if found["topic"] == topic}
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    admin = admin_of(bootstrap)
+    return {number: span.end for (_, number), span in admin.spans(admin.describe([topic]).values()).items()}
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_running_mirror_follows_what_changes(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """One story, since each start of Spark costs seconds; epochs are long, so each change ends one early."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    first, second, third = (f"{topic_name}-{name}" for name in ("first", "second", "third"))
+    make_topic(source, first)
+    produce(source, first, [b"x"] * 20)
+    config = config_file(
+        tmp_path, source, target, [f"{topic_name}-(first|second)"], topic_name, naming={"prefix": "eu."}
+    )
+    file = json.loads(config.read_text()) | {
+        "sync": {"interval_s": 2, "deletions": "delete"},
+        "spark": {"epoch_s": 600},
+    }
+    config.write_text(json.dumps(file))
+    ours, theirs = admin_of(source), admin_of(target)
+
+    with running(config, tmp_path / "mirror.log") as mirror:
+
+        def until(condition: Callable[[], Any]) -> None:
+            wait_for(condition, PATIENCE, lambda: mirror.log)
+
+        mirror.until("spark_started")
+        # New partitions and topics, from their first record.
+        ours.create_partitions([Growth(topic=first, before=1, partitions=2)])
+        awaited(lambda: len(ends(source, first)) == 2)
+        produce(source, first, [b"y"] * 20, partition=1)
+        make_topic(source, second, configs={"segment.ms": "3600000"})
+        produce(source, second, [b"z"] * 20)
+        until(lambda: (ends(target, f"eu.{first}"), ends(target, f"eu.{second}")) == ({0: 20, 1: 20}, {0: 20}))
+        assert assert_same_records(source, target, first, 2, target_topic=f"eu.{first}") == 40
+        assert assert_same_records(source, target, second, 1, target_topic=f"eu.{second}") == 20
+
+        # Settings, and a setting that goes.
+        def setting(name: str) -> tuple[str, bool]:
+            found = theirs.topic_configs([f"eu.{second}"])[f"eu.{second}"][name]
+            return found.value, found.is_default
+
+        assert setting("segment.ms") == ("3600000", False)
+        changes = {"segment.ms": None, "retention.ms": "7200000", "max.message.bytes": "2000000"}
+        ours.alter_configs(
+            ConfigChange(topic=second, name=name, before=None, after=after) for name, after in changes.items()
+        )
+        until(lambda: setting("segment.ms")[1] and setting("retention.ms") == ("7200000", False))
+
+        # A topic rests, and goes on.
+        assert command("pause", str(config), first) == (ExitCode.DONE, f"{first}: paused\n")
+        until(lambda: states(config, first) == {"PAUSED"})
+        produce(source, first, [b"later"] * 20)
+        produce(source, second, [b"later"] * 20)
+        until(lambda: ends(target, f"eu.{second}") == {0: 40})
+        assert ends(target, f"eu.{first}") == {0: 20, 1: 20}
+        assert command("resume", str(config), first) == (ExitCode.DONE, f"{first}: goes on\n")
+        until(lambda: ends(target, f"eu.{first}") == {0: 40, 1: 20})
+
+        # A source topic goes, and its copy, which the mirror made.
+        ours.delete_topics([second])
+        until(lambda: not theirs.describe([f"eu.{second}"]))
+        until(lambda: states(config, second) == set())
+
+        # The configuration, with a mistake and without.
+        make_topic(source, third)
+        produce(source, third, [b"x"] * 20)
+        config.write_text(json.dumps(file | {"topics": {"inclde": []}}))
+        mirror.process.send_signal(signal.SIGHUP)
+        mirror.until("configuration_refused")
+        topics = file["topics"] | {"include": [f"{topic_name}-.*"]}
+        config.write_text(json.dumps(file | {"topics": topics, "spark": {"epoch_s": 5}}))
+        mirror.process.send_signal(signal.SIGHUP)
+        until(lambda: ends(target, f"eu.{third}") == {0: 20})
+        assert "needs_restart=['spark']" in mirror.log
+
+        command("pause", str(config), third)
+        until(lambda: states(config, third) == {"PAUSED"})
+        mirror.process.send_signal(signal.SIGTERM)
+        assert mirror.ended() == 0, mirror.log
+    assert command("plan", str(config))[0] == ExitCode.DONE
+    produce(source, third, [b"x"] * 20)
+    with running(config, tmp_path / "once.log", "--once") as once:
+        assert once.ended() == ExitCode.CLUSTER, once.log
+    assert f"{third}-0 up to offset 40: PAUSED" in once.log
+    assert ends(target, f"eu.{third}") == {0: 20}
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("what", ["pause", "resume"])
+def test_a_topic_that_is_not_mirrored_cannot_rest(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, what: str
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    config = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    refused = CliRunner().invoke(app, [what, str(config), f"{topic_name}x"])
+    assert f"{topic_name}x: no such topic is mirrored by {topic_name}; did you mean {topic_name}?" in str(
+        refused.exception
+    )
+    assert command(what, str(config), topic_name)[0] == ExitCode.DONE
