@@ -229,6 +229,10 @@ def test_a_topic_that_comes_from_the_target_is_refused(
     assert refusal.startswith(f"{topic_name}: comes from cluster us: flow {other} mirrors it")
     told_by_the_other(KEY, FailedOver.here().to_json())
     assert planned(config)[0] == ExitCode.CHANGES
+    back = config_file(tmp_path, target_cluster.bootstrap, source_cluster.bootstrap, [topic_name], other)
+    make_topic(target_cluster.bootstrap, topic_name)
+    code, told = planned(back)
+    assert (code, told["refused"][0].startswith("the flow was failed over ")) == (ExitCode.PREFLIGHT, True)
 
 
 def trimmed(bootstrap: str, topic: str, before: int) -> None:

@@ -29,11 +29,13 @@ _TOPIC: Final = FirstSeen.key("")
 class History:
     """`seen`: by target topic, as what its source was first seen. `copies`: topics of the source that are copies of
     topics of the target, and the flow that makes each. `unread`: journals on the source that cannot be read.
+    `failed_over`: the flow itself was.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    failed_over: FailedOver | None = None
 
 
 async def read_history(settings: Settings, source_topics: Collection[str]) -> History:
@@ -53,7 +55,8 @@ async def read_history(settings: Settings, source_topics: Collection[str]) -> Hi
             if FailedOver.standing(journal) is None:
                 there = seen_in(journal)
                 copies |= {name: flow for name, seen in there.items() if seen.cluster_id == target.cluster_id}
-        return History(seen_in(await _journal(target, settings.flow)), copies, tuple(unread))
+        own = await _journal(target, settings.flow)
+        return History(seen_in(own), copies, tuple(unread), FailedOver.standing(own))
 
 
 async def _journal(cluster: Cluster, flow: str) -> dict[bytes, bytes]:

@@ -69,11 +69,13 @@ class FlowPlan:
     padding: tuple[Filling, ...]
     gaps: tuple[Filling, ...]
     rights: tuple[MissingRight, ...]
+    failed_over: str
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the flow would not start, or would stop at once."""
-        return (*map(str, self.topics.refusals if self.topics else ()), *map(str, self.rights))
+        ended = (self.failed_over,) if self.failed_over else ()
+        return (*ended, *map(str, self.topics.refusals if self.topics else ()), *map(str, self.rights))
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -123,6 +125,9 @@ def plan_flow(settings: Settings) -> FlowPlan:
         padding=padding,
         gaps=gaps,
         rights=tuple(rights),
+        failed_over=f"the flow was failed over {history.failed_over}; mirror failover CONFIG --undo takes that back"
+        if history.failed_over
+        else "",
     )
 
 
