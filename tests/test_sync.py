@@ -35,10 +35,15 @@ from mirror.config import ClusterSettings, Settings
 from mirror.config.reloading import reloaded
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.errors import ExitCode
+from mirror.observe.figures import Figures
+from mirror.observe.metrics import Metrics
 from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Entry
 from mirror.policy.rules import Rules
 from mirror.spark.plan import renewed
 from mirror.spark.renewal import Renewal
+from mirror.spark.tidings import Tidings
+from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
 PATIENCE = 60.0
@@ -91,6 +96,26 @@ def test_a_topic_that_is_gone_goes_on_and_one_that_is_not_wanted_ends() -> None:
 
 def test_another_name_on_the_target_begins_anew() -> None:
     assert renewed([one("a")], [one("a", target="eu.a")], everything) == (one("a", target="eu.a"),)
+
+
+def test_the_last_word_of_a_lane_does_not_bring_back_a_partition_that_is_mirrored_no_longer() -> None:
+    figures = Figures(
+        flow="f",
+        instance="i",
+        topic="orders",
+        partition=0,
+        target_topic="eu.orders",
+        state=State.RECREATED,
+        next_offset=5,
+        log_end=5,
+        lag_records=0,
+        at_ms=1,
+    )
+    other = replace(figures, partition=1, state=State.CAUGHT_UP)
+    tidings = Tidings("f", "i", lambda _: None, lambda _: None, Metrics("f"))
+    told = [(one.key(), one.to_json()) for one in (figures, other)]
+    tidings.learn([Entry(offset, *record) for offset, record in enumerate([*told, (figures.key(), None)])])
+    assert tidings.live == {TopicPartition("orders", 1): other}
 
 
 def test_what_a_configuration_changes_while_running() -> None:

@@ -230,7 +230,6 @@ class Supervisor:
         self._assignments = [known.get((one.source, one.target), one) for one in look.assignments]
         for one in gone:
             self._outcome.figures.pop(one.source, None)
-            self._tidings.live.pop(one.source, None)
         if self._groups is not None:
             self._groups.sync.mirrors(terms_of(self._assignments, self._tidings.runs))
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})

@@ -78,6 +78,10 @@ class Tidings:
                     self.taken_over(owner)
             elif entry.key == failover.KEY and entry.value:
                 self.failed_over(FailedOver.read(entry.value))
+            elif entry.key.startswith(b"state/") and entry.value is None:  # mirrored no longer
+                for at in [at for at, figures in self.live.items() if figures.key() == entry.key]:
+                    del self.live[at]
+                self.metrics.keep(self.live)
             elif entry.key.startswith(b"state/") and entry.value:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self.instance:
