@@ -302,6 +302,12 @@ def test_a_mechanism_that_is_unknown_here_is_an_error() -> None:
         imported(text.encode(), "mm2.properties")
 
 
+def test_settings_of_topics_that_do_not_follow(tmp_path: Path) -> None:
+    flow, data = only(PASSIVE + "config.properties.exclude = follower\\\\..*, min.insync.replicas\n")
+    assert data["sync"]["configs_exclude"] == ["follower\\..*", "min.insync.replicas"]
+    assert loaded(flow, tmp_path).flow == "primary-to-secondary"
+
+
 def test_a_value_that_is_refused_and_can_be_spared_is_named() -> None:
     flow, data = only(PASSIVE.replace("interval.seconds = 60", "interval.seconds = x").replace("= 30", "= 0"))
     assert "interval_s" not in data["sync"]

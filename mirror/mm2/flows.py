@@ -98,6 +98,9 @@ def _sync(draft: Draft) -> None:
     for name, key in (("sync.topic.configs.enabled", "configs"), ("sync.topic.acls.enabled", "acls")):
         given = scope.find(name) or Property(name, "true", 0)  # Kafka's default
         draft.put(("sync", key), given.value.strip().lower() == "true", given)
+    excluded = scope.find("config.properties.exclude", "config.properties.blacklist")
+    if excluded is not None:
+        draft.put(("sync", "configs_exclude"), _patterns(excluded.value), excluded)
     shortest: tuple[float, Property] | None = None
     for name in _INTERVALS:
         found = scope.find(name)
