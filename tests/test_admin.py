@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 
 from mirror.admin import client
 from mirror.admin.client import Admin
+from mirror.admin.plan import plan_flow
 from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.admin.values import Creation
 from mirror.config import ClusterSettings, Settings
@@ -363,6 +364,22 @@ def test_rights_that_are_missing(strict_cluster: Cluster, topic_name: str) -> No
     with denied(strict, ResourceType.TOPIC, topic_name, lambda: strict.topic_configs([topic_name])) as error:
         assert str(error).startswith(f"cluster strict ({strict_cluster.bootstrap}): cannot describe configs of topic")
         assert topic_name in str(error)
+
+
+def test_a_missing_right_is_refused_with_the_command_that_gives_it(
+    strict_cluster: Cluster, target: Admin, topic_name: str
+) -> None:
+    strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
+    made(strict, topic_name)
+    with denied(strict, ResourceType.TOPIC, topic_name, lambda: strict.topic_configs([topic_name])):
+        plan = plan_flow(flow(strict, target, [topic_name]))
+    assert plan.topics is None
+    (refusal,) = plan.refusals
+    assert refusal == (
+        f"no DESCRIBE_CONFIGS right on topic {topic_name} of cluster strict; grant it: kafka-acls.sh --bootstrap-server"
+        f" {strict_cluster.bootstrap} --add --allow-principal User:PRINCIPAL --operation DescribeConfigs"
+        f" --topic {topic_name}"
+    )
 
 
 def test_planning_without_the_right_to_read_broker_configs(
