@@ -92,7 +92,14 @@ class ClusterUnreachable(ClusterError):
 
 
 class AccessDenied(ClusterError):
-    """A broker refused the principal; the message names the operation and the resource."""
+    """A broker refused the principal; the message names the operation and the resource.
+
+    `right` is what an ACL must allow, by Kafka's name for the operation ("READ"), where that is known.
+    """
+
+    def __init__(self, message: str, right: str = "") -> None:
+        self.right = right
+        super().__init__(message)
 
 
 class NotAuthenticated(AccessDenied):

@@ -324,7 +324,7 @@ class Writer:
         elif ack.error_code in DENIED:
             detail, advice = (
                 f"the target answered {ack.error_code.name}",
-                grant(self._target.endpoint, sink.target.topic, write=True),
+                grant(self._target.endpoint, sink.target.topic, "WRITE"),
             )
             self._stopped(sink, sink.refuse(header.base_offset, detail, advice, State.DENIED))
         elif ack.error_code:

@@ -15,9 +15,9 @@ USERS: Final = {"alice": "alice-knows-this", "bob": "bob-knows-that"}
 SESSION_MS: Final = 2000
 
 
-def spec(name: str, folder: Path, *extra: Listener) -> Spec:
-    """A broker that asks for rights, with a TLS and a SCRAM listener whose certificate `folder / "ca.pem"` vouches for,
-    and more of them.
+def spec(name: str, folder: Path, *extra: Listener, everybody: bool = False) -> Spec:
+    """A broker that asks for rights, unless `everybody` has them all, with a TLS and a SCRAM listener whose certificate
+    `folder / "ca.pem"` vouches for, and more of them.
     """
     served = Authority(folder, "ca").issue("broker").served(folder / "ca.pem")
     listeners = (
@@ -25,7 +25,7 @@ def spec(name: str, folder: Path, *extra: Listener) -> Spec:
         Listener(name="SCRAM", protocol="SASL_SSL", config=served | sasl("SCRAM-SHA-256")),
         *extra,
     )
-    return Spec(name=name, config=GUARDED, listeners=listeners, users=USERS)
+    return Spec(name=name, config={} if everybody else GUARDED, listeners=listeners, users=USERS)
 
 
 def every_way_in(folder: Path) -> Spec:

@@ -58,6 +58,14 @@ _UNREACHABLE = {
     KafkaError._SSL,
 }
 
+#: What is done begins with -> the right that it needs.
+_RIGHTS = {
+    "create topic": "CREATE on the topic or on the cluster",
+    "describe configs of topic": "DESCRIBE_CONFIGS on the topic",
+    "describe broker configs": "DESCRIBE_CONFIGS on the cluster",
+    "describe topic": "DESCRIBE on the topic",
+}
+
 log = logs.get(__name__)
 Key = TypeVar("Key")
 
@@ -279,7 +287,8 @@ class Admin:
                 " check bootstrap.servers and that the brokers are up"
             )
         if code in _DENIED:
-            return AccessDenied(f"{doing}: {error.str()}; grant the right, or check the credentials")
+            right = next((right for start, right in _RIGHTS.items() if what.startswith(start)), "the right")
+            return AccessDenied(f"{doing}: {error.str()} Grant {right}, or check the credentials")
         if code > 0:
             return BrokerError(code, f"{error.name()} ({error.str()})", doing)
         return ClusterError(f"{doing}: {error.name()} ({error.str()})")

@@ -316,7 +316,7 @@ def _selection_findings(
     for name in selection.missing:
         near = difflib.get_close_matches(name, source_topics, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        yield _refuse(name, f"no such topic {where}{hint}")
+        yield _refuse(name, f"no such topic {where}{hint or ', or no right to READ it'}")
     for clash in selection.clashes:
         yield _refuse(clash.target, f"would be the copy of {' and '.join(clash.sources)}; change topics.naming")
     for pair in selection.illegal:

@@ -28,9 +28,8 @@ def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic
             return ""
 
 
-def grant(cluster: Endpoint, topic: str, *, write: bool = False) -> str:
-    """How to give the mirror READ or WRITE on a topic; DESCRIBE comes with either."""
-    right = "WRITE" if write else "READ"
+def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:
+    """How to give the mirror a right on a topic; DESCRIBE comes with READ, WRITE and DELETE."""
     return f"Grant {right} on topic {topic}: {allow(cluster, right, topic)}"
 
 
@@ -55,5 +54,5 @@ def grant_named(
     if isinstance(problem, NotAuthenticated):
         return MEND_LOGIN
     if str(problem).startswith(str(target)):
-        return grant(target, target_partition.topic, write=True)
+        return grant(target, target_partition.topic, problem.right or "WRITE")
     return grant(source, source_partition.topic)

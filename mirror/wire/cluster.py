@@ -31,7 +31,16 @@ from mirror.errors import (
 )
 from mirror.wire.backoff import Backoff
 from mirror.wire.connection import CLIENT_ID, Connection
-from mirror.wire.protocol import METADATA, Api
+from mirror.wire.protocol import (
+    DELETE_RECORDS,
+    DESCRIBE_PRODUCERS,
+    FETCH,
+    LEADER_EPOCH,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    Api,
+)
 from mirror.wire.security import Plaintext, Security, security_of
 
 CALL_TIMEOUT: Final = 10.0
@@ -41,6 +50,15 @@ CONNECT_TIMEOUT: Final = 5.0
 DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
 OFFSET_OUT_OF_RANGE: Final = 1
+#: What a request of ours needs on the topic it is about (Kafka's table "Authorization primitives", `KafkaApis`).
+_NEEDS: Final[Mapping[int, str]] = {
+    PRODUCE.key: "WRITE",
+    FETCH.key: "READ",
+    LIST_OFFSETS.key: "DESCRIBE",
+    DELETE_RECORDS.key: "DELETE",
+    LEADER_EPOCH.key: "DESCRIBE",
+    DESCRIBE_PRODUCERS.key: "READ",
+}
 
 
 def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
@@ -313,6 +331,9 @@ class Cluster:
                     part = _part(read, answer)
                     if not part.error_code:
                         return part
+                    if part.error_code in DENIED and (right := _NEEDS.get(api.key)):
+                        need = f"needs {right} on topic {partition.topic}"
+                        raise AccessDenied(f"{self}: {doing} of {partition} {need}", right)
                     if part.error_code in DENIED or not part.error_code.retriable:
                         raise refusal(part.error_code, f"{self}: {doing} of {partition}")
                     problem = f"{int(part.error_code)} {part.error_code.name}"

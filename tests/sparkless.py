@@ -1,0 +1,48 @@
+"""A whole run of a flow, supervisor, journal, lanes and groups, in this process and without a JVM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from mirror.config import Settings
+from mirror.spark.flow import Outcome
+from mirror.spark.prepare import prepare
+from mirror.spark.supervisor import Supervisor
+
+
+class InThisProcess:
+    """As much of a SparkContext as the supervisor uses: each job runs in the thread that asks for it."""
+
+    def __init__(self) -> None:
+        self._job: Callable[[], list[Any]] = list
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 -- Spark's name
+        """No settings: the defaults hold."""
+        return {}
+
+    def setJobGroup(self, *_: Any) -> None:  # noqa: N802 -- Spark's name
+        """Nobody cancels anything here."""
+
+    def parallelize(self, rows: Sequence[Any], _slices: int) -> Self:
+        """Take rows."""
+        self._job = lambda: list(rows)
+        return self
+
+    def mapPartitions(self, work: Callable[[Iterable[Any]], Iterator[Any]]) -> Self:  # noqa: N802 -- Spark's name
+        """Take what to do with them, one after another."""
+        rows = self._job
+        self._job = lambda: [result for row in rows() for result in work([row])]
+        return self
+
+    def collect(self) -> list[Any]:
+        """Do it."""
+        return self._job()
+
+
+def run_once(settings: Settings) -> Outcome:
+    """What `mirror run --once` does, but for Spark. Raises MirrorError."""
+    flow = prepare(settings, once=True)
+    context: Any = InThisProcess()
+    return asyncio.run(Supervisor(context, flow, lambda _: None).run())

@@ -1,0 +1,227 @@
+"""The rights that the README lists for each side: together they are enough, and none of them is one too many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from helpers import make_topic
+from samerecords import read
+from secured import scram, spec
+from sparkless import run_once
+
+from mirror.config import Settings
+from mirror.embedded import Cluster, start_many
+from mirror.errors import ExitCode, MirrorError
+from mirror.states import State
+
+pytestmark = pytest.mark.brokers
+
+#: A name that each test replaces by its own, for the target topic and the flow.
+OWN = "<own>"
+
+
+class Right(NamedTuple):
+    """What a principal may do, on which side and with what."""
+
+    side: str
+    operation: str
+    kind: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} on the {self.side}'s {self.kind.name.lower()} {self.name}"
+
+
+def topic(side: str, name: str, *operations: str) -> list[Right]:
+    return [Right(side, operation, ResourceType.TOPIC, name) for operation in operations]
+
+
+ALWAYS = (
+    *topic("source", "t", "READ", "DESCRIBE_CONFIGS"),
+    Right("source", "DESCRIBE", ResourceType.GROUP, "g"),
+    *topic("target", OWN, "CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE"),
+    *topic("target", f"mirror.{OWN}.offsets", "CREATE", "READ", "WRITE"),
+    Right("target", "READ", ResourceType.GROUP, "g"),
+)
+TO_PRESERVE = (
+    *topic("target", OWN, "DELETE"),
+    Right("target", "ALTER", ResourceType.BROKER, "kafka-cluster"),
+)
+#: What is told where one is missing, in the order of `ALWAYS` and `TO_PRESERVE`.
+TOLD = (
+    "t: no such topic on cluster eu, or no right to READ it",
+    "cluster eu {source}: cannot describe configs of topic t: Topic authorization failed. Grant DESCRIBE_CONFIGS on",
+    'cause="cluster eu: grant DESCRIBE on the group" groups=g',
+    "cluster us {target}: cannot create topic {own}: Authorization failed. Grant CREATE on the topic or on the cluster",
+    "cluster us {target}: cannot describe configs of topic {own}: Topic authorization failed. Grant DESCRIBE_CONFIGS",
+    "DENIED cluster us {target}: DescribeProducers of {own}-0 needs READ on topic {own}. Grant READ on topic {own}: ",
+    "DENIED cluster us {target}: Produce of {own}-0 needs WRITE on topic {own}. Grant WRITE on topic {own}: ",
+    "cluster us {target}: cannot create topic mirror.{own}.offsets: Authorization failed. Grant CREATE on the topic or",
+    "cluster us {target}: Fetch at offset 0 of mirror.{own}.offsets-0 needs READ on topic mirror.{own}.offsets",
+    "cluster us {target}: append to the journal of mirror.{own}.offsets-0 needs WRITE on topic mirror.{own}.offsets",
+    'cause="cluster us: grant READ on the group" groups=g',
+    "DENIED cluster us {target}: DeleteRecords of {own}-0 needs DELETE on topic {own}. Grant DELETE on topic {own}: ",
+    "DENIED the target answered cluster_authorization_failed to control markers. Grant ALTER on the cluster, or set",
+)
+
+
+class Pair(NamedTuple):
+    """A guarded source, whose topic `t` has all that needs a right, and a guarded target; folders with their CAs."""
+
+    source: Cluster
+    target: Cluster
+    folders: dict[str, Path]
+
+    def admin(self, side: str) -> AdminClient:
+        """Somebody who may do everything."""
+        cluster: Cluster = getattr(self, side)
+        return AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def settings(self, own: str, offsets: str) -> Settings:
+        """A flow to the target topic `own`, by a principal with the rights that ACLs give it."""
+        ends = {
+            side: scram(cluster, self.folders[side]).model_dump(by_alias=True, exclude_none=True)
+            for side, cluster in (("source", self.source), ("target", self.target))
+        }
+        return Settings.model_validate(
+            {
+                "name": own,
+                "source": ends["source"] | {"alias": "eu"},
+                "target": ends["target"],
+                "topics": {"include": ["t"], "naming": {"rename": {"t": own}}, "offsets": offsets},
+                "groups": {"include": ["g"]},
+            }
+        )
+
+    def allow(self, rights: Iterable[Right], own: str) -> None:
+        """These and no others; returns when the brokers know."""
+        wanted = list(rights)
+        everything = AclBindingFilter(
+            ResourceType.ANY,
+            None,  # type: ignore[arg-type] # None is any, here and below, which the bindings' own types leave out
+            ResourcePatternType.ANY,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for side in ("source", "target"):
+            admin = self.admin(side)
+            for removed in admin.delete_acls([everything]).values():
+                removed.result()
+            bindings = [
+                AclBinding(
+                    right.kind,
+                    right.name.replace(OWN, own),
+                    ResourcePatternType.LITERAL,
+                    "User:alice",
+                    "*",
+                    AclOperation[right.operation],
+                    AclPermissionType.ALLOW,
+                )
+                for right in wanted
+                if right.side == side
+            ]
+            for made in admin.create_acls(bindings).values():
+                made.result()
+            deadline = time.monotonic() + 30
+            while len(admin.describe_acls(everything).result()) != len(bindings):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+
+    def committed(self, own: str) -> int | None:
+        """Where the group is on the target."""
+        admin = self.admin("target")  # one that is dropped while it is asked never answers
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("g", [TopicPartition(own, 0)])])
+        (partition,) = asked["g"].result(60).topic_partitions
+        return None if partition.offset < 0 else int(partition.offset)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folders = {side: tmp_path_factory.mktemp(side) for side in ("source", "target")}
+    with ExitStack() as stack:
+        clusters = start_many([spec(f"rights-{side}", folder) for side, folder in folders.items()])
+        source, target = (stack.enter_context(cluster) for cluster in clusters)
+        pair = Pair(source, target, folders)
+        fill(source.bootstrap, pair.admin("source"))
+        yield pair
+
+
+def fill(bootstrap: str, admin: AdminClient) -> None:
+    """A topic with markers that begins at offset 2, and a group that stands at 4."""
+    make_topic(bootstrap, "t")
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "rights"})
+    producer.init_transactions(60)
+    for number in range(3):  # offsets 0, 2 and 4; each transaction's marker takes the next one
+        producer.begin_transaction()
+        producer.produce("t", b"record %d" % number)
+        producer.commit_transaction(60)
+    (trimmed,) = admin.delete_records([TopicPartition("t", 0, 2)]).values()
+    trimmed.result()
+    deadline = time.monotonic() + 60
+    group = ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0, 4)])
+    while any(one.error for one in admin.alter_consumer_group_offsets([group])["g"].result().topic_partitions):
+        assert time.monotonic() < deadline  # the first one who asks has the groups' coordinator begin
+        time.sleep(0.05)
+
+
+def kept(pair: Pair, own: str) -> list[tuple[int, bytes]]:
+    """Offsets and values on the target."""
+    return [(record[0], record[4]) for record in read(pair.target.bootstrap, own, 0)]
+
+
+def test_the_rights_are_enough_for_equal_offsets(pair: Pair) -> None:
+    pair.allow(ALWAYS + TO_PRESERVE, "equal")
+    assert run_once(pair.settings("equal", "preserve")).exit_code == ExitCode.DONE
+    assert kept(pair, "equal") == [(2, b"record 1"), (4, b"record 2")]
+    assert pair.committed("equal") == 4
+
+
+def test_fewer_are_enough_where_offsets_are_translated(pair: Pair) -> None:
+    pair.allow(ALWAYS, "moved")
+    assert run_once(pair.settings("moved", "translate")).exit_code == ExitCode.DONE
+    assert kept(pair, "moved") == [(0, b"record 1"), (1, b"record 2")]
+    assert pair.committed("moved") == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"), list(zip(ALWAYS + TO_PRESERVE, TOLD, strict=True)), ids=map(str, ALWAYS + TO_PRESERVE)
+)
+def test_each_right_is_needed_and_named_where_it_is_missing(
+    pair: Pair, missing: Right, told: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = f"without-{[*ALWAYS, *TO_PRESERVE].index(missing)}"
+    pair.allow([right for right in ALWAYS + TO_PRESERVE if right != missing], own)
+    try:
+        outcome = run_once(pair.settings(own, "preserve"))
+    except MirrorError as error:
+        seen, code = str(error), error.exit_code
+    else:
+        (figures,) = outcome.figures.values()
+        hindered = capfd.readouterr().err
+        seen = f"{figures.state} {figures.detail}\n{hindered}"
+        is_group = missing.kind is ResourceType.GROUP
+        assert figures.state is (State.CAUGHT_UP if is_group else State.DENIED)
+        code = ExitCode(outcome.exit_code)
+        assert (code is ExitCode.DONE) == is_group
+        at = pair.committed(own)
+        assert at is None or (at < 4 and not is_group), "a group never goes ahead of what was mirrored"
+    ends = {side: f"({getattr(pair, side).bootstrap_by('SCRAM')})" for side in ("source", "target")}
+    assert told.format(own=own, **ends) in seen, seen
+    assert code in (ExitCode.PREFLIGHT, ExitCode.CLUSTER, ExitCode.DONE)
