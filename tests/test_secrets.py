@@ -58,7 +58,8 @@ def flow(clusters: dict[str, tuple[Cluster, Path]], folder: Path) -> Path:
         for side, (cluster, ca) in clusters.items()
     }
     (folder / "events").mkdir()
-    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": (folder / "events").as_uri()}
+    log = {"enabled": "true", "dir": (folder / "events").as_uri(), "compress": "false"}  # to be searched
+    conf = {f"spark.eventLog.{name}": value for name, value in log.items()}
     path = folder / "flow.yaml"
     content = {"name": "secret", **ends, "topics": {"include": [TOPIC]}, "spark": {"conf": conf}}
     path.write_text(json.dumps(content), encoding="utf-8")
