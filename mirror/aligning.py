@@ -7,7 +7,9 @@ whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
 
     A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
         broker crashed and brought it back (`position.py`), it is deleted again before more data follows
-    A2  one batch is under way at a time, and each must land where it belongs
+    A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
+        leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
+        end says whether it is there
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
         try:
             parts = restamp(raw, stamp), raw.records
-            landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT)
+            landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT, once=True)
         except BrokerError as problem:
             raise _stop(what, State.REFUSED, str(problem), "Compare the two topics' configurations") from problem
         if landed != at:

@@ -12,6 +12,7 @@ from faults.schedule import What
 from helpers import make_topic, mirror_once, produce, stored_batches
 from probe import probing, probing_existing
 from samerecords import assert_same_records
+from test_aligning import read_all, trimmed
 from watchedlane import PATIENCE, WatchedLane
 
 from mirror import writer
@@ -93,6 +94,23 @@ def test_an_unclear_answer_of_a_leader_that_forgot(
     assert (figures.state, figures.next_offset, figures.records) == (State.CAUGHT_UP, 250, 200), figures
     assert rule.fired == 1
     assert assert_same_records(source, target, topic_name, 1) == 250
+
+
+@pytest.mark.parametrize("what", ["cut-after", "cut-before"])
+def test_padding_whose_answer_is_lost(what: What, source_cluster: Cluster, forgetful: Cluster, topic_name: str) -> None:
+    """Padding has no timestamps, so that a leader forgets its number as soon as it looks."""
+    source, target = source_cluster.bootstrap, forgetful.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+    produce(source, topic_name, values(60))
+    trimmed(source_cluster, topic_name, 50)
+    rule = Rule(what, REQUESTS["produce"], 1)
+    with Network(target) as network:
+        network.disturb(rule)
+        figures = mirror_once(source, network.bootstrap, [topic_name])[TopicPartition(topic_name, 0)]
+    assert (figures.state, figures.next_offset) == (State.CAUGHT_UP, 60), figures
+    assert rule.fired == 1
+    assert [offset for offset, _ in read_all(forgetful, topic_name)] == list(range(50, 60))
 
 
 @pytest.mark.parametrize("before_the_end", [10, 5, 11, 1, 25])

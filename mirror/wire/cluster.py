@@ -309,11 +309,13 @@ class Cluster:
         read: Callable[[Any], Any],
         doing: str,
         timeout: float = CALL_TIMEOUT,
+        once: bool = False,
     ) -> Any:
         """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
 
         `build(version, epoch)` makes the request, `read(answer)` finds the partition's part of the answer, which has
-        an `error_code`. Raises ClusterUnreachable after `timeout` seconds, AccessDenied and BrokerError at once.
+        an `error_code`. Raises ClusterUnreachable after `timeout` seconds, or as soon as a request that may be sent
+        only `once` has not been answered well; AccessDenied and BrokerError at once.
         """
         deadline = time.monotonic() + timeout
         backoff = Backoff()
@@ -321,13 +323,16 @@ class Cluster:
         if self.leader(partition).node < 0:
             await self.refresh((partition.topic,), timeout)
         while True:
+            asked = False
             leader = self.leader(partition)
             if leader.node >= 0:
                 try:
                     left = max(0.1, deadline - time.monotonic())
                     async with asyncio.timeout(left):
                         connection = await self.connection(leader.node)
-                    answer = await connection.call(api, build(connection.version(api), leader.epoch), left)
+                    request = build(connection.version(api), leader.epoch)
+                    asked = True
+                    answer = await connection.call(api, request, left)
                     part = _part(read, answer)
                     if not part.error_code:
                         return part
@@ -339,6 +344,8 @@ class Cluster:
                     problem = f"{int(part.error_code)} {part.error_code.name}"
                 except (WireError, TimeoutError) as lost:
                     problem = str(lost) or "no connection in time"
+            if once and asked:
+                raise ClusterUnreachable(f"{self}: {doing} of {partition}: no clear answer: {problem}")
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})"

@@ -43,11 +43,13 @@ async def append(
     *,
     doing: str = "Produce",
     timeout: float = CALL_TIMEOUT,
+    once: bool = False,
 ) -> int:
     """Append one batch, given in pieces, and wait for it: the offset where it landed.
 
-    Sent again where no answer came, so a batch without a producer id may land twice. Raises ClusterUnreachable,
-    AccessDenied and BrokerError as `Cluster.call_leader` does.
+    Sent again where no answer came, so a batch without a producer id, or one that the leader forgets at once for its
+    age, may land twice; unless it may be sent only `once`. Raises ClusterUnreachable, AccessDenied and BrokerError as
+    `Cluster.call_leader` does.
     """
     topic_ids: dict[str, uuid.UUID | None] = {}
 
@@ -58,7 +60,9 @@ async def append(
     def read(answer: Any) -> Ack:
         return next(read_produce(answer, topic_ids))
 
-    ack: Ack = await cluster.call_leader(partition, PRODUCE, build=build, read=read, doing=doing, timeout=timeout)
+    ack: Ack = await cluster.call_leader(
+        partition, PRODUCE, build=build, read=read, doing=doing, timeout=timeout, once=once
+    )
     return ack.base_offset
 
 
