@@ -41,7 +41,9 @@ class BackgroundServers(ABC):
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # again, since a connection that came just now has its task only after this round
+        while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.sleep(0)

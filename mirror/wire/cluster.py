@@ -48,6 +48,7 @@ CONNECT_TIMEOUT: Final = 5.0
 #: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
 #: transactional id, SASL).
 DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
+_TOPIC_DENIED: Final = 29
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
 OFFSET_OUT_OF_RANGE: Final = 1
 #: What a request of ours needs on the topic it is about (Kafka's table "Authorization primitives", `KafkaApis`).
@@ -336,7 +337,7 @@ class Cluster:
                     part = _part(read, answer)
                     if not part.error_code:
                         return part
-                    if part.error_code in DENIED and (right := _NEEDS.get(api.key)):
+                    if part.error_code == _TOPIC_DENIED and (right := _NEEDS.get(api.key)):
                         need = f"needs {right} on topic {partition.topic}"
                         raise AccessDenied(f"{self}: {doing} of {partition} {need}", right)
                     if part.error_code in DENIED or not part.error_code.retriable:
