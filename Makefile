@@ -38,7 +38,7 @@ demo: setup ## two real clusters, eight topics, and the proof that the copy is e
 	@$(BIN)/mirror demo
 
 test: lint ## everything but the soak tests
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 fuzz: setup ## hostile bytes for all that reads what brokers send, for a minute or SECONDS=600
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS)
