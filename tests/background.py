@@ -10,6 +10,9 @@ from typing import Any, Self
 
 #: Seconds that starting, ending and what is asked meanwhile may take.
 _PATIENCE = 10
+#: Turns of the loop in which a connection that was taken just now gets its task, and the task begins: one that is
+#: cancelled before that closes nothing.
+_ROUNDS = 5
 
 
 class BackgroundServers(ABC):
@@ -41,7 +44,8 @@ class BackgroundServers(ABC):
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        # again, since a connection that came just now has its task only after this round
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
         while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
             for task in others:
                 task.cancel()

@@ -27,6 +27,7 @@ from sparkless import run_once
 from mirror.config import Settings
 from mirror.embedded import Cluster, start_many
 from mirror.errors import ExitCode, MirrorError
+from mirror.observe import logs
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -183,6 +184,11 @@ def fill(bootstrap: str, admin: AdminClient) -> None:
     while any(one.error for one in admin.alter_consumer_group_offsets([group])["g"].result().topic_partitions):
         assert time.monotonic() < deadline  # the first one who asks has the groups' coordinator begin
         time.sleep(0.05)
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> None:
+    logs.configure(json=False, level="info")
 
 
 def kept(pair: Pair, own: str) -> list[tuple[int, bytes]]:
