@@ -10,9 +10,6 @@ from typing import Any, Self
 
 #: Seconds that starting, ending and what is asked meanwhile may take.
 _PATIENCE = 10
-#: Turns of the loop in which a connection that was taken just now gets its task, and the task begins: one that is
-#: cancelled before that closes nothing.
-_ROUNDS = 5
 
 
 class BackgroundServers(ABC):
@@ -44,10 +41,11 @@ class BackgroundServers(ABC):
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        for _ in range(_ROUNDS):
-            await asyncio.sleep(0)
         while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
             await asyncio.sleep(0)
+        for left in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio tells it nowhere else
+            left.abort()  # a task that was cancelled before it began has closed nothing
+        await asyncio.sleep(0)
