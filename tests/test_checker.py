@@ -22,6 +22,7 @@ from checker import (
 )
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from groupoffsets import commit
 from helpers import RECENT_MS, make_topic
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +53,7 @@ def write(bootstrap: str, topic: str, records: Iterable[Written]) -> list[Produc
         if record.aborted or record.open:
             plain.flush(20)
             producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number}"})
-            producer.init_transactions(20)
+            producer.init_transactions(120)
             producer.begin_transaction()
         producer.produce(
             topic, record.value, record.key, partition=0, timestamp=record.timestamp, headers=list(record.headers)
@@ -172,10 +173,8 @@ def test_positions_of_groups(
     for cluster, at in ((source_cluster, 30), (target_cluster, position)):
         make_topic(cluster.bootstrap, topic_name)
         write(cluster.bootstrap, topic_name, healthy())
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": topic_name})
         if at is not None:
-            consumer.commit(offsets=[TopicPartition(topic_name, 0, at)], asynchronous=False)
-        consumer.close()
+            commit(cluster.bootstrap, topic_name, topic_name, at)
     found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name, groups=[topic_name])
     assert [one.kind for one in found] == kinds
 
@@ -327,9 +326,7 @@ def test_a_planted_fault_is_found_where_offsets_move(
     for cluster, records, at in ((source_cluster, MARKED, 42), (target_cluster, plant(healthy()), position)):
         make_topic(cluster.bootstrap, topic_name)
         write(cluster.bootstrap, topic_name, records)
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": topic_name})
-        consumer.commit(offsets=[TopicPartition(topic_name, 0, at)], asynchronous=False)
-        consumer.close()
+        commit(cluster.bootstrap, topic_name, topic_name, at)
     found = check_translated(
         source_cluster.bootstrap, target_cluster.bootstrap, topic_name, journal, groups=[topic_name]
     )

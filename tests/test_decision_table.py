@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from decisions import DAY_MS, NOTHING, ROWS, TABLE, TRANSACTIONAL_ID, Row, Seen, T, page
 from fakebroker import in_loop
+from groupoffsets import committed
 from helpers import make_topic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
@@ -245,19 +246,8 @@ def readers(target_cluster: Cluster) -> Iterator[Readers]:
 
 def make_internal_topics(bootstrap: str) -> None:
     """A broker makes them when somebody first needs a coordinator."""
-    Producer({"bootstrap.servers": bootstrap, "transactional.id": TRANSACTIONAL_ID}).init_transactions(30)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "decisions"})
-    deadline = time.monotonic() + 30
-    try:
-        while True:
-            try:
-                consumer.committed([ConfluentPartition("nowhere", 0)], timeout=30)
-                break
-            except KafkaException as problem:  # the coordinator's topic is not there at once
-                if problem.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
-                    raise
-    finally:
-        consumer.close()
+    Producer({"bootstrap.servers": bootstrap, "transactional.id": TRANSACTIONAL_ID}).init_transactions(120)
+    committed(bootstrap, "decisions", "nowhere")
 
 
 def rules_for(bootstrap: str, topic: str) -> Rules:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewPartitions
+from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from samerecords import assert_same_records, read
 from test_gaps import transactions
-from test_run import commit, committed, running, values, wait_for
+from test_run import running, values, wait_for
 from typer.testing import CliRunner
 
 from mirror import config

@@ -34,7 +34,7 @@ def transactions(
 ) -> None:
     """One transaction for each outcome (committed or not), `size` records each."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}{name}", **more})
-    producer.init_transactions(20)
+    producer.init_transactions(120)
     for number, committed in enumerate(outcomes):
         producer.begin_transaction()
         for index in range(size):
@@ -117,7 +117,7 @@ def test_interleaved_producers(pair: tuple[str, str], topic_name: str) -> None:
     make_topic(pair[0], topic_name)
     one, other = (Producer({"bootstrap.servers": pair[0], "transactional.id": f"{topic_name}-{name}"}) for name in "ab")
     for producer in (one, other):
-        producer.init_transactions(20)
+        producer.init_transactions(120)
     for number in range(10):
         for producer in (one, other):
             producer.begin_transaction()

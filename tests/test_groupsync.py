@@ -171,7 +171,7 @@ def values(begin: int, end: int) -> list[bytes]:
 def transactions(bootstrap: str, topic: str, count: int) -> list[bytes]:
     """Committed and aborted transactions in turn, of three records each; the committed values."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     kept: list[bytes] = []
     for number in range(count):
         producer.begin_transaction()

@@ -714,7 +714,7 @@ def without_place(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def transaction(cluster: Cluster, name: str) -> Iterator[Producer]:
     """A transaction in which each flush makes a batch; aborted at the end of the block."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name, "linger.ms": 5_000})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     producer.begin_transaction()
     try:
         yield producer

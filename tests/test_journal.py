@@ -206,7 +206,7 @@ def test_foreign_records_hide_nothing(
             reason = "not a batch of the journal: compressed with lz4"
             assert warned == [("journal_batch_unread", 1, reason)] * 2
 
-            await asyncio.to_thread(transactional.init_transactions, 30)
+            await asyncio.to_thread(transactional.init_transactions, 120)
             transactional.begin_transaction()
             await asyncio.to_thread(produce, transactional)
             assert await ours.append([(OWNER, b"third")]) == 5

@@ -106,7 +106,7 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
     mirror_once(source, target, [topic_name])
     produce(source, topic_name, values(100))
     foreign = Client({"bootstrap.servers": target, "transactional.id": topic_name})
-    foreign.init_transactions(20)
+    foreign.init_transactions(120)
     foreign.begin_transaction()
     for number in range(20):
         foreign.produce(topic_name, b"foreign %d" % number, partition=0)

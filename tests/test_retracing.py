@@ -57,7 +57,7 @@ def test_a_foreign_record_does_not_pass_for_one_of_an_open_transaction(pair: tup
     produce(pair[0], topic_name, [b"%d" % index for index in range(10)])
     copied(pair, topic_name)
     producer = Producer({"bootstrap.servers": pair[0], "transactional.id": topic_name})
-    producer.init_transactions(20)
+    producer.init_transactions(120)
     producer.begin_transaction()
     producer.produce(topic_name, b"open", partition=0)
     producer.flush(20)

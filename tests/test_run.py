@@ -15,8 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
 from samerecords import assert_same_records, read
@@ -32,9 +33,6 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
 #: Seconds that anything may take on a machine with too much to do.
 PATIENCE = 180.0
-COORDINATOR_STARTS = frozenset(
-    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
-)
 
 
 class Running:
@@ -149,35 +147,6 @@ def test_consumer_groups_follow(
     )
     groups = json.loads(told.stdout)["groups"]
     assert (groups["groups"], groups["synced"]) == (2, 2)
-
-
-def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-
-    def done() -> bool:
-        try:
-            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-        except KafkaException as problem:
-            if problem.args[0].code() not in COORDINATOR_STARTS:
-                raise
-            return False
-        return True
-
-    wait_for(done, PATIENCE, lambda: f"the coordinator of {group} does not start")
-    consumer.close()
-
-
-def committed(bootstrap: str, group: str, topic: str) -> int:
-    """Negative where nothing is committed, or the group's coordinator only just starts."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    try:
-        return int(consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset)
-    except KafkaException as problem:
-        if problem.args[0].code() not in COORDINATOR_STARTS:
-            raise
-        return -1
-    finally:
-        consumer.close()
 
 
 def _same(source: str, target: str, topic: str) -> bool:

@@ -28,7 +28,7 @@ def as_mirrormaker(
     settings = {"bootstrap.servers": pair[1], "linger.ms": 50, "compression.type": "lz4", "acks": "all"}
     producer = Producer(settings | ({"transactional.id": topic} if transactional else {}))
     if transactional:
-        producer.init_transactions(20)
+        producer.init_transactions(120)
         producer.begin_transaction()
     count = 0
     for offset, timestamp, _, key, value, headers in read(pair[0], topic, 0):

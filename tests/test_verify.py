@@ -899,7 +899,7 @@ def test_brokers_that_both_stamp_records(
 def transactions(bootstrap: str, topic: str, outcomes: Sequence[bool]) -> None:
     """One transaction of ten records for each outcome, committed or not."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
-    producer.init_transactions(20)
+    producer.init_transactions(120)
     for number, committed in enumerate(outcomes):
         producer.begin_transaction()
         for index in range(10):

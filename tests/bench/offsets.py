@@ -52,7 +52,7 @@ def fill_with_transactions(bootstrap: str, topic: str, *, size: int, megabytes: 
             "queue.buffering.max.kbytes": 400_000,
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     run = size // len(pool[0]) + 1
     count = megabytes * 1_000_000 // size
     for number in range(count):

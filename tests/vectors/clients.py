@@ -112,7 +112,7 @@ def write_librdkafka(bootstrap: str, jobs: Sequence[Job], **settings: Any) -> No
                 config["transaction.timeout.ms"] = 2 * _LINGER_MS
             producer = Producer({**config, **settings})
             if script.mode == "transactional":
-                producer.init_transactions(30)
+                producer.init_transactions(120)
             for begins, batch in _with_begins(script):
                 if begins:
                     producer.begin_transaction()
@@ -158,7 +158,7 @@ def write_kafka_python(bootstrap: str, jobs: Sequence[Job], api_version: tuple[i
                 api_version=api_version,
             )
             if transactional:
-                producer.init_transactions()
+                producer.init_transactions(120)
             for begins, batch in _with_begins(script):
                 if begins:
                     producer.begin_transaction()

@@ -1,0 +1,54 @@
+"""Where a group stands on a broker, asked and told by librdkafka's consumer: its admin client takes the process down
+where a coordinator only just starts (rd_kafka_cgrp_op).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+T = TypeVar("T")
+
+#: Seconds that a coordinator may take to start on a machine with too much to do.
+_PATIENCE: Final = 180.0
+_STARTS: Final = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._TIMED_OUT,
+        KafkaError._WAIT_COORD,
+    }
+)
+
+
+def commit(bootstrap: str, group: str, topic: str, offset: int, partition: int = 0) -> None:
+    """Put the group at this offset."""
+    at = TopicPartition(topic, partition, offset)
+    _asked(bootstrap, group, lambda consumer: consumer.commit(offsets=[at], asynchronous=False))
+
+
+def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int:
+    """Where the group is; negative where nothing is committed."""
+    at = [TopicPartition(topic, partition)]
+    (found,) = _asked(bootstrap, group, lambda consumer: consumer.committed(at, timeout=30))
+    return int(found.offset)
+
+
+def _asked(bootstrap: str, group: str, request: Callable[[Consumer], T]) -> T:
+    """The answer, once the coordinator has started."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        while True:
+            try:
+                return request(consumer)
+            except KafkaException as problem:
+                if problem.args[0].code() not in _STARTS or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+    finally:
+        consumer.close()
