@@ -17,12 +17,11 @@ from mirror.config import Settings
 from mirror.errors import ClusterError
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.firstseen import PREFIX, FirstSeen
 from mirror.offsets.journal import Journal, journal_topic, newest
 from mirror.wire.cluster import Cluster, Endpoint
 
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
-_TOPIC: Final = FirstSeen.key("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """By target topic, as what its source was first seen, as the newest records of a journal tell."""
     found: dict[str, FirstSeen] = {}
     for key, value in journal.items():
-        if key.startswith(_TOPIC):
-            with contextlib.suppress(*NOT_OURS, AttributeError):  # anybody may write there: the supervisor tells
-                found[key[len(_TOPIC) :].decode()] = FirstSeen.read(value)
+        if key.startswith(PREFIX):
+            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor tells
+                found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
     return found

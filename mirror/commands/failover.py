@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.admin.client import Admin
+from mirror.admin.history import seen_in
 from mirror.batch.header import split
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.status import Pulse, Status, status_of
@@ -34,7 +35,6 @@ from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
 from mirror.offsets.journal import Entry, Journal, newest
 from mirror.offsets.runlog import Indexes
@@ -298,11 +298,10 @@ def _is_over(figures: Figures, end: int) -> bool:
 def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: _Known) -> GroupSync:
     figures = known.figures
     pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
-    origins = {}
+    seen, origins = seen_in(known.newest), {}
     for one in figures.values():
-        seen = known.newest.get(FirstSeen.key(one.target_topic))
-        topic_id = FirstSeen.read(seen).topic_id if seen else source.topic_id(one.topic)
-        origins[one.target_topic] = (one.topic, topic_id)
+        known_as = seen.get(one.target_topic)
+        origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
     common = source, target, settings.groups.include
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)

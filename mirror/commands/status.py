@@ -141,7 +141,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
             elif key == failover.KEY:
                 over = FailedOver.read(value)
             elif key.startswith(FIRST_SEEN):
-                with contextlib.suppress(*NOT_OURS, AttributeError):  # what is none of ours, `run` tells
+                with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` tells
                     source_id = FirstSeen.read(value).cluster_id or source_id
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")

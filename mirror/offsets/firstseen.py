@@ -36,12 +36,14 @@ class FirstSeen:
 
     @classmethod
     def read(cls, value: bytes) -> Self:
-        """From the journal. Raises ValueError, KeyError, TypeError or AttributeError where it is not one of ours."""
+        """From the journal. Raises one of `NOT_OURS` where it is not one of ours."""
         told = parsed(value)
+        if not isinstance(told, dict):
+            raise ValueError("a topic as it was first seen must be a JSON object")
         return cls(
             source_topic=str(told["source_topic"]),
-            topic_id=UUID(told["topic_id"]) if told["topic_id"] else None,
-            target_topic_id=UUID(told["target_topic_id"]) if told["target_topic_id"] else None,
+            topic_id=UUID(str(told["topic_id"])) if told["topic_id"] else None,
+            target_topic_id=UUID(str(told["target_topic_id"])) if told["target_topic_id"] else None,
             cluster_id=told["cluster_id"],
             made=told.get("made") is True,
         )

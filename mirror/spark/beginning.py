@@ -10,6 +10,7 @@ from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.identity import other_topic
 from mirror.observe import logs
+from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import Journal
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -54,7 +55,7 @@ async def recorded(
 def _seen(flow: str, value: bytes | None) -> FirstSeen | None:
     try:
         return FirstSeen.read(value) if value else None
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:  # somebody else's record
+    except NOT_OURS as problem:
         _log.warning("journal_record_unread", flow=flow, reason=repr(problem))
         return None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
@@ -18,15 +17,13 @@ from mirror.observe.lanefigures import LaneFigures
 from mirror.observe.metrics import Metrics
 from mirror.offsets import failover
 from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.firstseen import PREFIX as TOPIC
 from mirror.offsets.journal import OWNER, Entry, Journal
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import read_pause
 from mirror.offsets.runlog import Indexes
 from mirror.wire.cluster import TopicPartition
-
-_TOPIC: Final = FirstSeen.key("")
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +88,7 @@ class Tidings:
                 lane = LaneFigures.from_json(entry.value)
                 if lane.instance == self.instance:
                     self.metrics.learn_lane(lane)
-            elif entry.key.startswith(_TOPIC) and entry.value:
+            elif entry.key.startswith(TOPIC) and entry.value:
                 self.topics[entry.key] = entry.value
             elif (pause := read_pause(entry)) is not None:
                 (self.paused.add if pause.rests else self.paused.discard)(pause.topic)
