@@ -31,6 +31,7 @@ from mirror.commands.tables import console, print_json
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.observe import logs
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets import failover as record
@@ -143,7 +144,7 @@ class _Known:
             self._learn(entry)
 
     def _learn(self, entry: Entry) -> None:
-        if entry.key.startswith(b"state/") and entry.value:
+        if entry.key.startswith(STATE) and entry.value:
             try:
                 figures = Figures.from_json(entry.value)
             except NOT_OURS:

@@ -23,6 +23,7 @@ from rich.text import Text
 from mirror.commands.tables import console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.groupfigures import KEY as GROUPS
 from mirror.observe.groupfigures import GroupFigures
@@ -134,7 +135,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                 owner = Owner.read(value)
             elif key == ENDED:
                 ended = ended_instance(value)
-            elif key.startswith(b"state/"):
+            elif key.startswith(STATE):
                 figures.append(Figures.from_json(value))
             elif key == GROUPS:
                 groups = GroupFigures.from_json(value)

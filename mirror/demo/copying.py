@@ -16,6 +16,7 @@ from mirror.demo.bound import Bound
 from mirror.demo.producers import Ends, Live
 from mirror.demo.usage import Tree
 from mirror.errors import ClusterError, WireError
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.states import State
@@ -153,7 +154,7 @@ class Copying:
             except (ClusterError, WireError) as problem:
                 raise MirrorFailed(f"the flow's journal cannot be read: {problem}") from problem
             for entry in entries:
-                if entry.key.startswith(b"state/") and entry.value:
+                if entry.key.startswith(STATE) and entry.value:
                     figures = Figures.from_json(entry.value)
                     self.course.figures[TopicPartition(figures.topic, figures.partition)] = figures
             await asyncio.sleep(JOURNAL_SECONDS)

@@ -12,10 +12,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Final
 
 from mirror.observe.histogram import Histogram
 from mirror.observe.jsonrecords import is_of, read_fields
 from mirror.states import State
+
+#: What the keys of all of them begin with.
+PREFIX: Final = b"state/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,12 @@ class Figures:
 
     def key(self) -> builtins.bytes:
         """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""
-        return f"state/{self.target_topic}/{self.partition}".encode()
+        return self.key_of(self.target_topic, self.partition)
+
+    @staticmethod
+    def key_of(target_topic: str, partition: int) -> builtins.bytes:
+        """The record key of a target partition."""
+        return PREFIX + f"{target_topic}/{partition}".encode()
 
     def to_json(self) -> builtins.bytes:
         """The record value."""

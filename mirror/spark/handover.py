@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mirror.errors import ClusterError
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, newest
@@ -63,7 +64,7 @@ def predecessor(entries: Iterable[Entry], claimed: int, now_ms: int) -> Owner | 
         with contextlib.suppress(*NOT_OURS):
             if entry.key == OWNER and entry.value and entry.offset < claimed - 1:
                 owners.append(Owner.read(entry.value))
-            elif entry.key.startswith(b"state/") and entry.value:
+            elif entry.key.startswith(STATE) and entry.value:
                 figures = Figures.from_json(entry.value)
                 heard[figures.instance] = max(figures.at_ms, heard.get(figures.instance, 0))
     if not owners or owners[-1].instance in ended:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.observe.lanefigures import PREFIX as LANE
@@ -75,11 +76,11 @@ class Tidings:
                     self.taken_over(owner)
             elif entry.key == failover.KEY and entry.value:
                 self.failed_over(FailedOver.read(entry.value))
-            elif entry.key.startswith(b"state/") and entry.value is None:  # mirrored no longer
+            elif entry.key.startswith(STATE) and entry.value is None:  # mirrored no longer
                 for at in [at for at, figures in self.live.items() if figures.key() == entry.key]:
                     del self.live[at]
                 self.metrics.keep(self.live)
-            elif entry.key.startswith(b"state/") and entry.value:
+            elif entry.key.startswith(STATE) and entry.value:
                 figures = Figures.from_json(entry.value)
                 if figures.instance == self.instance:
                     self.live[TopicPartition(figures.topic, figures.partition)] = figures
