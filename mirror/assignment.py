@@ -25,6 +25,11 @@ class Assignment:
     until: int | None = None
     accepted: tuple[int, int] | None = None
 
+    @property
+    def place(self) -> tuple[TopicPartition, TopicPartition]:
+        """From where to where: what tells one partition to mirror from another, whatever else of it changes."""
+        return self.source, self.target
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

@@ -35,13 +35,12 @@ def renewed(
     """
     kept = [one for one in current if is_wanted(one.source.topic)]
     ids = {one.source.topic: one.topic_id for one in kept}
-    found = {(one.source, one.target): one for one in kept}
+    found = {one.place: one for one in kept}
     for one in planned:
-        place, began = (one.source, one.target), ids.get(one.source.topic, one.topic_id)
-        if place in found:
-            found[place] = replace(found[place], rules=one.rules)
-        elif began in (None, one.topic_id):
-            found[place] = one
+        if one.place in found:
+            found[one.place] = replace(found[one.place], rules=one.rules)
+        elif ids.get(one.source.topic, one.topic_id) in (None, one.topic_id):
+            found[one.place] = one
     replaced = {one.source: one.target for one in planned}
     return tuple(one for one in found.values() if replaced.get(one.source, one.target) == one.target)
 

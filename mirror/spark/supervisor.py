@@ -213,10 +213,9 @@ class Supervisor:
         look, self._next = self._next, None
         if look is None:
             return
-        before = {(one.source, one.target) for one in self._assignments}
-        new = [one for one in look.assignments if (one.source, one.target) not in before]
-        after = {(one.source, one.target) for one in look.assignments}
-        gone = [one for one in self._assignments if (one.source, one.target) not in after]
+        before, after = ({one.place for one in some} for some in (self._assignments, look.assignments))
+        new = [one for one in look.assignments if one.place not in before]
+        gone = [one for one in self._assignments if one.place not in after]
         try:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
@@ -226,8 +225,8 @@ class Supervisor:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             self._next = look
             return
-        known = {(one.source, one.target): one for one in found}
-        self._assignments = [known.get((one.source, one.target), one) for one in look.assignments]
+        known = {one.place: one for one in found}
+        self._assignments = [known.get(one.place, one) for one in look.assignments]
         for one in gone:
             self._outcome.figures.pop(one.source, None)
         if self._groups is not None:
@@ -238,18 +237,18 @@ class Supervisor:
     async def _rest(self, journal: Journal) -> None:
         """Report the partitions of topics that rest."""
         self._resting = frozenset(self._tidings.paused)
-        reports = [*self._tidings.live.values(), *self._outcome.figures.values()]
-        newest = sorted(reports, key=lambda one: one.at_ms)
-        before = {TopicPartition(one.topic, one.partition): one for one in newest}
-        figures = [
-            resting(one, before.get(one.source), self._flow.name, self._instance)
-            for one in self._assignments
-            if one.source.topic in self._resting
-        ]
-        self._outcome.figures |= {TopicPartition(one.topic, one.partition): one for one in figures}
+        if not (at_rest := [one for one in self._assignments if one.source.topic in self._resting]):
+            return
+        before = self._newest()
+        figures = {one.source: resting(one, before.get(one.source), self._flow.name, self._instance) for one in at_rest}
+        self._outcome.figures |= figures
         with contextlib.suppress(ClusterError):  # reported again soon
-            if figures:
-                await journal.append([(one.key(), one.to_json()) for one in figures])
+            await journal.append([(one.key(), one.to_json()) for one in figures.values()])
+
+    def _newest(self) -> dict[TopicPartition, Figures]:
+        """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
+        reports = [*self._tidings.live.values(), *self._outcome.figures.values()]
+        return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
 
     def _made_headway(self) -> bool:
         """Whether any partition got further than ever before."""
@@ -265,10 +264,7 @@ class Supervisor:
         """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
         is said.
         """
-        for at, figures in self._tidings.live.items():
-            known = self._outcome.figures.get(at)
-            if known is None or known.at_ms < figures.at_ms:
-                self._outcome.figures[at] = figures
+        self._outcome.figures |= self._newest()
         missing = [f"{at}: {why}" for at, why in self._left_out.items()]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
