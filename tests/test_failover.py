@@ -186,7 +186,7 @@ def end_of(bootstrap: str, topic: str) -> int:
 
 
 @pytest.mark.brokers
-def test_a_failover_and_the_way_back(flow: Flow) -> None:
+def test_a_failover_and_the_way_back(flow: Flow, free_port: int) -> None:
     """No mirror runs: what is missing is copied, the group goes on at its record, and the flow runs no more. Then
     everything goes back, with what was written on the target meanwhile."""
     produce(flow.source, flow.topic, values(50))
@@ -209,9 +209,12 @@ def test_a_failover_and_the_way_back(flow: Flow) -> None:
         flow.failover()
     shown = CliRunner().invoke(app, ["status", str(flow.file)]).stdout
     assert "; failed over at 20" in " ".join(shown.split())
-    refused = CliRunner().invoke(app, ["run", str(flow.file), "--once"])
-    assert isinstance(refused.exception, PreflightError)
-    assert "mirror failover CONFIG --undo" in str(refused.exception)
+    away = flow.file.with_name("away.yaml")
+    away.write_text(flow.file.read_text().replace(flow.source, f"127.0.0.1:{free_port}"))
+    for file in (flow.file, away):  # whether or not the source is there
+        refused = CliRunner().invoke(app, ["run", str(file), "--once"])
+        assert isinstance(refused.exception, PreflightError), refused.exception
+        assert "mirror failover CONFIG --undo" in str(refused.exception)
 
     produce(flow.target, flow.topic, [b"new %d" % number for number in range(20)])
     assert flow.back() == (State.CAUGHT_UP, "", 170)

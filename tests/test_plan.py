@@ -32,7 +32,7 @@ from mirror.embedded import Cluster
 from mirror.errors import ExitCode
 from mirror.offsets.failover import KEY, FailedOver
 from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Journal
+from mirror.offsets.journal import Entry, Journal
 from mirror.policy.selection import TopicPair
 from mirror.spark.prepare import prepare
 from mirror.wire.cluster import Cluster as Wire
@@ -182,6 +182,26 @@ def test_plan_then_run_then_nothing_to_do(
     flow = prepare(settings)
     assert {(one.source.partition, one.target.topic) for one in flow.assignments} == {(n, copy) for n in range(3)}
     assert planned(config)[0] == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_a_start_reads_the_journal_once(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It grows with the number of partitions, and is read whole: what the start needs is taken from one reading."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    read, readings = Journal.read, list[str]()
+
+    async def noted(journal: Journal, offset: int | None = None) -> tuple[list[Entry], int]:
+        readings.append(journal.flow)
+        return await read(journal, offset)
+
+    monkeypatch.setattr(Journal, "read", noted)
+    prepare(settings)
+    assert readings.count(topic_name) == 0, "there is none yet"  # the source may hold those of other flows
+    prepare(settings)
+    assert readings.count(topic_name) == 1
 
 
 @pytest.mark.brokers

@@ -18,51 +18,54 @@ from mirror.errors import ClusterError
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import PREFIX, FirstSeen
-from mirror.offsets.journal import Journal, journal_topic, newest
+from mirror.offsets.journal import Journal, journal_topic
 from mirror.wire.cluster import Cluster, Endpoint
 
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """The flow's own journal by the newest value of every key, empty where it never ran, and its target's id."""
+
+    newest: Mapping[bytes, bytes]
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """`seen`: by target topic, as what its source was first seen. `copies`: topics of the source that are copies of
     topics of the target, and the flow that makes each. `unread`: journals on the source that cannot be read.
-    `failed_over`: the flow itself was.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
-    failed_over: FailedOver | None = None
 
 
-async def read_history(settings: Settings, source_topics: Collection[str]) -> History:
-    """Read all of it. Raises ClusterError where the flow's own journal cannot be read."""
-    one, other = Endpoint.of(settings.source), Endpoint.of(settings.target)
-    async with Cluster(one) as source, Cluster(other) as target:
-        await target.refresh([journal_topic(settings.flow)])
-        copies: dict[str, str] = {}
-        unread: list[str] = []
-        flows = [found.group(1) for found in map(_JOURNAL.fullmatch, source_topics) if found]
+async def read_own(settings: Settings) -> Own:
+    """Read it whole, which is once at a start. Raises ClusterError, MalformedBatch."""
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        newest = await Journal(target, settings.flow).newest()
+        return Own(newest, target.cluster_id)
+
+
+async def read_history(settings: Settings, own: Own, source_topics: Collection[str]) -> History:
+    """What `own` tells, and the journals among `source_topics`. Raises MalformedBatch for one of these."""
+    copies: dict[str, str] = {}
+    unread: list[str] = []
+    flows = [found.group(1) for found in map(_JOURNAL.fullmatch, source_topics) if found]
+    async with Cluster(Endpoint.of(settings.source)) as source:
         for flow in sorted(flows):
             try:
-                journal = await _journal(source, flow)
+                journal = await Journal(source, flow).newest()
             except ClusterError:
                 unread.append(journal_topic(flow))
                 continue
             if FailedOver.standing(journal) is None:
                 there = seen_in(journal)
-                copies |= {name: flow for name, seen in there.items() if seen.cluster_id == target.cluster_id}
-        own = await _journal(target, settings.flow)
-        return History(seen_in(own), copies, tuple(unread), FailedOver.standing(own))
-
-
-async def _journal(cluster: Cluster, flow: str) -> dict[bytes, bytes]:
-    await cluster.refresh([journal_topic(flow)])
-    if journal_topic(flow) not in cluster.topics:
-        return {}
-    return newest((await Journal(cluster, flow).read())[0])
+                copies |= {name: flow for name, seen in there.items() if seen.cluster_id == own.cluster_id}
+    return History(seen_in(own.newest), copies, tuple(unread))
 
 
 def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:

@@ -9,11 +9,12 @@ from typing import Final
 
 from mirror.admin.acls import AclPlan, plan_acls
 from mirror.admin.client import Admin
-from mirror.admin.history import read_history
+from mirror.admin.history import read_history, read_own
 from mirror.admin.topics import TopicPlan, plan_topics
 from mirror.admin.values import Span, TopicInfo
 from mirror.config import Settings
 from mirror.errors import AccessDenied
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.policy.remedies import allow
@@ -95,7 +96,8 @@ def plan_flow(settings: Settings) -> FlowPlan:
     """Look at both clusters. Raises ClusterError where one cannot be asked at all."""
     source, target = Admin(settings.source), Admin(settings.target)
     names = source.topic_names()
-    history = asyncio.run(read_history(settings, names))
+    own = asyncio.run(read_own(settings))
+    history = asyncio.run(read_history(settings, own, names))
     rights = list(_source_rights(settings, source, names))
     topics: TopicPlan | None = None
     acls = AclPlan()
@@ -112,22 +114,21 @@ def plan_flow(settings: Settings) -> FlowPlan:
         if settings.sync.acls:
             acls = plan_acls(source, target, topics.pairs)
         rights += _target_rights(settings, target, topics, acls, padding)
-    own = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
-    existing = target.describe(own)
+    own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
+    existing = target.describe(own_topics)
+    done = FailedOver.standing(own.newest)
     return FlowPlan(
         flow=settings.flow,
         source_id=source.cluster_id(),
         target_id=target.cluster_id(),
         topics=topics,
-        own_topics=tuple(topic for topic in own if topic not in existing),
+        own_topics=tuple(topic for topic in own_topics if topic not in existing),
         groups=_groups(settings, source),
         acls=acls,
         padding=padding,
         gaps=gaps,
         rights=tuple(rights),
-        failed_over=f"the flow was failed over {history.failed_over}; mirror failover CONFIG --undo takes that back"
-        if history.failed_over
-        else "",
+        failed_over=f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back" if done else "",
     )
 
 

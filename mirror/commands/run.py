@@ -24,9 +24,7 @@ from mirror.observe import logs
 from mirror.observe.endpoint import serving
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.metrics import Metrics
-from mirror.offsets.failover import refuse_failed_over
-from mirror.offsets.journal import Journal
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.cluster import TopicPartition
 
 LINE_SECONDS = 10.0
 #: What a JVM that was interrupted has to clear up.
@@ -61,7 +59,6 @@ def _run(
     log = logs.get("mirror.run")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
         local_master(settings.spark.master, 1)
-    asyncio.run(_refuse_failed_over(settings))
     flow = prepare(settings, once=once, until_caught_up=until_caught_up)
     ensure_compiled()
     log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), lanes=flow.lanes)
@@ -95,11 +92,6 @@ def _run(
     if outcome.incomplete:
         log.error("flow_incomplete", flow=flow.name, missing=outcome.incomplete)
     return outcome.exit_code
-
-
-async def _refuse_failed_over(settings: Settings) -> None:
-    async with Cluster(Endpoint.of(settings.target)) as target:
-        await refuse_failed_over(Journal(target, settings.flow))
 
 
 def _end_children() -> None:

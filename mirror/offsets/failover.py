@@ -18,7 +18,6 @@ from typing import Final, Self
 from mirror.errors import PreflightError
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS, read_fields
-from mirror.offsets.journal import Journal, newest
 from mirror.offsets.owner import Owner
 
 KEY: Final = b"failover"
@@ -68,15 +67,11 @@ class FailedOver:
             return None
 
 
-async def refuse_failed_over(journal: Journal) -> None:
-    """Raise PreflightError where the flow was failed over; ClusterError and MalformedBatch as `Journal.read` does."""
-    topic = journal.partition.topic
-    await journal.cluster.refresh([topic])
-    if topic not in journal.cluster.topics:
-        return
-    if done := FailedOver.standing(newest((await journal.read())[0])):
+def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
+    """Raise PreflightError where the newest records of a flow's journal say that it was failed over."""
+    if done := FailedOver.standing(known):
         raise PreflightError(
-            f"{journal.flow}: failed over {done}: its target topics may be in use, so this flow writes there no more. "
+            f"{flow}: failed over {done}: its target topics may be in use, so this flow writes there no more. "
             "Mirror back with a flow in the other direction (RUNBOOK: Failback), or, where nobody has written to the "
             "target, let this one go on: mirror failover CONFIG --undo"
         )

@@ -74,7 +74,7 @@ class Skipped(NamedTuple):
 
 @dataclass(slots=True)
 class Journal:
-    """The journal of one flow. The topic must exist."""
+    """The journal of one flow. The topic must exist, but for `newest`."""
 
     cluster: Cluster
     flow: str
@@ -112,6 +112,12 @@ class Journal:
             found += (entry for entry in entries if entry.offset >= at)
             at = max(following, at + 1)
         return found, at
+
+    async def newest(self) -> dict[bytes, bytes]:
+        """The newest value of every key that stands now; nothing where the flow has no journal. Raises as `read`."""
+        topic = self.partition.topic
+        await self.cluster.refresh([topic])
+        return newest((await self.read())[0]) if topic in self.cluster.topics else {}
 
 
 def newest(entries: Iterable[Entry]) -> dict[bytes, bytes]:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from mirror.admin.client import Admin
-from mirror.admin.history import read_history
+from mirror.admin.history import read_history, read_own
 from mirror.admin.topics import (
     TopicPlan,
     apply,
@@ -19,6 +19,7 @@ from mirror.admin.topics import (
 from mirror.assignment import Assignment, assign
 from mirror.config import Settings, insecure
 from mirror.observe import logs
+from mirror.offsets.failover import refuse_failed_over
 from mirror.spark.flow import Flow
 from mirror.spark.plan import MOST_LANES, lane_count
 from mirror.wire.cluster import Endpoint
@@ -29,14 +30,17 @@ _MEGABYTE = 1 << 20
 def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = False) -> Flow:
     """Check both clusters, create what is missing on the target, and say what to mirror.
 
-    Raises PreflightError, ClusterUnreachable, AccessDenied.
+    A flow that was failed over is refused before anything is asked of the source, which may be away for good.
+    Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
     """
+    own = asyncio.run(read_own(settings))
+    refuse_failed_over(settings.flow, own.newest)
     log = logs.get("mirror.preflight")
     for cluster in (settings.source, settings.target):
         for text in insecure(cluster):
             log.warning("insecure", flow=settings.flow, cluster=cluster.alias, text=text)
     source, target = Admin(settings.source), Admin(settings.target)
-    history = asyncio.run(read_history(settings, source.topic_names()))
+    history = asyncio.run(read_history(settings, own, source.topic_names()))
     plan = plan_topics(source, target, settings, history)
     plan.raise_refusals()
     for finding in plan.findings:
