@@ -33,6 +33,7 @@ from mirror.errors import ExitCode
 from mirror.offsets.failover import KEY, FailedOver
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import Entry, Journal
+from mirror.policy.remedies import allow
 from mirror.policy.selection import TopicPair
 from mirror.spark.prepare import prepare
 from mirror.wire.cluster import Cluster as Wire
@@ -41,6 +42,18 @@ from mirror.wire.cluster import Endpoint
 
 def value(text: str, *, default: bool = False) -> ConfigValue:
     return ConfigValue(value=text, is_default=default)
+
+
+# --- the command that gives rights (pure) -----------------------------------------------------------------------------
+
+
+def test_rights_are_given_by_one_command() -> None:
+    cluster = Endpoint("us", (("us1", 9092), ("us2", 9093)))
+    begin = "kafka-acls.sh --bootstrap-server us1:9092,us2:9093 --add --allow-principal User:PRINCIPAL --operation "
+    assert allow(cluster, "CREATE", "DESCRIBE_CONFIGS", topic="beats") == (
+        begin + "Create --operation DescribeConfigs --topic beats"
+    )
+    assert allow(cluster, "ALTER") == begin + "Alter --cluster"
 
 
 # --- which settings follow (pure) -------------------------------------------------------------------------------------

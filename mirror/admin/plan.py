@@ -181,4 +181,4 @@ def _target_rights(
 def _lacking(cluster: Endpoint, needed: Collection[str], info: TopicInfo, topic: str) -> Iterator[MissingRight]:
     held = needed if info.rights is None else info.rights  # brokers before 2.3 do not tell
     for operation in sorted(set(needed) - set(held)):
-        yield MissingRight(cluster.alias, operation, topic, allow(cluster, operation, topic))
+        yield MissingRight(cluster.alias, operation, topic, allow(cluster, operation, topic=topic))

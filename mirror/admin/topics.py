@@ -20,8 +20,10 @@ from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Preflig
 from mirror.observe import logs
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
+from mirror.policy.remedies import allow
 from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight
 from mirror.policy.selection import Selection, TopicPair, select
+from mirror.wire.cluster import Endpoint
 
 _BROKER_NAMES: Mapping[str, str] = {
     AFTER_MAX: "log.message.timestamp.after.max.ms",
@@ -217,14 +219,8 @@ def ensure_heartbeats(target: Admin, flow: str) -> bool:
     try:
         _ensure(target, name, HEARTBEAT_CONFIGS)
     except (AccessDenied, BrokerError) as problem:
-        servers = target.settings.bootstrap_servers
-        log.warning(
-            "heartbeats_off",
-            flow=flow,
-            reason=str(problem),
-            grant=f"kafka-acls.sh --bootstrap-server {servers} --add --allow-principal User:PRINCIPAL"
-            f" --operation Create --operation Describe --operation Write --topic {name}",
-        )
+        grant = allow(Endpoint.of(target.settings), "CREATE", "DESCRIBE", "WRITE", topic=name)
+        log.warning("heartbeats_off", flow=flow, reason=str(problem), grant=grant)
         return False
     return True
 

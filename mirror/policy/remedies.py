@@ -30,16 +30,17 @@ def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic
 
 def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:
     """How to give the mirror a right on a topic; DESCRIBE comes with READ, WRITE and DELETE."""
-    return f"Grant {right} on topic {topic}: {allow(cluster, right, topic)}"
+    return f"Grant {right} on topic {topic}: {allow(cluster, right, topic=topic)}"
 
 
-def allow(cluster: Endpoint, operation: str, topic: str = "") -> str:
-    """The command that gives the mirror a right, by Kafka's name for the operation, on a topic or on the cluster."""
-    option = "".join(word.capitalize() for word in operation.split("_"))
+def allow(cluster: Endpoint, *operations: str, topic: str = "") -> str:
+    """The command that gives the mirror rights, by Kafka's names for operations, on a topic or on the cluster."""
+    names = ("".join(word.capitalize() for word in operation.split("_")) for operation in operations)
+    options = " ".join(f"--operation {name}" for name in names)
     resource = f"--topic {topic}" if topic else "--cluster"
     return (
         f"kafka-acls.sh --bootstrap-server {cluster.servers} --add --allow-principal User:PRINCIPAL"
-        f" --operation {option} {resource}"
+        f" {options} {resource}"
     )
 
 
