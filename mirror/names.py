@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from typing import Final
 
 LONGEST: Final = 249
@@ -17,6 +19,14 @@ def is_legal(name: str) -> bool:
 def is_plain(pattern: str) -> bool:
     """True for a pattern without special characters (a dot aside): it is meant as a name."""
     return _CHARACTERS.fullmatch(pattern) is not None
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
+    """How a message about a name that is not known ends: with those `known` that are like it, at most so many; the
+    empty string where there is none.
+    """
+    near = difflib.get_close_matches(name, list(known), n=most)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def has_nested_repeat(pattern: str) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.config import TopicSettings
+from mirror.names import did_you_mean
 from mirror.policy.selection import Clash, TopicPair, select, selects
 
 TOPICS = {
@@ -90,3 +91,9 @@ def test_every_topic_is_accounted_for(topics: dict[str, int], include: list[str]
 @pytest.mark.parametrize(("topic", "expected"), [("orders", True), ("orders2", False), ("orders-tmp", False)])
 def test_selects(topic: str, expected: bool) -> None:
     assert selects(topic, settings(["orders(-tmp)?"], exclude=[".*-tmp"])) is expected
+
+
+def test_names_that_are_like_one_that_is_not_known() -> None:
+    assert did_you_mean("clicks", TOPICS) == "; did you mean clicks-us or clicks-eu?"
+    assert did_you_mean("order", TOPICS, most=1) == "; did you mean orders?"
+    assert did_you_mean("payments", TOPICS) == ""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ from mirror.admin.history import History
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo
 from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
+from mirror.names import did_you_mean
 from mirror.observe import logs
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
@@ -310,9 +310,8 @@ def _selection_findings(
 ) -> Iterator[Finding]:
     where = f"on cluster {settings.source.alias}"
     for name in selection.missing:
-        near = difflib.get_close_matches(name, source_topics, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        yield _refuse(name, f"no such topic {where}{hint or ', or no right to READ it'}")
+        hint = did_you_mean(name, source_topics) or ", or no right to READ it"
+        yield _refuse(name, f"no such topic {where}{hint}")
     for clash in selection.clashes:
         yield _refuse(clash.target, f"would be the copy of {' and '.join(clash.sources)}; change topics.naming")
     for pair in selection.illegal:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
+from mirror.names import did_you_mean
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.pauses import pause_entry, read_pause, resume_entry
 from mirror.policy.selection import select
@@ -43,13 +43,8 @@ def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
     known = {pair.source for pair in select(dict.fromkeys(names, 1), settings.topics).pairs} | paused
     for topic in topics:
         if topic not in known:
-            raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{_near(topic, known)}")
+            raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{did_you_mean(topic, known)}")
     return paused
-
-
-def _near(topic: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(topic, known, n=3)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 async def _paused(settings: Settings) -> set[str]:

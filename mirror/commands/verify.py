@@ -8,7 +8,6 @@ run (`verify.flow.prove`): to start Spark takes eight seconds, in which one core
 from __future__ import annotations
 
 import asyncio
-import difflib
 import os
 import sys
 import time
@@ -28,6 +27,7 @@ from mirror.commands.verifypage import page
 from mirror.commands.verifyview import as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
+from mirror.names import did_you_mean
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import indexes_of
 from mirror.offsets.runlog import Indexes
@@ -191,9 +191,8 @@ def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Seque
     names = [pair.source for pair in pairs]
     for topic in topics:
         if topic not in names:
-            near = difflib.get_close_matches(topic, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it mirrors {', '.join(names[:10])}"
-            raise ConfigError(f"--topic {topic}: the flow mirrors no source topic of that name; {hint}")
+            hint = did_you_mean(topic, names, most=1) or f"; it mirrors {', '.join(names[:10])}"
+            raise ConfigError(f"--topic {topic}: the flow mirrors no source topic of that name{hint}")
     return [pair for pair in pairs if pair.source in topics]
 
 
