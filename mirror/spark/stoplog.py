@@ -6,7 +6,7 @@ only what ends another state is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from mirror.observe import logs
@@ -40,44 +40,39 @@ class StopLog:
             self._tell_passing(at, one)
             if one.state.is_stop and now != before:
                 self._told[at] = now
-                _log.error(
-                    "partition_stopped",
-                    state=str(one.state),
-                    topic=one.topic,
-                    partition=one.partition,
-                    offset=one.next_offset,
-                    detail=one.detail,
-                )
+                _tell_state(_log.error, "partition_stopped", one)
             elif before and (one.state is State.CAUGHT_UP or (not one.state.is_stop and one.next_offset > before[1])):
                 del self._told[at]
-                _log.info(
-                    "partition_goes_on",
-                    topic=one.topic,
-                    partition=one.partition,
-                    offset=one.next_offset,
-                    after=str(before[0]),
-                )
+                _tell_end(one, after=before[0])
 
     def _tell_passing(self, at: TopicPartition, one: Figures) -> None:
         before = self._passing.get(at)
         if one.state in _PASSING and one.state is not before:
             self._passing[at] = one.state
-            tell = _log.warning if one.state is State.WAITING else _log.info
-            tell(
-                "partition_state",
-                state=str(one.state),
-                topic=one.topic,
-                partition=one.partition,
-                offset=one.next_offset,
-                detail=one.detail,
-            )
+            _tell_state(_log.warning if one.state is State.WAITING else _log.info, "partition_state", one)
         elif before and (one.state in _WELL or one.state.is_stop):
             del self._passing[at]
             if one.state in _WELL:
-                _log.info(
-                    "partition_goes_on",
-                    topic=one.topic,
-                    partition=one.partition,
-                    offset=one.next_offset,
-                    after=str(before),
-                )
+                _tell_end(one, after=before)
+
+
+def _tell_state(tell: Callable[..., None], event: str, one: Figures) -> None:
+    tell(
+        event,
+        state=str(one.state),
+        topic=one.topic,
+        partition=one.partition,
+        offset=one.next_offset,
+        detail=one.detail,
+    )
+
+
+def _tell_end(one: Figures, after: State) -> None:
+    """The end of a state that was told."""
+    _log.info(
+        "partition_goes_on",
+        topic=one.topic,
+        partition=one.partition,
+        offset=one.next_offset,
+        after=str(after),
+    )
