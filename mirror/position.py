@@ -254,10 +254,7 @@ async def _run_difference(
     async for raw, _ in batches(target, target_partition, oldest, end, READ_UNCOMMITTED):
         if not raw.header.is_control:
             first = raw.header.next_offset
-    async for raw, is_aborted in batches(source, source_partition, first, end, READ_COMMITTED):
-        if difference := marker_difference(first, end, None if is_aborted else raw):
-            return difference
-    return ""
+    return await _gap_difference(source, source_partition, first, end)
 
 
 async def _foreign_difference(
@@ -276,13 +273,19 @@ async def _foreign_difference(
     async for raw, is_aborted in batches(target, target_partition, oldest, end, READ_COMMITTED):
         if not (raw.header.is_control or is_aborted):
             last, first = raw, raw.header.next_offset
-    async for raw, is_aborted in batches(source, source_partition, first, end, READ_COMMITTED):
-        if difference := marker_difference(first, end, None if is_aborted else raw):
-            return difference
-    if last is None:
-        return ""
+    difference = await _gap_difference(source, source_partition, first, end)
+    if difference or last is None:
+        return difference
     twin = await batch_at(source, source_partition, last.header.base_offset, READ_COMMITTED)
     return batch_difference(last, twin, may_be_rewritten=_is_a_mirrors(twin))
+
+
+async def _gap_difference(source: Cluster, partition: TopicPartition, first: int, end: int) -> str:
+    """What is wrong with a target that has no record from `first` to before `end`, or the empty string."""
+    async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
+        if difference := marker_difference(first, end, None if is_aborted else raw):
+            return difference
+    return ""
 
 
 def _is_a_mirrors(raw: RawBatch | None) -> bool:
