@@ -28,6 +28,7 @@ from mirror.admin.values import Creation
 from mirror.config import ClusterSettings, Settings
 from mirror.embedded import Cluster
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConfigError, PreflightError
+from mirror.observe import logs
 from mirror.policy.rules import NO_LIMIT, Rules, Severity
 from mirror.policy.selection import TopicPair
 
@@ -385,6 +386,7 @@ def test_a_missing_right_is_refused_with_the_command_that_gives_it(
 def test_planning_without_the_right_to_read_broker_configs(
     source: Admin, strict_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    logs.configure()  # a command that another test ran may have left them silent
     strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
     made(source, topic_name)
     with denied(strict, ResourceType.BROKER, "kafka-cluster", strict.broker_configs):
