@@ -115,10 +115,10 @@ class Pair(NamedTuple):
         wanted = list(rights)
         everything = AclBindingFilter(
             ResourceType.ANY,
-            None,  # type: ignore[arg-type] # None is any, here and below, which the bindings' own types leave out
+            None,  # type: ignore[arg-type] # any name, which the stub does not know
             ResourcePatternType.ANY,
-            None,  # type: ignore[arg-type]
-            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type] # any principal
+            None,  # type: ignore[arg-type] # any host
             AclOperation.ANY,
             AclPermissionType.ANY,
         )

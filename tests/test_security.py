@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from secured import SESSION_MS, USERS, every_way_in, settings
 
 from mirror.admin.client import Admin
@@ -238,7 +239,7 @@ def test_a_broker_that_does_not_know_the_password_is_told_from_one_that_does() -
         mechanism = ScramMechanism("SCRAM-SHA-256")
         stored = mechanism.make_auth_info(known)
         server = mechanism.make_server(lambda _, stored=stored: stored)
-        client = Scram("SCRAM-SHA-256", "alice", settings("a:1", sasl_password="the password").sasl_password)  # type: ignore[arg-type]
+        client = Scram("SCRAM-SHA-256", "alice", SecretStr("the password"))
         server.set_client_first(client.begin().decode())
         final = client.reply(server.get_server_first().encode())
         assert final
@@ -252,7 +253,7 @@ def test_a_broker_that_does_not_know_the_password_is_told_from_one_that_does() -
 
 
 def test_a_nonce_that_is_not_ours_is_refused() -> None:
-    client = Scram("SCRAM-SHA-256", "alice", settings("a:1", sasl_password="x").sasl_password)  # type: ignore[arg-type]
+    client = Scram("SCRAM-SHA-256", "alice", SecretStr("x"))
     client.begin()
     with pytest.raises(NotAuthenticated, match="the broker's part is wrong"):
         client.reply(b"r=somebody-elses,s=" + base64.b64encode(b"salt" * 4) + b",i=4096")

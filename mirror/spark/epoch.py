@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from mirror.errors import EngineLost
 from mirror.observe import logs
 from mirror.spark.relay import Lane, Receipt, relay
-from mirror.spark.session import LOOPBACK, is_alive
+from mirror.spark.session import LOOPBACK, first_line, is_alive
 from mirror.spark.stopmark import MarkAddress, StopMark
 
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.
@@ -89,10 +89,6 @@ class Epochs:
             raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
         self._failed += 1
         self.on_failure()
-        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=_first_line(failure))
+        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=first_line(failure))
         if self._failed >= FAILED_EPOCHS:
-            raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {_first_line(failure)}") from failure
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().split("\n", 1)[0][:300]
+            raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {first_line(failure)}") from failure

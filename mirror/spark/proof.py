@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
 from mirror.spark.plan import lane_count
-from mirror.spark.session import close_context, open_context
+from mirror.spark.session import close_context, first_line, open_context
 from mirror.verify.flow import prove
 from mirror.verify.ranges import Share
 from mirror.verify.report import PartitionReport
@@ -78,8 +78,8 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
             self._context.cancelJobGroup(self._group)
             raise
         except Exception as failure:  # whatever Spark raises
-            reason = str(failure).strip().split("\n", 1)[0]
-            raise EngineLost(f"Spark gave up a part of the proof: {reason}. Finished ranges are kept") from failure
+            text = f"Spark gave up a part of the proof: {first_line(failure)}. Finished ranges are kept"
+            raise EngineLost(text) from failure
         reports: list[PartitionReport] = []
         for one in found:
             if isinstance(one, Hindered):

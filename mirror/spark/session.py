@@ -24,6 +24,8 @@ from mirror.errors import ConfigError
 ATTEMPTS: Final = 4
 LOOPBACK: Final = "127.0.0.1"
 _SPARE_SLOTS: Final = 2
+#: Characters of an error that are told.
+_READABLE: Final = 300
 #: The driver plans and counts: start fast, give memory back (195 MB resident, against 280 with Java's own choices).
 _SMALL_JVM: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m -Xmn24m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k"
@@ -73,6 +75,11 @@ def is_alive(context: SparkContext) -> bool:
         return not context._jsc.sc().isStopped()  # no public way to ask
     except (Py4JError, OSError):
         return False
+
+
+def first_line(failure: Exception) -> str:
+    """What Spark says of a failure, without the stacks that follow, and cut where it is beyond reading."""
+    return str(failure).strip().split("\n", 1)[0][:_READABLE]
 
 
 def close_context(context: SparkContext) -> None:
