@@ -12,7 +12,8 @@ from typing import Literal, Protocol
 import pytest
 from helpers import make_topic, mirror_once, produce, wait_for_markers
 from kraftbroker import KraftBroker
-from oldbroker import NotFetched, OldBroker
+from oldbroker import OldBroker
+from releases import NotFetched
 from samerecords import assert_same_records, read
 from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 from test_groupsync import Pair, with_pair

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from kafka import KafkaProducer
-from oldbroker import release
+from releases import release
 
 from mirror.embedded.jars import classpath
 from vectors.corpus import Header
