@@ -7,14 +7,12 @@ hands each Fetch answer to a function that may damage it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from background import BackgroundServers
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
+from proxied import answer_id, api_of, as_sent, read_frame, relocated, request_id, until_one_ends
 
 from mirror.wire.protocol import FETCH, METADATA
 
@@ -50,50 +48,24 @@ class Proxy(BackgroundServers):
         asked: dict[int, tuple[int, int]] = {}
 
         async def requests() -> None:
-            while frame := await _frame(reader):
-                key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
-                asked[int.from_bytes(frame[4:8], "big")] = (key, version)
-                _send(up_writer, frame)
+            while frame := await read_frame(reader):
+                asked[request_id(frame)] = api_of(frame)
+                up_writer.write(as_sent(frame))
 
         async def answers() -> None:
-            while frame := await _frame(up_reader):
-                _send(writer, self._changed(frame, *asked.pop(int.from_bytes(frame[:4], "big"))))
+            while frame := await read_frame(up_reader):
+                writer.write(as_sent(self._changed(frame, *asked.pop(answer_id(frame)))))
 
-        both = [asyncio.create_task(requests()), asyncio.create_task(answers())]
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
-            writer.transport.abort()
-            up_writer.transport.abort()
+        await until_one_ends((requests(), answers()), writer, up_writer)
 
-    def _changed(self, frame: bytearray, key: int, version: int) -> bytearray:
-        for api in (METADATA, FETCH):
-            if api.key != key or not api.oldest <= version <= api.newest:
-                continue
-            schema = api.response(version)
-            _, start = entity_reader(schema.__header_schema__)(bytes(frame), 0)
-            answer, _ = entity_reader(schema)(bytes(frame), start)
-            if api is FETCH:
-                if self._tamper:
-                    self._tamper(answer, frame)
-            else:
-                brokers = tuple(replace(b, host="127.0.0.1", port=self.port) for b in answer.brokers)
-                body = io.BytesIO()
-                entity_writer(schema)(body, replace(answer, brokers=brokers))
-                return frame[:start] + body.getvalue()
+    def _changed(self, frame: bytes, key: int, version: int) -> bytes:
+        if METADATA.key == key and METADATA.oldest <= version <= METADATA.newest:
+            return relocated(frame, version, lambda _: self.port)
+        if self._tamper and FETCH.key == key and FETCH.oldest <= version <= FETCH.newest:
+            schema = FETCH.response(version)
+            _, start = entity_reader(schema.__header_schema__)(frame, 0)
+            answer, _ = entity_reader(schema)(frame, start)
+            changed = bytearray(frame)
+            self._tamper(answer, changed)
+            return bytes(changed)
         return frame
-
-
-async def _frame(reader: asyncio.StreamReader) -> bytearray:
-    """The next frame, empty at the end."""
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        length = int.from_bytes(await reader.readexactly(4), "big")
-        return bytearray(await reader.readexactly(length))
-    return bytearray()
-
-
-def _send(writer: asyncio.StreamWriter, frame: bytearray) -> None:
-    writer.write(len(frame).to_bytes(4, "big") + frame)

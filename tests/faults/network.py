@@ -7,15 +7,13 @@ answers, where the brokers are, which it replaces by its own ports, so that clie
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from background import BackgroundServers
 from crc32c import crc32c
-from kio.serial import entity_reader, entity_writer
+from proxied import answer_id, api_of, as_sent, read_frame, relocated, request_id, until_one_ends
 
 from mirror.wire.protocol import METADATA
 
@@ -129,16 +127,7 @@ class Network(BackgroundServers):
 
     def relocated(self, frame: bytes, version: int) -> bytes:
         """A Metadata answer that names our ports."""
-        schema = METADATA.response(version)
-        _, start = entity_reader(schema.__header_schema__)(frame, 0)
-        answer, _ = entity_reader(schema)(frame, start)
-        brokers = tuple(
-            replace(one, host="127.0.0.1", port=self._ports.get((one.host, one.port), one.port))
-            for one in answer.brokers
-        )
-        body = io.BytesIO()
-        entity_writer(schema)(body, replace(answer, brokers=brokers))
-        return frame[:start] + body.getvalue()
+        return relocated(frame, version, lambda broker: self._ports.get(broker, broker[1]))
 
 
 class _Link:
@@ -165,19 +154,11 @@ class _Link:
         except asyncio.CancelledError:  # the network ends at this moment
             self.abort()
             raise
-        both = [asyncio.create_task(self._requests(writer)), asyncio.create_task(self._answers(reader))]
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
-            self._writer.transport.abort()
-            writer.transport.abort()
+        await until_one_ends((self._requests(writer), self._answers(reader)), self._writer, writer)
 
     async def _requests(self, up: asyncio.StreamWriter) -> None:
-        while frame := await _frame(self._reader):
-            key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
+        while frame := await read_frame(self._reader):
+            key, version = api_of(frame)
             rule = self._network.struck(key)
             if rule and rule.what == "cut-before":
                 return
@@ -185,12 +166,12 @@ class _Link:
                 self._slow = True
             if rule and rule.what == "flip" and key == 0:
                 frame = flipped(frame, rule.chance)
-            self._asked[int.from_bytes(frame[4:8], "big")] = (key, version, rule)
+            self._asked[request_id(frame)] = (key, version, rule)
             await self._send(up, frame)
 
     async def _answers(self, up: asyncio.StreamReader) -> None:
-        while frame := await _frame(up):
-            key, version, rule = self._asked.pop(int.from_bytes(frame[:4], "big"))
+        while frame := await read_frame(up):
+            key, version, rule = self._asked.pop(answer_id(frame))
             if key == METADATA.key:
                 frame = self._network.relocated(frame, version)
             match rule.what if rule else "":
@@ -206,7 +187,7 @@ class _Link:
                 await self._send(self._writer, frame)
 
     async def _send(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
-        data = len(frame).to_bytes(4, "big") + frame
+        data = as_sent(frame)
         if not self._slow:
             writer.write(data)
             await writer.drain()
@@ -230,11 +211,3 @@ def flipped(frame: bytes, chance: Random) -> bytes:
             changed[chance.randrange(at + _CRC_FROM, end)] ^= 1 << chance.randrange(8)
             return bytes(changed)
     return frame
-
-
-async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """The next frame, empty at the end."""
-    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-        length = int.from_bytes(await reader.readexactly(4), "big")
-        return await reader.readexactly(length)
-    return b""
