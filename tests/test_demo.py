@@ -22,7 +22,7 @@ from rich.console import Console
 
 from mirror.commands.demo import Narrator, show
 from mirror.demo.bound import Bound
-from mirror.demo.producers import Ends, Filler, JavaFiller, Live, TransactionalFiller
+from mirror.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller
 from mirror.demo.records import pool
 from mirror.demo.result import Cost, Line, Result, verdicts_of
 from mirror.demo.usage import Tree, Usage, UsageTally
@@ -136,7 +136,7 @@ def test_every_producer_writes_what_it_says(source_cluster: Cluster, topic_name:
     java, c, live_topic, paid = names
     address, records, stopping = source_cluster.bootstrap, pool(count=300), threading.Event()
     by_java = JavaFiller(address, java, "zstd", records, 700, stopping, tmp_path)
-    by_c = Filler(address, c, "gzip", records, 700, stopping)
+    by_c = PlainFiller(address, c, "gzip", records, 700, stopping)
     values = sum(len(record.value) for record in (*records, *records, *records[:100]))
     keys = sum(len(record.key) for record in (*records, *records, *records[:100]))
     in_transactions = TransactionalFiller(address, paid, "lz4", records, 700, stopping, size=50)

@@ -9,7 +9,7 @@ from typing import Final
 from mirror.admin.client import Admin
 from mirror.admin.values import Creation
 from mirror.config import ClusterSettings
-from mirror.demo.producers import Ends, Filler
+from mirror.demo.producers import Ends, PlainFiller
 from mirror.demo.records import POOL, pool
 
 PARTITIONS: Final = 3
@@ -25,7 +25,7 @@ def fill(cluster: str, bootstrap: str, topics: Sequence[str], records: int) -> M
     admin.create_topics([Creation(topic=name, partitions=PARTITIONS, replication_factor=1) for name in topics])
     made = pool(count=min(records, POOL))
     for name in topics:
-        Filler(bootstrap, name, CODEC, made, records, threading.Event()).run()
+        PlainFiller(bootstrap, name, CODEC, made, records, threading.Event()).run()
     partitions = {name: len(info.partitions) for name, info in admin.describe(topics).items()}
     ends = Ends(bootstrap).of(partitions)
     return {name: sum(ends[name, partition] for partition in range(partitions[name])) for name in partitions}

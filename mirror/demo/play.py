@@ -21,7 +21,7 @@ from mirror.admin.values import Creation
 from mirror.commands.verify import verify_flow
 from mirror.demo.bound import Bound
 from mirror.demo.copying import Copying, Tell
-from mirror.demo.producers import Ends, Filler, JavaFiller, Live, TransactionalFiller
+from mirror.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, TransactionalFiller
 from mirror.demo.records import Record, pool
 from mirror.demo.result import STOP_SECONDS, Cost, Line, Result, verdicts_of
 from mirror.embedded import Cluster, Spec, jars, start_many
@@ -175,10 +175,10 @@ def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, 
     in_transactions = TransactionalFiller(
         source.bootstrap, TRANSACTIONS.name, TRANSACTIONS.codec, records, IN_TRANSACTIONS, stopping
     )
-    fillers: list[JavaFiller | TransactionalFiller | Filler] = [
+    fillers: list[Filler] = [
         JavaFiller(source.bootstrap, JAVA.name, JAVA.codec, records, RECORDS, stopping, folder),
         in_transactions,
-        *(Filler(source.bootstrap, t.name, t.codec, records, RECORDS, stopping) for t in BY_LIBRDKAFKA),
+        *(PlainFiller(source.bootstrap, t.name, t.codec, records, RECORDS, stopping) for t in BY_LIBRDKAFKA),
     ]
     every = sum(filler.count for filler in fillers)
     with ThreadPoolExecutor(WRITERS) as writers:

@@ -10,8 +10,9 @@ import importlib.util
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,8 +41,10 @@ class Stopped(Exception):
 
 
 @dataclass(slots=True)
-class Filler:
-    """Writes `count` records to a topic with librdkafka, in a thread of its own; `written` says how far it is."""
+class Filler(ABC):
+    """Writes `count` records to a topic, those of the `pool` over and over, in a thread of its own; `written` says how
+    far it is. It ends early when `stopping` is set.
+    """
 
     bootstrap: str
     topic: str
@@ -49,7 +52,16 @@ class Filler:
     pool: Sequence[Record]
     count: int
     stopping: threading.Event
-    written: int = 0
+    written: int = field(default=0, init=False)
+
+    @abstractmethod
+    def run(self) -> int:
+        """Bytes that count. Raises Stopped, EmbeddedError."""
+
+
+@dataclass(slots=True)
+class PlainFiller(Filler):
+    """With librdkafka."""
 
     def run(self) -> int:
         """Bytes of keys and values written. Raises Stopped, EmbeddedError."""
@@ -82,17 +94,10 @@ class Filler:
 
 
 @dataclass(slots=True)
-class JavaFiller:
-    """The same with the Java producer, idempotence on, in a process of its own."""
+class JavaFiller(Filler):
+    """With the Java producer, idempotence on, in a process of its own, whose files are in `folder`."""
 
-    bootstrap: str
-    topic: str
-    codec: str
-    pool: Sequence[Record]
-    count: int
-    stopping: threading.Event
     folder: Path
-    written: int = 0
 
     def run(self) -> int:
         """Bytes of values written. Raises Stopped, EmbeddedError."""
@@ -126,20 +131,13 @@ class JavaFiller:
 
 
 @dataclass(slots=True)
-class TransactionalFiller:
-    """Writes `count` records in transactions of `size` with librdkafka, and aborts every tenth; `written` says how far
-    it is, `committed` how many records of them count.
+class TransactionalFiller(Filler):
+    """With librdkafka, in transactions of `size` records, of which every tenth is aborted; `committed` says how many
+    records count.
     """
 
-    bootstrap: str
-    topic: str
-    codec: str
-    pool: Sequence[Record]
-    count: int
-    stopping: threading.Event
     size: int = 500
-    written: int = 0
-    committed: int = 0
+    committed: int = field(default=0, init=False)
 
     def run(self) -> int:
         """Bytes of keys and values committed. Raises Stopped, EmbeddedError."""
