@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from acls import every_acl, put_acls
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -332,16 +332,13 @@ def denied(admin: Admin, kind: ResourceType, name: str, attempt: Callable[[], ob
         AclBinding(*rule, AclOperation.DESCRIBE_CONFIGS, AclPermissionType.DENY),
         AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW),  # or the first rule would lock out everybody
     ]
-    for future in direct.create_acls(added).values():
-        future.result()
+    put_acls(direct, every_acl(kind, name), added)
     refused = awaited(attempt, lambda error: error is not None)
     assert refused is not None
     try:
         yield refused
     finally:
-        everything = AclBindingFilter(*rule, AclOperation.ANY, AclPermissionType.ANY)
-        (removed,) = direct.delete_acls([everything]).values()
-        removed.result()
+        put_acls(direct, every_acl(kind, name), [])
         awaited(attempt, lambda error: error is None)
 
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from acls import every_acl, put_acls
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -505,20 +505,8 @@ def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, top
             )
 
         def grant(*operations: AclOperation) -> None:
-            everything = AclBindingFilter(
-                ResourceType.GROUP,
-                denied,
-                ResourcePatternType.LITERAL,
-                "User:ANONYMOUS",
-                "*",
-                AclOperation.ANY,
-                AclPermissionType.ANY,
-            )
-            for made in admin.delete_acls([everything]).values():
-                made.result(20)
             made_for = [right(AclOperation.READ, "User:somebody"), *map(right, operations)]  # then others have none
-            for made in admin.create_acls(made_for).values():
-                made.result(20)
+            put_acls(admin, every_acl(ResourceType.GROUP, denied), made_for)
 
         async def hindered(pair: Pair, *causes: str) -> None:
             """A change of rights reaches the broker a moment later."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from acls import every_acl, put_acls
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -113,19 +113,7 @@ class Pair(NamedTuple):
     def allow(self, rights: Iterable[Right], own: str) -> None:
         """These and no others; returns when the brokers know."""
         wanted = list(rights)
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            None,  # type: ignore[arg-type] # any name, which the stub does not know
-            ResourcePatternType.ANY,
-            None,  # type: ignore[arg-type] # any principal
-            None,  # type: ignore[arg-type] # any host
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
         for side in ("source", "target"):
-            admin = self.admin(side)
-            for removed in admin.delete_acls([everything]).values():
-                removed.result()
             bindings = [
                 AclBinding(
                     right.kind,
@@ -139,12 +127,7 @@ class Pair(NamedTuple):
                 for right in wanted
                 if right.side == side
             ]
-            for made in admin.create_acls(bindings).values():
-                made.result()
-            deadline = time.monotonic() + 30
-            while len(admin.describe_acls(everything).result()) != len(bindings):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            put_acls(self.admin(side), every_acl(), bindings)
 
 
 @pytest.fixture(scope="module")

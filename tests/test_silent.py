@@ -16,10 +16,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from acls import every_acl, put_acls
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -178,31 +178,16 @@ def take_away(cluster: Cluster, topic: str, operation: AclOperation) -> None:
     """One right on a topic; all others stay."""
     everything = acl(topic, AclOperation.ALL, AclPermissionType.ALLOW)
     denied = acl(topic, operation, AclPermissionType.DENY)
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for made in client.create_acls([everything, denied]).values():
-        made.result(PATIENCE)
-    deadline = time.monotonic() + PATIENCE
-    while len(client.describe_acls(every_acl(topic)).result(PATIENCE)) < 2:  # until the broker has them, too
-        assert time.monotonic() < deadline, f"the broker does not know the ACLs of {topic}"
-
-
-def every_acl(topic: str) -> AclBindingFilter:
-    return AclBindingFilter(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        None,  # type: ignore[arg-type] # any principal, which the stub does not know
-        None,  # type: ignore[arg-type] # any host
-        AclOperation.ANY,
-        AclPermissionType.ANY,
+    put_acls(
+        AdminClient({"bootstrap.servers": cluster.bootstrap}),
+        every_acl(ResourceType.TOPIC, topic),
+        [everything, denied],
     )
 
 
 def give_back(cluster: Cluster, topic: str) -> None:
     """Every right on a topic."""
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for deleted in client.delete_acls([every_acl(topic)]).values():
-        deleted.result(PATIENCE)
+    put_acls(AdminClient({"bootstrap.servers": cluster.bootstrap}), every_acl(ResourceType.TOPIC, topic), [])
 
 
 def flip_a_stored_bit(cluster: Cluster, at: TopicPartition, batch: int) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from acls import every_acl
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -209,12 +209,8 @@ def guarded() -> Iterator[tuple[Cluster, Cluster]]:
 
 
 def rules_on(bootstrap: str, topic: str) -> set[tuple[str, AclOperation, AclPermissionType]]:
-    anybody: Any = None
-    every = AclBindingFilter(
-        ResourceType.TOPIC, topic, ResourcePatternType.ANY, anybody, anybody, AclOperation.ANY, AclPermissionType.ANY
-    )
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
-    found = admin.describe_acls(every).result(20)
+    found = admin.describe_acls(every_acl(ResourceType.TOPIC, topic)).result(20)
     return {(rule.principal, rule.operation, rule.permission_type) for rule in found}
 
 
