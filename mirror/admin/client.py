@@ -1,7 +1,8 @@
 """One cluster's administration, with typed results and mirror's own errors.
 
 confluent-kafka answers with futures, integers and one exception type; all of that ends here. Everything is asked in
-bulk, one request for all topics. Every call has a deadline, so that a wrong address is an error and not a wait.
+bulk, one request for all topics, or for as many as a controller takes at once. Every call has a deadline, so that a
+wrong address is an error and not a wait.
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
 """
 
@@ -30,6 +31,7 @@ from confluent_kafka.admin import (
 )
 
 from mirror.admin.meeting import meet
+from mirror.admin.portions import portions
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, Span, TopicInfo, configs, topic_info
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, ConfigError
@@ -146,9 +148,24 @@ class Admin:
             return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
 
     def create_topics(self, creations: Sequence[Creation]) -> frozenset[str]:
-        """Create topics in one request; the names that were there already. One that fails does not stop the others."""
-        if not creations:
-            return frozenset()
+        """Create topics; the names that were there already. One that fails does not stop the others."""
+        existed: set[str] = set()
+        failures: list[BrokerError] = []
+        for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
+            for name, future in self._creating(some).items():
+                try:
+                    with self._doing(f"create topic {name}"):
+                        future.result()
+                except BrokerError as error:
+                    if error.code == _ALREADY_EXISTS:
+                        existed.add(name)
+                    else:
+                        failures.append(error)
+        if failures:
+            raise failures[0]
+        return frozenset(existed)
+
+    def _creating(self, creations: Sequence[Creation]) -> Mapping[str, Future[Any]]:
         wanted = [
             NewTopic(
                 one.topic,
@@ -159,31 +176,17 @@ class Admin:
             for one in creations
         ]
         with self._doing("create topics"):
-            asked = self._client.create_topics(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
-        existed: set[str] = set()
-        failures: list[BrokerError] = []
-        for name, future in asked.items():
-            try:
-                with self._doing(f"create topic {name}"):
-                    future.result()
-            except BrokerError as error:
-                if error.code == _ALREADY_EXISTS:
-                    existed.add(name)
-                else:
-                    failures.append(error)
-        if failures:
-            raise failures[0]
-        return frozenset(existed)
+            return self._client.create_topics(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
 
     def create_partitions(self, growths: Iterable[Growth]) -> None:
         """Let topics have more partitions."""
-        if not (wanted := [NewPartitions(one.topic, one.partitions) for one in growths]):
-            return
-        with self._doing("create partitions"):
-            asked = self._client.create_partitions(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
-        for name, future in asked.items():
-            with self._doing(f"create partitions of topic {name}"):
-                future.result()
+        for some in portions(growths, lambda one: one.partitions):
+            wanted = [NewPartitions(one.topic, one.partitions) for one in some]
+            with self._doing("create partitions"):
+                asked = self._client.create_partitions(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+            for name, future in asked.items():
+                with self._doing(f"create partitions of topic {name}"):
+                    future.result()
 
     def alter_configs(self, changes: Iterable[ConfigChange]) -> None:
         """Change settings of topics, each topic's together; those that are not named stay."""
@@ -192,25 +195,21 @@ class Admin:
             kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
             entry = ConfigEntry(one.name, one.after, incremental_operation=kind)
             entries.setdefault(one.topic, []).append(entry)
-        if not entries:
-            return
-        wanted = [
-            ConfigResource(ResourceType.TOPIC, topic, incremental_configs=some) for topic, some in entries.items()
-        ]
-        with self._doing("change topic configs"):
-            asked = self._client.incremental_alter_configs(wanted, request_timeout=DEADLINE_S)
-        for resource, future in asked.items():
-            with self._doing(f"change configs of topic {resource.name}"):
-                future.result()
+        for some in portions(entries.items(), lambda one: len(one[1])):
+            wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some]
+            with self._doing("change topic configs"):
+                asked = self._client.incremental_alter_configs(wanted, request_timeout=DEADLINE_S)
+            for resource, future in asked.items():
+                with self._doing(f"change configs of topic {resource.name}"):
+                    future.result()
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete topics; one that is gone already is no error."""
-        if not names:
-            return
-        with self._doing("delete topics"):
-            asked = self._client.delete_topics(list(names), request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
-        for _ in self._existing("delete topic", asked):
-            pass
+        for some in portions(names, lambda _: 1):
+            with self._doing("delete topics"):
+                asked = self._client.delete_topics(some, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+            for _ in self._existing("delete topic", asked):
+                pass
 
     def spans(self, topics: Iterable[TopicInfo]) -> dict[tuple[str, int], Span]:
         """Where each partition begins and ends; one without a leader is left out."""
@@ -247,11 +246,10 @@ class Admin:
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> None:
         """Create ACLs; those that are there already are no error."""
-        if not bindings:
-            return
-        with self._doing("create ACLs"):
-            for future in self._client.create_acls(list(bindings), request_timeout=DEADLINE_S).values():
-                future.result()
+        for some in portions(bindings, lambda _: 1):
+            with self._doing("create ACLs"):
+                for future in self._client.create_acls(some, request_timeout=DEADLINE_S).values():
+                    future.result()
 
     def _existing(self, doing: str, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, Any]]:
         for name, future in asked.items():
