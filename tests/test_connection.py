@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -190,6 +191,18 @@ async def test_silence_breaks_the_connection_at_the_deadline() -> None:
         assert await lost(other) is problem
         assert not connection.is_open
         assert broker.connections == 1
+
+
+@in_loop
+async def test_an_answer_that_came_in_time_counts_though_this_side_was_busy_past_the_deadline() -> None:
+    async with connected() as (broker, connection):
+        asked = asyncio.create_task(connection.call(ASK, request(), 0.2))
+        (call,) = await broker.called(ASK, 1)
+        call.answer(answered(call))
+        time.sleep(0.3)  # noqa: ASYNC251 -- to be busy is the point
+        assert (await asked).producer_id == 7
+        await asyncio.sleep(0.05)
+        assert connection.is_open
 
 
 @in_loop

@@ -193,10 +193,12 @@ class Connection(asyncio.BufferedProtocol):
 
         def look() -> None:
             due = self._muted_until + timeout
+            if future.done():  # the loop was busy, and comes to the answer and to this in the same round
+                return
             if clock.time() < due:
                 timers.append(clock.call_at(due, look))
             else:
-                self._break(ConnectionLost(f"{self}: no answer to {api.name} within {timeout:g} s"))
+                self._break(ConnectionLost(f"{self}: no answer to {api.name} within {timeout:.3g} s"))
 
         timers = [clock.call_later(timeout, look)]
         future.add_done_callback(lambda _: timers[-1].cancel())
