@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -139,7 +139,7 @@ class Fetcher:
         """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
         self.stop(cursor.partition)
         self._cursors[cursor.partition] = cursor
-        self._assign()
+        self._assign((cursor.partition,))
         self._changed.set()
 
     def stop(self, partition: TopicPartition) -> None:
@@ -177,11 +177,13 @@ class Fetcher:
         self._arrivals.append(arrival)
         self._arrived.set()
 
-    def _assign(self) -> None:
-        """A reader for every leader that leads one of ours; a reader whose partitions moved away waits idle."""
+    def _assign(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """A reader for every leader of `partitions`, or of all of ours; a reader whose partitions moved away waits
+        idle.
+        """
         if self._finished:
             return
-        for partition in self._cursors:
+        for partition in self._cursors if partitions is None else partitions:
             node = self._source.leader(partition).node
             if node not in self._readers or self._readers[node].done():
                 self._readers[node] = self._spawn(self._read(node) if node >= 0 else self._await_leader())

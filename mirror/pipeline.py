@@ -28,7 +28,7 @@ from mirror.assignment import Assignment, Loss, OnLoss, log_loss
 from mirror.classifier import Action, classify
 from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
-from mirror.identity import recreated, what_became_of
+from mirror.identity import other_topic, recreated, what_became_of
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
 from mirror.policy.aborted import Aborted
@@ -40,6 +40,7 @@ from mirror.position import Position, resume, settled_end
 from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally
 from mirror.states import State
+from mirror.turns import Turns
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.writer import Writer
@@ -48,6 +49,8 @@ DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
 #: Bytes of batches that fetcher and writer may each hold of one partition, at least and at most.
 _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
+#: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
+_BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +67,7 @@ class _Keeper:
     doubts: int = 0
     stopped_at: int = -1
     aligned_to: int = -1
+    is_new: bool = True
     finished: bool = False
 
     @property
@@ -96,6 +100,7 @@ class Pipeline:
         self._on_loss, self._recall = on_loss, recall
         self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
+        self._turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
         self._moved = asyncio.Event()
         self.stopped = asyncio.Event()  # set at each stop
         self._writer = Writer(target, self._changed, self._spawn, share)
@@ -227,7 +232,8 @@ class Pipeline:
         backoff = Backoff()
         while not keeper.finished:
             try:
-                await self._begin(keeper)
+                async with self._turns.taken():
+                    await self._begin(keeper)
             except PartitionStop as stop:
                 self._stop(keeper, stop)
             except MalformedBatch as damage:
@@ -250,7 +256,7 @@ class Pipeline:
     async def _begin(self, keeper: _Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
-        if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
+        if became := await self._what_became_of(keeper):
             at = await settled_end(self._target, mine.target)
             if mine.rules.translates:  # there are other offsets
                 at = (await self._recall(mine.target, at)).runs.next_source
@@ -279,6 +285,14 @@ class Pipeline:
         self._fetcher.start(keeper.cursor)
         self._writer.flush()
         self._changed(sink)
+
+    async def _what_became_of(self, keeper: _Keeper) -> str:
+        """What became of the source topic, asked for now, or known since the lane looked as it began."""
+        topic, topic_id = keeper.assignment.source.topic, keeper.assignment.topic_id
+        is_new, keeper.is_new = keeper.is_new, False
+        if is_new and topic in self._source.topics:
+            return other_topic(self._source, topic, topic_id)
+        return await what_became_of(self._source, topic, topic_id)
 
     async def _position(self, mine: Assignment) -> tuple[Position, Ledger | None]:
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted

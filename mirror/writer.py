@@ -82,6 +82,8 @@ class Writer:
         self._partition_bytes = partition_bytes
         self._connections = connections
         self._sinks: dict[TopicPartition, Sink] = {}
+        self._queued: dict[TopicPartition, Sink] = {}  # at least those with something to send
+        self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
         self.tallies: dict[TopicPartition, Tally] = {}
@@ -90,7 +92,7 @@ class Writer:
 
     def begin(self, sink: Sink) -> None:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
-        self._sinks[sink.source] = sink
+        self._sinks[sink.source] = self._queued[sink.source] = sink
         self._turns.setdefault(sink.source, len(self._turns))
         tally = self.tallies.setdefault(sink.source, Tally())
         if sink.ledger is not None and sink.position.lost_until >= 0:
@@ -122,6 +124,7 @@ class Writer:
         """
         if sink.unsettled or verdict is ALREADY_MIRRORED:
             return
+        self._queued[sink.source] = sink
         match verdict.action:
             case Action.PASS | Action.RESTAMP:
                 sink.append(raws[0], verdict)
@@ -156,12 +159,18 @@ class Writer:
         sink.fill(raws[-1].header.next_offset)
 
     def flush(self) -> None:
-        """Send what can be sent."""
+        """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of sinks."""
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
         if self._finished:
             return
         waiting: dict[tuple[int, int], list[Sink]] = {}
         unsettled: list[Sink] = []
-        for sink in self._sinks.values():
+        self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
+        for sink in self._queued.values():
             if sink.may_send:
                 node = self._target.leader(sink.target).node
                 if node < 0 or (sink.in_flight and node != sink.node):  # W7

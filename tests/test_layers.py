@@ -19,7 +19,7 @@ LAYERS = (
     {"wire"},
     {"policy"},
     {"aligning", "assignment", "channel", "classifier", "coalesce", "fetcher", "identity", "position", "retracing"}
-    | {"sink", "verify", "writer"},
+    | {"sink", "turns", "verify", "writer"},
     {"pipeline"},
     {"admin", "offsets"},
     {"spark"},

@@ -18,7 +18,7 @@ from mirror.position import Position
 from mirror.retracing import holding
 from mirror.sink import Sink
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 AT = TopicPartition("orders", 0)
 
@@ -51,7 +51,8 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
         runs.add(103, 90, 5)
         mine = Assignment(AT, AT, None, Rules(offsets=offsets))
         nothing: Any = None
-        pipeline = Pipeline("test", nothing, nothing, [mine], 1 << 20, recall=holding(Ledger(runs)))
+        source = Cluster(Endpoint("us", ()))
+        pipeline = Pipeline("test", source, nothing, [mine], 1 << 20, recall=holding(Ledger(runs)))
         (keeper,) = pipeline._keepers.values()
         await pipeline._begin(keeper)
 
