@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 249
@@ -27,6 +27,12 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=most)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def first_of(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+    """The first of many, in their order, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def has_nested_repeat(pattern: str) -> bool:

@@ -16,7 +16,7 @@ from mirror.admin.history import History
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo
 from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
-from mirror.names import did_you_mean
+from mirror.names import did_you_mean, first_of
 from mirror.observe import logs
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
@@ -244,7 +244,7 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings)
     while unknown := names - configs.keys():
         if time.monotonic() > deadline:
             raise ClusterUnreachable(
-                f"cluster {target.settings.alias}: no configs of {', '.join(sorted(unknown))} after"
+                f"cluster {target.settings.alias}: no configs of {first_of(sorted(unknown))} after"
                 f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
             )
         time.sleep(_POLL_S)
@@ -274,8 +274,9 @@ def _create(target: Admin, creations: Sequence[Creation]) -> frozenset[str]:
 
 
 def _await_leaders(target: Admin, partitions: Mapping[str, int], existed: Collection[str] = ()) -> None:
-    """Return when each of these topics has that many partitions, and each of them a leader. `PreflightError` where one
-    of those that `existed` has another number of partitions.
+    """Return when each of these topics has that many partitions, and each of them a leader: a broker makes some dozens
+    in a second, so what counts is the time since the last one. `PreflightError` where one of those that `existed` has
+    another number of partitions.
     """
     waiting = dict(partitions)
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
@@ -285,11 +286,11 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], existed: Collec
                 raise PreflightError(f"{topic}: somebody else created it just now, with another number of partitions")
             if len(found.partitions) == waiting[topic] and all(one.leader >= 0 for one in found.partitions):
                 del waiting[topic]
+                deadline = time.monotonic() + _VISIBLE_WITHIN_S
         if waiting and time.monotonic() > deadline:
-            names = ", ".join(waiting)
             raise ClusterUnreachable(
-                f"cluster {target.settings.alias}: {names} created, but no leaders after {_VISIBLE_WITHIN_S:.0f} s;"
-                " check the brokers' logs, then start again"
+                f"cluster {target.settings.alias}: {first_of(list(waiting))} created, but no leaders after"
+                f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
             )
         if waiting:
             time.sleep(_POLL_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 
@@ -12,9 +12,7 @@ from mirror.admin.plan import Filling, FlowPlan, plan_flow
 from mirror.commands.tables import console, count, duration, number, plain, print_json
 from mirror.config import Settings
 from mirror.errors import ExitCode
-
-#: Groups that are named; the rest is counted.
-_NAMED: Final = 10
+from mirror.names import first_of
 
 
 def plan(settings: Settings, *, as_json: bool) -> ExitCode:
@@ -83,8 +81,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     yield from _filled("pad", found.padding, "before its first record")
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
     if settings.groups.include:
-        more = f", ... ({len(found.groups) - _NAMED} more)" if len(found.groups) > _NAMED else ""
-        named = f": {', '.join(found.groups[:_NAMED])}{more}" if found.groups else ""
+        named = f": {first_of(found.groups, most=10)}" if found.groups else ""
         yield f"{count(len(found.groups), 'consumer group')} to follow{named}"
     yield from (f"advice: {text}" for text in found.advice)
     yield from (f"refused: {text}" for text in found.refusals)

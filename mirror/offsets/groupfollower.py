@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.errors import ClusterError, WireError
+from mirror.names import first_of
 from mirror.observe import logs
 from mirror.observe.groupfigures import KEY, GroupFigures
 from mirror.offsets.groupside import Hindrance
@@ -27,7 +28,6 @@ RETRY_SECONDS: Final = 0.1
 #: What the last look may take: when a bounded copy is done, and when the mirror is told to stop.
 LAST_LOOK_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 1.0
-_NAMED: Final = 5
 
 
 def _nobody() -> None:
@@ -129,13 +129,7 @@ class GroupFollower:
             details.setdefault(hindrance.cause, hindrance.detail)
         for cause, groups in now.items():
             if fresh := groups - self._told.get(cause, set()):
-                named = {"groups": _listed(fresh)} if any(fresh) else {}
+                named = {"groups": first_of(sorted(fresh))} if any(fresh) else {}
                 more = {"reason": details[cause]} if details[cause] else {}
                 self._log.warning("groups_hindered", flow=self.journal.flow, cause=cause, **named, **more)
         self._told = now
-
-
-def _listed(groups: set[str]) -> str:
-    names = sorted(groups)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
 
 from mirror.assignment import Assignment
 from mirror.observe.figures import Figures
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
-
-_NAMED: Final = 3
 
 
 def is_over(figures: Figures, until: int) -> bool:
@@ -25,9 +22,3 @@ def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figu
         why = f"{figures.state} at offset {figures.next_offset}" if figures else "not begun"
         detail = f", {figures.detail}" if figures and figures.detail else ""
         yield f"{assignment.source} up to offset {assignment.until}: {why}{detail}"
-
-
-def listed(missing: list[str]) -> str:
-    """The first of them, and how many more."""
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    return "; ".join(missing[:_NAMED]) + more

@@ -28,6 +28,7 @@ from mirror.admin.history import seen_in
 from mirror.assignment import Assignment
 from mirror.config import Settings
 from mirror.errors import ClusterError
+from mirror.names import first_of
 from mirror.observe import logs
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.metrics import Metrics
@@ -42,7 +43,7 @@ from mirror.offsets.owner import Owner
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
-from mirror.spark.ending import is_over, listed, unfinished_of
+from mirror.spark.ending import is_over, unfinished_of
 from mirror.spark.epoch import Epochs
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.lookout import Lookout
@@ -269,7 +270,7 @@ class Supervisor:
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
             missing.append("not caught up")
-        self._outcome.incomplete = listed(missing)
+        self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
     def _stop(self) -> None:
         self._stopping.set()
