@@ -1,9 +1,9 @@
-"""Bringing an empty target topic to where its source begins: padding up to that offset, then deleting the padding.
+"""Bringing an empty target topic to where its copy begins: padding up to that offset, then deleting the padding.
 
 A log's offsets begin at 0, and no request moves them; but a log may begin later, once its first records were deleted.
-So a source that begins at offset S is given an equal target by S records of nothing, in large compressed batches, and
-DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at the position in the log, so
-whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
+So a source that begins at offset S, or is mirrored from there on, is given an equal target by S records of nothing, in
+large compressed batches, and DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at
+the position in the log, so whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
 
     A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
         broker crashed and brought it back (`position.py`), it is deleted again before more data follows
@@ -45,7 +45,7 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
     else writes), and ClusterUnreachable, AccessDenied as queries do. Whoever then reads the position again goes on.
     """
     if not what.rules.deletes:
-        detail = f"the source begins at offset {what.begin}, and a compacted target topic begins at 0 for ever"
+        detail = f"the copy begins at offset {what.begin}, and a compacted target topic begins at 0 for ever"
         raise _stop(what, State.REFUSED, detail, "Set cleanup.policy=compact,delete on the target while it is aligned")
     at, stamp = position.next_offset, position.stamp
     while at < what.begin:

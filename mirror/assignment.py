@@ -15,7 +15,8 @@ from mirror.wire.cluster import TopicPartition
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One partition to mirror. `until` bounds a copy; None follows the source for ever. Between the offsets
-    `accepted`, somebody accepted that the source lost records before they were mirrored.
+    `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
+    source nothing is mirrored: the flow began there, and the target was empty then.
     """
 
     source: TopicPartition
@@ -24,6 +25,7 @@ class Assignment:
     rules: Rules
     until: int | None = None
     accepted: tuple[int, int] | None = None
+    since: int = 0
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:

@@ -298,15 +298,15 @@ class Pipeline:
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
         logs = self._flow, self._source, mine.source, self._target, mine.target
         if mine.rules.translates:
-            return await resume_translated(*logs, accepted, self._recall)
-        return await resume(*logs, accepted), None
+            return await resume_translated(*logs, accepted, self._recall, mine.since)
+        return await resume(*logs, accepted, mine.since), None
 
     async def _align(self, keeper: _Keeper, position: Position) -> None:
-        """Let the target begin where the source does."""
+        """Let the target begin where the source does, or the flow in it."""
         from mirror.aligning import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
         def moved(at: int) -> None:
-            keeper.detail, keeper.aligned_to = f"padding up to offset {position.begin}, where the source begins", at
+            keeper.detail, keeper.aligned_to = f"padding up to offset {position.begin}, where the copy begins", at
 
         keeper.state = State.ALIGNING
         moved(position.next_offset)

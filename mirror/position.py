@@ -94,7 +94,8 @@ def producer_id(flow: str, target: TopicPartition) -> int:
 @dataclass(frozen=True, slots=True)
 class Logs:
     """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
-    target's; `tail` is the target's last batch. `own` is what the flow's producer begins with.
+    target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
+    flow began in the source, with an empty target; 0 where that was its first record.
     """
 
     source: TopicPartition
@@ -104,6 +105,19 @@ class Logs:
     end: int
     tail: RawBatch | None
     own: Stamp
+    since: int = 0
+
+    @property
+    def begin(self) -> int:
+        """The first offset of the source that is to be mirrored."""
+        return max(self.start, self.since)
+
+    @property
+    def is_unaligned(self) -> bool:
+        """The target holds nothing, or nothing but padding, and is to begin behind that."""
+        if self.tail is None:  # it may have deleted padding by itself
+            return self.end == 0 < self.begin or self.end < self.since
+        return self.end <= self.begin and _is_padding(self.tail, self.own)
 
     @property
     def tail_is_ours(self) -> bool:
@@ -146,7 +160,12 @@ class Logs:
 
 
 async def look_at_logs(
-    flow: str, source: Cluster, source_partition: TopicPartition, target: Cluster, target_partition: TopicPartition
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    since: int = 0,
 ) -> Logs:
     """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
     end = await settled_end(target, target_partition)
@@ -160,7 +179,7 @@ async def look_at_logs(
             f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
         )
     own = Stamp(producer_id(flow, target_partition))
-    return Logs(source_partition, start, readable, target_start, end, tail, own)
+    return Logs(source_partition, start, readable, target_start, end, tail, own, since)
 
 
 async def resume(
@@ -170,19 +189,21 @@ async def resume(
     target: Cluster,
     target_partition: TopicPartition,
     accepted: tuple[int, int] | None = None,
+    since: int = 0,
 ) -> Position:
     """The position of one partition, with the check that both logs agree on its last batch (P5).
 
-    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
+    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
+    `since` nothing is mirrored.
     Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since)
     start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
     tail, own, ours = logs.tail, logs.own, logs.tail_is_ours
 
     if end > readable:
         detail = f"the target's log ends at {end}, the source's at {readable}"
-        if ours:
+        if ours or (tail is None and end == since):
             raise logs.truncated(end, detail)
         raise logs.stop(
             State.DIVERGED,
@@ -190,9 +211,9 @@ async def resume(
             detail,
             "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
         )
-    if end <= start and (end == 0 < start or (tail is not None and _is_padding(tail, own))):
+    if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
-        return Position(end, stamp, known, last_epoch=-1, begin=start)
+        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin)
     if end < start and not (logs.is_accepted(end, accepted) and (ours or tail is None)):
         raise logs.retention_gap(end)
     last_epoch = -1
@@ -210,7 +231,8 @@ async def resume(
         if twin is not None and twin.header.base_offset < end:
             last_epoch = twin.header.partition_leader_epoch
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
-    begin = await _padding_end(target, target_partition, target_start, own) if target_start < start else target_start
+    is_early = target_start < logs.begin
+    begin = await _padding_end(target, target_partition, target_start, own) if is_early else target_start
     begin = begin if begin > target_start else -1
     return Position(end, stamp, known, last_epoch, begin, lost_until=start if end < start else -1)
 

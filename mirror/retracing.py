@@ -64,6 +64,7 @@ async def complete(
     target: Cluster,
     target_partition: TopicPartition,
     accepted: tuple[int, int] | None = (0, NO_LIMIT),
+    since: int = 0,
 ) -> None:
     """Let an index tell of all that the target holds, as a mirror that starts now would find it; nothing is written.
 
@@ -72,7 +73,7 @@ async def complete(
     ledger = Ledger(index.last)
     partitions = source, source_partition, target, target_partition
     try:
-        await resume_translated(flow, *partitions, accepted, holding(ledger))
+        await resume_translated(flow, *partitions, accepted, holding(ledger), since)
     finally:
         for runs in (*ledger.pending()[0], ledger.runs):
             index.learn(runs.begin, runs)
@@ -86,23 +87,28 @@ async def resume_translated(
     target_partition: TopicPartition,
     accepted: tuple[int, int] | None,
     recall: Recall,
+    since: int = 0,
 ) -> tuple[Position, Ledger]:
     """The position of one partition (R1), with the check of its last batch (R3), and its ledger, complete up to there.
 
-    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`.
+    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
+    `since` nothing is mirrored.
     Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP), and as `look_at_logs` does.
     """
     # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
     await recall(target_partition, NO_LIMIT)
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since)
     ledger = await recall(target_partition, logs.end)
     if not logs.end:
-        ledger.restart(Runs(logs.start), [])
+        if since > logs.readable:
+            raise logs.truncated(since, f"the flow begins at offset {since}; the source's log ends at {logs.readable}")
+        ledger.restart(Runs(logs.begin), [])
     elif logs.end < ledger.runs.begin:
         detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
     else:
         ledger.cut(logs.end)
+        ledger.runs.pass_over(since)
         if ledger.runs.next_source > logs.readable:
             raise _truncated(logs, ledger.runs)
         if logs.end == ledger.runs.next_target:
@@ -233,10 +239,10 @@ async def _retrace_from_the_first(
         origin = await _origin(logs, source, target, target_partition)
     except BadRecords as damage:
         raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", SOMEBODY_ELSE) from damage
-    ledger.restart(Runs(origin or 0, logs.target_start), [])
+    ledger.restart(Runs(origin or logs.since, logs.target_start), [])
     if origin is not None or logs.start:  # it may be one that the source has deleted since
         await _retrace(ledger, logs, source, target, target_partition)
-    if ledger.runs.next_source <= max(origin or 0, logs.start):
+    if ledger.runs.next_source <= max(origin or 0, logs.begin):
         detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
         raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", "Mirror into an empty topic")
 
@@ -251,6 +257,7 @@ async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition
     at = await list_offset(source, logs.source, stamp, READ_COMMITTED) if stamp >= 0 else -1
     if at < 0:
         return None
+    at = max(at, logs.since)
     theirs = _Records(batches(source, logs.source, at, logs.readable, READ_COMMITTED), at)
     while await theirs.more():
         assert theirs.raw is not None

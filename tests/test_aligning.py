@@ -155,7 +155,7 @@ def test_a_compacted_target_cannot_begin_later(
     trimmed(source_cluster, topic_name, 10)
     figures = copied(source_cluster, target_cluster, topic_name)
     assert figures.state is State.REFUSED
-    assert "the source begins at offset 10" in figures.detail
+    assert "the copy begins at offset 10" in figures.detail
     assert "Set cleanup.policy=compact,delete" in figures.detail
 
 

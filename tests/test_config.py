@@ -172,8 +172,6 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("[orders]", "[a], start: latest", "4: topics.start: only earliest is supported yet"),
-        ("[orders]", "[a], start: 2026-01-31", "4: topics.start: only earliest is supported yet"),
         ("[orders]", "[a], rules: [{match: a, rekey: b}]", "4: topics.rules.0.rekey: rules are not supported yet"),
         (
             "[orders]",

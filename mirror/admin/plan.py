@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirror.admin.acls import AclPlan, plan_acls
+from mirror.admin.beginnings import Beginning, beginnings, planned_starts
 from mirror.admin.client import Admin
 from mirror.admin.history import read_history, read_own
 from mirror.admin.topics import TopicPlan, plan_topics
@@ -20,7 +21,7 @@ from mirror.offsets.journal import journal_topic
 from mirror.policy.remedies import allow
 from mirror.policy.rules import Severity
 from mirror.policy.selection import select
-from mirror.wire.cluster import Endpoint
+from mirror.wire.cluster import Endpoint, TopicPartition
 
 #: Measured with one broker (README, Figures): padding, and control markers one after another.
 PADDING_PER_SECOND: Final = 2_500_000
@@ -56,8 +57,9 @@ class FlowPlan:
     """What a start of the flow would make, change and follow, and why it would be refused.
 
     `own_topics`: those that the flow keeps for itself, where they are to be created. `padding` and `gaps`: what equal
-    offsets cost before the first record, and where compaction left holes. `topics` is None where rights are missing to
-    plan them. `failed_over`: that the flow was, empty where it was not.
+    offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
+    would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
+    that the flow was, empty where it was not.
     """
 
     flow: str
@@ -69,6 +71,7 @@ class FlowPlan:
     acls: AclPlan
     padding: tuple[Filling, ...]
     gaps: tuple[Filling, ...]
+    beginnings: tuple[Beginning, ...]
     rights: tuple[MissingRight, ...]
     failed_over: str
 
@@ -108,9 +111,11 @@ def plan_flow(settings: Settings) -> FlowPlan:
             raise
     padding: tuple[Filling, ...] = ()
     gaps: tuple[Filling, ...] = ()
+    starts: dict[TopicPartition, int] = {}
     if topics:
+        starts = asyncio.run(planned_starts(settings, topics, history))
         if settings.topics.offsets == "preserve":
-            padding, gaps = _fillings(source, target, topics)
+            padding, gaps = _fillings(source, target, topics, starts)
         if settings.sync.acls:
             acls = plan_acls(source, target, topics.pairs)
         rights += _target_rights(settings, target, topics, acls, padding)
@@ -127,6 +132,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         acls=acls,
         padding=padding,
         gaps=gaps,
+        beginnings=() if history.seen else tuple(beginnings(starts)),
         rights=tuple(rights),
         failed_over=f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back" if done else "",
     )
@@ -138,7 +144,9 @@ def _groups(settings: Settings, source: Admin) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
 
 
-def _fillings(source: Admin, target: Admin, plan: TopicPlan) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
+def _fillings(
+    source: Admin, target: Admin, plan: TopicPlan, starts: Mapping[TopicPartition, int]
+) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
     ours, theirs = source.spans(plan.source_topics.values()), target.spans(plan.target_topics.values())
     padding: list[Filling] = []
     gaps: list[Filling] = []
@@ -146,9 +154,12 @@ def _fillings(source: Admin, target: Admin, plan: TopicPlan) -> tuple[tuple[Fill
         for number in range(pair.partitions):
             span = ours.get((pair.source, number), Span(start=0, end=0))
             reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
-            if not reached and span.start:  # a copy that ends elsewhere before it has lost records: its lane tells
-                padding.append(Filling(pair.target, number, span.start, span.start / PADDING_PER_SECOND))
-            left = span.end - max(reached, span.start)
+            since = starts.get(TopicPartition(pair.source, number), 0)
+            begin = since or span.start
+            # a copy that ends elsewhere before its source begins has lost records: its lane tells
+            if (offsets := begin - reached) > 0 and (not reached or reached < since):
+                padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
+            left = span.end - max(reached, begin)
             if left > 0 and pair.source in plan.compacted:
                 gaps.append(Filling(pair.target, number, left, left / MARKERS_PER_SECOND))
     return tuple(padding), tuple(gaps)

@@ -17,6 +17,7 @@ from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.ledgers import indexes_of
 from mirror.offsets.losses import accept_entry
 from mirror.offsets.runlog import Indexes
+from mirror.offsets.starts import starts_of
 from mirror.policy.runs import RunIndex
 from mirror.position import settled_end
 from mirror.retracing import complete
@@ -58,30 +59,44 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
             for number in sorted(partitions or known)
         ]
         journal = Journal(target, settings.flow)
+        since = await starts_of(journal)
         if settings.topics.offsets == "translate":
             indexes = await indexes_of(journal)
-            losses = [await _moved_loss(settings.flow, source, one, target, other, indexes) for one, other in pairs]
+            losses = [
+                await _moved_loss(settings.flow, source, one, target, other, indexes, since.get(other, 0))
+                for one, other in pairs
+            ]
         else:
-            losses = [await _loss(source, one, target, other) for one, other in pairs]
+            losses = [await _loss(source, one, target, other, since.get(other, 0)) for one, other in pairs]
         found = [loss for loss in losses if loss is not None]
         if found:
             await journal.append([accept_entry(loss) for loss in found])
         return found
 
 
-async def _loss(source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition) -> Loss | None:
-    """An empty target has lost nothing: it is aligned with where its source begins."""
+async def _loss(
+    source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, since: int
+) -> Loss | None:
+    """A target that is empty, or ends before `since`, where the flow began, has lost nothing: it is aligned with where
+    its copy begins.
+    """
     end, start = await asyncio.gather(settled_end(target, other), list_offset(source, one, EARLIEST))
-    return Loss(one, other, end, start) if 0 < end < start else None
+    return Loss(one, other, end, start) if 0 < end < start and end >= since else None
 
 
 async def _moved_loss(
-    flow: str, source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, indexes: Indexes
+    flow: str,
+    source: Cluster,
+    one: TopicPartition,
+    target: Cluster,
+    other: TopicPartition,
+    indexes: Indexes,
+    since: int,
 ) -> Loss | None:
     """The same where offsets move: what a mirror that starts now would stop for."""
     index = indexes.setdefault(other, RunIndex())
     try:
-        await complete(index, flow, source, one, target, other, accepted=None)
+        await complete(index, flow, source, one, target, other, accepted=None, since=since)
     except PartitionStop as stop:
         if stop.state is not State.RETENTION_GAP:
             raise

@@ -39,6 +39,7 @@ from mirror.offsets.failover import FailedOver
 from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
 from mirror.offsets.journal import Entry, Journal, newest
 from mirror.offsets.runlog import Indexes
+from mirror.offsets.starts import starts_in
 from mirror.policy.recovery import Exposure
 from mirror.policy.selection import select
 from mirror.states import State
@@ -303,11 +304,17 @@ def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: _Kn
     for one in figures.values():
         known_as = seen.get(one.target_topic)
         origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
+    starts = starts_in(known.newest, target)
+    since = {at: starts[there] for at, there in pairs.items() if there in starts}
     common = source, target, settings.groups.include
+
+    def vouched(at: TopicPartition) -> bool:
+        return is_vouched(figures.get(at))
+
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, lambda at: is_vouched(figures.get(at)), known.runs.told_until)
-    return GroupSync(*common, preserved(pairs), origins, lambda at: is_vouched(figures.get(at)))
+        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since)
+    return GroupSync(*common, preserved(pairs), origins, vouched, since=since)
 
 
 async def _ends(source: Cluster, known: _Known) -> dict[TopicPartition, int]:

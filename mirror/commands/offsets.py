@@ -14,6 +14,7 @@ from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.ledgers import indexes_of
+from mirror.offsets.starts import starts_of
 from mirror.policy.runs import RunIndex
 from mirror.position import settled_end
 from mirror.retracing import complete
@@ -82,10 +83,14 @@ async def _moved(
     *,
     reverse: bool,
 ) -> Translation:
-    index = (await indexes_of(Journal(other, settings.flow))).setdefault(target, RunIndex())
+    journal = Journal(other, settings.flow)
+    since = (await starts_of(journal)).get(target, 0)
+    if not reverse and offset < since:
+        raise ConfigError(f"{source}: the flow began at offset {since}; what is at offset {offset} is not mirrored")
+    index = (await indexes_of(journal)).setdefault(target, RunIndex())
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
-        await complete(index, settings.flow, one, source, other, target)
+        await complete(index, settings.flow, one, source, other, target, since=since)
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 
 

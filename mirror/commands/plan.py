@@ -47,6 +47,7 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "configs": [asdict(one) for one in topics.changes] if topics else [],
         "groups": list(found.groups),
         "acls": [asdict(one) for one in found.acls.missing],
+        "beginnings": [asdict(one) for one in found.beginnings],
         "padding": [asdict(one) for one in found.padding],
         "gaps_at_most": [asdict(one) for one in found.gaps],
         "advice": list(found.advice),
@@ -78,6 +79,9 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
             yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
     yield from (f"+ create {topic}: the flow's own" for topic in found.own_topics)
     yield from (f"+ ACL {acl}" for acl in found.acls.missing)
+    for one in found.beginnings:
+        offsets = ", ".join(map(number, one.offsets))
+        yield f"{one.topic}: begins at offset {offsets} of its source (topics.start), settled by the first start"
     yield from _filled("pad", found.padding, "before its first record")
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
     if settings.groups.include:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,9 +28,9 @@ from mirror.commands.verifyview import as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.names import did_you_mean
-from mirror.offsets.journal import Journal
-from mirror.offsets.ledgers import indexes_of
+from mirror.offsets.journal import Journal, newest
 from mirror.offsets.runlog import Indexes
+from mirror.offsets.starts import starts_in
 from mirror.policy.selection import TopicPair, select
 from mirror.verify.flow import SHARES_AT_ONCE, Moves, Proof, Watch, plan_proof, prove, run_proof
 from mirror.verify.report import Difference, Kind, Pair, PartitionReport, VerifyReport
@@ -66,14 +66,15 @@ def verify_flow(
     source, target = Admin(settings.source), Admin(settings.target)
     pairs = _selected(_pairs(source, target, settings), topics)
     there = target.describe(pair.target for pair in pairs)
-    moves = Moves(settings.flow, asyncio.run(_recorded(settings))) if settings.topics.offsets == "translate" else None
+    indexes, since = asyncio.run(_recorded(settings, there))
+    moves = Moves(settings.flow, indexes) if settings.topics.offsets == "translate" else None
     partitions = [
         Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index))
         for pair in pairs
         for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
     ]
     ends = Endpoint.of(settings.source), Endpoint.of(settings.target)
-    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, moves, means.file))
+    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, moves, means.file, since))
     spark = _needs_spark(proof, means.spark)
     try:
         if spark:
@@ -114,12 +115,15 @@ def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: 
         return asyncio.run(run_proof(proof, engine.prove, engine.slots, kept, watch))
 
 
-async def _recorded(settings: Settings) -> Indexes:
-    """Where offsets moved to, as far as the journal tells."""
+async def _recorded(settings: Settings, topics: Iterable[str]) -> tuple[Indexes, dict[TopicPartition, int]]:
+    """Where offsets moved to and where the flow began, for target `topics`, as far as the journal tells."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
-        await target.refresh([journal.partition.topic])
-        return await indexes_of(journal)
+        await target.refresh([journal.partition.topic, *topics])
+        if journal.partition.topic not in target.topics:
+            return Indexes(), {}
+        entries, _ = await journal.read()
+        return Indexes(entries), starts_in(newest(entries), target)
 
 
 def verify(

@@ -79,8 +79,6 @@ def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
 
 def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
     """What the format knows and the program cannot do yet: refused, so that no wish is dropped in silence."""
-    if _at(data, "topics", "start") not in (None, "earliest"):
-        yield ("topics", "start"), "only earliest is supported yet"
     rules = _at(data, "topics", "rules")
     for index, rule in enumerate(rules if isinstance(rules, list) else ()):
         for key in ("rekey", "partitions"):

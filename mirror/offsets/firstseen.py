@@ -15,12 +15,14 @@ from mirror.observe.jsonrecords import parsed
 
 #: What the keys of all of them begin with.
 PREFIX: Final = b"topic/"
+_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstSeen:
     """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have. `made`:
-    the flow created the target topic.
+    the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored; those
+    that are not told of are mirrored from their first record (`starts.py`).
     """
 
     source_topic: str
@@ -28,6 +30,7 @@ class FirstSeen:
     target_topic_id: UUID | None
     cluster_id: str | None
     made: bool = False
+    since: tuple[int, ...] = ()
 
     @staticmethod
     def key(target_topic: str) -> bytes:
@@ -46,6 +49,7 @@ class FirstSeen:
             target_topic_id=UUID(str(told["target_topic_id"])) if told["target_topic_id"] else None,
             cluster_id=told["cluster_id"],
             made=told.get("made") is True,
+            since=_offsets(told.get("since", [])),
         )
 
     def to_json(self) -> bytes:
@@ -57,9 +61,21 @@ class FirstSeen:
                 "target_topic_id": str(self.target_topic_id or ""),
                 "cluster_id": self.cluster_id,
                 "made": self.made,
+                "since": self.since,
             }
         ).encode()
 
     def is_about(self, other: Self) -> bool:
         """Whether both are of one source topic's name and one target topic."""
         return (self.source_topic, self.target_topic_id) == (other.source_topic, other.target_topic_id)
+
+    def begins(self, partition: int) -> int:
+        """The source offset below which nothing is mirrored of a partition."""
+        return self.since[partition] if partition < len(self.since) else 0
+
+
+def _offsets(told: object) -> tuple[int, ...]:
+    """Raises ValueError for what are none."""
+    if not isinstance(told, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in told):
+        raise ValueError("since must be a list of offsets")
+    return tuple(told)

@@ -11,6 +11,8 @@ for a look at everything once a minute: offsets expire there, and operators move
     G3  no offset goes back because the source's topic was deleted and made anew: its id is looked up before
     G4  nothing is deleted on the target
     G5  what stands in the way is told and tried again; the groups that it does not concern are followed
+    G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
+        next is not on the target, and to go on behind that would pass over it in silence
 """
 
 from __future__ import annotations
@@ -59,12 +61,14 @@ Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committe
 
 class Terms(NamedTuple):
     """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
-    mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean.
+    mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean; `since`, of
+    a source partition, the offset below which nothing is mirrored, if there is one.
     """
 
     translate: Translate
     origins: Mapping[str, tuple[str, UUID | None]]
     told_until: Callable[[TopicPartition], int]
+    since: Mapping[TopicPartition, int]
 
 
 def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
@@ -148,24 +152,26 @@ class GroupSync:
         origins: Mapping[str, tuple[str, UUID | None]],
         vouched: Callable[[TopicPartition], bool],
         told_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
+        since: Mapping[TopicPartition, int] = {},
     ) -> None:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
         partition whether its target holds its records (G2). `told_until`: of a target partition, the offset up to
-        which it is known what its offsets mean.
+        which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._vouched = tuple(include), vouched
-        self.mirrors(Terms(translate, origins, told_until))
+        self.mirrors(Terms(translate, origins, told_until, since))
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
+        self._early: set[str] = set()
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
 
     def mirrors(self, terms: Terms) -> None:
         """From the next look on, other partitions are mirrored."""
-        self._translate, self._origins, self._told_until = terms
+        self._translate, self._origins, self._told_until, self._since = terms
 
     async def look(self, *, rehearsing: bool = False) -> Look:
         """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
@@ -187,7 +193,12 @@ class GroupSync:
         for group in {hindrance.group for hindrance in hindrances if hindrance.group}:
             self._standings[group] = Standing.HINDERED
             self._settled.pop(group, None)
-        return Look(Counter(self._standings.values()), committed, tuple(hindrances))
+        return Look(Counter(self._told_standings().values()), committed, tuple(hindrances))
+
+    def _told_standings(self) -> dict[str, Standing]:
+        """How groups stand, those that are below where the mirror began being held back at least (G6)."""
+        early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._early}
+        return self._standings | early
 
     async def _refreshed(self, side: Side) -> bool:
         """Learn brokers and leaders anew; False where the cluster is away."""
@@ -216,8 +227,13 @@ class GroupSync:
         if listed.keys() == set(self._source.cluster.nodes):
             self._forget_all_but(nodes)
         translated: dict[str, Offsets] = {}
+        self._early.clear()
         for group, offsets in (await self._source.fetched(nodes)).items():
-            told = (self._translate(at, committed) for at, committed in offsets.items() if self._vouched(at))
+            vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
+            early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
+            if early:
+                self._early.add(group)
+            told = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
             if here := dict(filter(None, told)):
                 translated[group] = here
         return translated
@@ -337,11 +353,15 @@ class GroupSync:
             standings.add(made.standing)
             if made.agreed:
                 self._agreed.setdefault(group, {})[at] = made.agreed
-        standing = self._standings[group] = max(standings, key=_BY_WEIGHT.index)
+        standing = self._standings[group] = _weightiest(*standings)
         if standing in _SETTLED:
             self._settled[group] = work.sources[group]
         else:
             self._settled.pop(group, None)
+
+
+def _weightiest(*standings: Standing | None) -> Standing:
+    return max(filter(None, standings), key=_BY_WEIGHT.index)
 
 
 def sync_of(
@@ -359,14 +379,15 @@ def sync_of(
     def vouched(at: TopicPartition) -> bool:
         return is_vouched(*(figures.get(at) for figures in reports))
 
-    translate, origins, told_until = terms_of(assignments, indexes)
-    return GroupSync(source, target, include, translate, origins, vouched, told_until)
+    translate, origins, told_until, since = terms_of(assignments, indexes)
+    return GroupSync(source, target, include, translate, origins, vouched, told_until, since)
 
 
 def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
     """How these partitions' groups are followed, for `GroupSync.mirrors`."""
     pairs = {a.source: a.target for a in assignments}
     origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
+    since = {a.source: a.since for a in assignments if a.since}
     if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.told_until)
-    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT)
+        return Terms(translated(pairs, indexes), origins, indexes.told_until, since)
+    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from mirror.admin.history import seen_in
 from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.identity import other_topic
@@ -13,8 +14,9 @@ from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import Journal
+from mirror.offsets.starts import settled
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
 _log = logs.get("mirror.supervisor")
 
@@ -25,11 +27,15 @@ async def recorded(
     assignments: Sequence[Assignment],
     known: Mapping[bytes, bytes],
     made: Collection[str] = (),
+    start: int = EARLIEST,
 ) -> list[Assignment]:
-    """The assignments with the topic ids under which the source topics were first seen, as the journal's newest
-    records `known` have them; unseen ones are recorded now, and which target topics the flow `made`. Raises as
-    `Journal.append` does.
+    """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
+    journal's newest records `known` have it; unseen ones are recorded now, and which target topics the flow `made`. At
+    the flow's first start, and then alone, `start` says where they begin (`offsets/starts.py`, B1 to B3).
+
+    Raises as `settled` and `Journal.append` do.
     """
+    since = {} if seen_in(known) else await _begun(source, journal, assignments, start)
     unseen: dict[bytes, bytes] = {}
     found: list[Assignment] = []
     for assignment in assignments:
@@ -40,16 +46,32 @@ async def recorded(
             target_topic_id=journal.cluster.topic_id(assignment.target.topic),
             cluster_id=source.cluster_id,
             made=assignment.target.topic in made,
+            since=since.get(assignment.source.topic, ()),
         )
         seen = _seen(journal.flow, known.get(key))
         if seen and seen.topic_id and seen.is_about(now):
-            found.append(replace(assignment, topic_id=seen.topic_id))
+            began = seen.begins(assignment.source.partition)
+            found.append(replace(assignment, topic_id=seen.topic_id, since=began))
         else:
-            found.append(replace(assignment, topic_id=now.topic_id))
+            began = now.begins(assignment.source.partition)
+            found.append(replace(assignment, topic_id=now.topic_id, since=began))
             unseen[key] = now.to_json()
     if unseen:
         await journal.append(list(unseen.items()))
+        for topic, offsets in since.items():
+            _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
     return found
+
+
+async def _begun(
+    source: Cluster, journal: Journal, assignments: Sequence[Assignment], start: int
+) -> dict[str, tuple[int, ...]]:
+    """By source topic, where its partitions begin; without topics that all begin with their first record."""
+    copies = [(one.source, one.target) for one in assignments]
+    offsets: dict[str, list[int]] = {}
+    for at, offset in sorted((await settled(source, journal.cluster, copies, start)).items()):
+        offsets.setdefault(at.topic, []).append(offset)
+    return {topic: tuple(of) for topic, of in offsets.items() if any(of)}
 
 
 def _seen(flow: str, value: bytes | None) -> FirstSeen | None:

@@ -10,6 +10,7 @@ from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.queries import EARLIEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Flow:
 
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
     `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there; `made`: target topics
-    that were created for it just now.
+    that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Flow:
     bytes_per_second: int | None = None
     heartbeats: bool = False
     made: frozenset[str] = frozenset()
+    start: int = EARLIEST
 
 
 @dataclass(slots=True)

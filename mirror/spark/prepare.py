@@ -20,6 +20,7 @@ from mirror.assignment import Assignment, assign
 from mirror.config import Settings, insecure
 from mirror.observe import logs
 from mirror.offsets.failover import refuse_failed_over
+from mirror.offsets.starts import moment
 from mirror.spark.flow import Flow
 from mirror.spark.plan import MOST_LANES, lane_count
 from mirror.wire.cluster import Endpoint
@@ -59,6 +60,7 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         once=once,
         until_caught_up=until_caught_up,
         made=made,
+        start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow),
     )
     return with_settings(flow, settings)

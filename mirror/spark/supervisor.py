@@ -120,7 +120,9 @@ class Supervisor:
                 self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
             self._tidings.until = since
             self._tidings.learn([Entry(0, key, value) for key, value in known.items()])
-            self._assignments = await recorded(source, journal, self._assignments, known, self._flow.made)
+            self._assignments = await recorded(
+                source, journal, self._assignments, known, self._flow.made, self._flow.start
+            )
             if self._flow.once:
                 self._assignments, self._left_out = await bounded(source, self._flow.name, self._assignments)
             flow, reports = self._flow, (self._tidings.live, self._outcome.figures)
@@ -220,6 +222,9 @@ class Supervisor:
         try:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
+            if not await self._tidings.read(journal):  # a topic that grew may have begun a moment ago
+                self._next = look
+                return
             found = await recorded(source, journal, new, self._tidings.topics, look.made)
             await forget(journal, gone)
         except ClusterError as problem:

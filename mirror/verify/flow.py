@@ -72,9 +72,10 @@ async def plan_proof(
     flow: str,
     moves: Moves | None = None,
     file: Path | None = None,
+    since: Mapping[TopicPartition, int] = {},
 ) -> tuple[Proof, saved.SavedProof | None]:
     """Fix the ends of every pair and cut it into ranges; or go on with the proof that `file` holds. Every topic must
-    exist.
+    exist. `since`: by target partition, the source offset below which the flow mirrors nothing, if there is one.
 
     Raises ClusterUnreachable, AccessDenied, BrokerError, and ConfigError as `saved.resume` does.
     """
@@ -83,9 +84,14 @@ async def plan_proof(
         await asyncio.gather(one.refresh(ours), other.refresh(theirs))
         subject = _subject(flow, one, other, pairs)
         former = saved.resume(file, subject) if file is not None else None
-        bounds = [] if former else await bounds_of(one, other, pairs)
+        bounds = [] if former else await bounds_of(one, other, pairs, since)
         begun_ms = int(time.time() * 1000)
-        stops = await asyncio.gather(*(_catch_up(moves, one, other, pair) for pair in pairs)) if moves else ()
+        stops: Sequence[PartitionStop | None] = ()
+        if moves:
+            began = [since.get(pair.target, 0) for pair in pairs]
+            stops = await asyncio.gather(
+                *(_catch_up(moves, one, other, pair, at) for pair, at in zip(pairs, began, strict=True))
+            )
         strays = {pair: stop for pair, stop in zip(pairs, stops, strict=False) if stop is not None}
         indexes = moves.indexes if moves else {}
         if former is not None:
@@ -201,18 +207,22 @@ async def _cut(source: Cluster, pair: Pair, at: Bounds, index: RunIndex | None) 
     ]
 
 
-async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair) -> PartitionStop | None:
+async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, since: int) -> PartitionStop | None:
     """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
     index = moves.indexes.setdefault(pair.target, RunIndex())
     try:
-        await complete(index, moves.flow, source, pair.source, target, pair.target)
+        await complete(index, moves.flow, source, pair.source, target, pair.target, since=since)
     except PartitionStop as stop:
         return stop
     return None
 
 
-async def bounds_of(source: Cluster, target: Cluster, pairs: Sequence[Pair]) -> list[Bounds]:
-    """Starts and ends of now, the target's first (V1)."""
+async def bounds_of(
+    source: Cluster, target: Cluster, pairs: Sequence[Pair], since: Mapping[TopicPartition, int] = {}
+) -> list[Bounds]:
+    """Starts and ends of now, the target's first (V1). A source begins where the flow began in it, `since` by target
+    partition.
+    """
 
     async def of(cluster: Cluster, partition: TopicPartition) -> tuple[int, int, int]:
         return await asyncio.gather(
@@ -223,7 +233,10 @@ async def bounds_of(source: Cluster, target: Cluster, pairs: Sequence[Pair]) -> 
 
     theirs = await asyncio.gather(*(of(target, pair.target) for pair in pairs))
     ours = await asyncio.gather(*(of(source, pair.source) for pair in pairs))
-    return [Bounds(start, end, *there) for (start, end, _), there in zip(ours, theirs, strict=True)]
+    return [
+        Bounds(max(start, since.get(pair.target, 0)), end, *there)
+        for pair, (start, end, _), there in zip(pairs, ours, theirs, strict=True)
+    ]
 
 
 def _fetch_from(cluster: Cluster, partition: TopicPartition) -> Fetch:
