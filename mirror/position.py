@@ -109,8 +109,8 @@ class Logs:
 
     @property
     def begin(self) -> int:
-        """The first offset of the source that is to be mirrored."""
-        return max(self.start, self.since)
+        """The first offset of the source that is to be mirrored, whether or not the source still has it."""
+        return self.since or self.start
 
     @property
     def is_unaligned(self) -> bool:

@@ -242,7 +242,7 @@ async def _retrace_from_the_first(
     ledger.restart(Runs(origin or logs.since, logs.target_start), [])
     if origin is not None or logs.start:  # it may be one that the source has deleted since
         await _retrace(ledger, logs, source, target, target_partition)
-    if ledger.runs.next_source <= max(origin or 0, logs.begin):
+    if ledger.runs.next_source <= max(origin or 0, logs.begin, logs.start):
         detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
         raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", "Mirror into an empty topic")
 

@@ -54,14 +54,18 @@ async def settled(source: Cluster, target: Cluster, copies: Iterable[Copy], when
 
 
 async def _offset_at(source: Cluster, at: TopicPartition, when: int) -> int:
-    """The first offset at or after a moment; the log's end where there is none, which for the latest is where a reader
-    of committed records begins: no transaction is mirrored in part.
+    """The first offset at or after a moment, 0 for that of the log itself: what a source deletes of its first records
+    before they are mirrored is no loss. The log's end where there is none, which for the latest is where a reader of
+    committed records begins: no transaction is mirrored in part.
     """
+    start = await list_offset(source, at, EARLIEST)
     if when == LATEST:
-        return await list_offset(source, at, LATEST, READ_COMMITTED)
-    end = await list_offset(source, at, LATEST)  # asked before: what is appended in between may be of that time
-    found = await list_offset(source, at, when)
-    return found if found >= 0 else end
+        found = await list_offset(source, at, LATEST, READ_COMMITTED)
+    else:
+        end = await list_offset(source, at, LATEST)  # asked before: what is appended in between may be of that time
+        found = await list_offset(source, at, when)
+        found = found if found >= 0 else end
+    return found if found > start else 0
 
 
 def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPartition, int]:
