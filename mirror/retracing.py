@@ -108,7 +108,8 @@ async def resume_translated(
         raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
     else:
         ledger.cut(logs.end)
-        ledger.runs.pass_over(since)
+        if not len(ledger.runs):  # those that are recorded say themselves where they are from
+            ledger.runs.pass_over(since)
         if ledger.runs.next_source > logs.readable:
             raise _truncated(logs, ledger.runs)
         if logs.end == ledger.runs.next_target:

@@ -169,6 +169,12 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
     assert any(problem.startswith(expected) for problem in found), found
 
 
+@pytest.mark.parametrize("text", ["yesterday", "31.01.2026", "1769860800000", "2026-01-31T25:00:00Z", "true"])
+def test_an_unreadable_time_is_named_with_its_line(load_text: Load, text: str) -> None:
+    (found,) = problems(load_text, SMALLEST.replace("[orders]", f"[a], start: {text}", 1))
+    assert found == "4: topics.start: must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from mirror.assignment import Assignment
 from mirror.cli import app
+from mirror.commands.failover import failover
 from mirror.commands.offsets import translate
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
@@ -419,8 +420,14 @@ def test_a_target_that_holds_something_says_itself_where_to_go_on(
 
 @pytest.mark.brokers
 @MODES
-def test_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str) -> None:
-    """One below the start gets nothing and is held back, one at it and one above it follow."""
+def test_groups(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    offsets: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One below the start gets nothing and is held back, one at it and one above it follow; a failover knows that."""
     flow = Flow(source_cluster, target_cluster, topic_name, start="latest", offsets=offsets)
     make_topic(flow.source, topic_name)
     flow.fill(0, 30)
@@ -438,6 +445,9 @@ def test_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: st
     assert (found["there"], found["above"]) == (30 - moved, 34 - moved)
     figures = GroupFigures.from_json(flow.journal()[KEY])
     assert (figures.groups, figures.synced, figures.held_back) == (3, 2, 1)
+    capsys.readouterr()
+    failover(flow.settings(), rehearse=True, undo=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["groups"] == {"synced": 2, "held_back": 1}
     commit(flow.source, f"{topic_name}-below", topic_name, 31)
     flow.run()
     assert committed(flow.target, f"{topic_name}-below", topic_name) == 31 - moved

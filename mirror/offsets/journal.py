@@ -6,7 +6,8 @@ worth knowing later.
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
     pause/<source topic>       that a topic rests until `mirror resume`
-    topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known
+    topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known;
+                               and the offsets at which it began to be mirrored (`starts.py`)
     state/<topic>/<partition>  live figures, every second
     lane/<number>              how long a lane's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
@@ -14,9 +15,10 @@ worth knowing later.
     groups                     how consumer groups stand, after each look that changed it or ten seconds
     runs/<topic>/<partition>/<offset>  where offsets moved to (`runlog.py`)
 
-Nothing here decides where to resume: that is the target's log alone (`position.py`). Records are few and small, so
-they go without a producer id; a repeated state is the same state. Encoding and decoding are kio's. Anybody may write
-to a topic: a batch that is not the journal's is skipped with a warning, since it must not keep a mirror from starting.
+Nothing here decides where to resume: that is the target's log alone (`position.py`), as soon as it holds a record.
+Records are few and small, so they go without a producer id; a repeated state is the same state. Encoding and decoding
+are kio's. Anybody may write to a topic: a batch that is not the journal's is skipped with a warning, since it must not
+keep a mirror from starting.
 """
 
 from __future__ import annotations

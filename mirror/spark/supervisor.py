@@ -7,7 +7,8 @@ that, ends as CONTENDED; the younger waits for that (`handover.py`).
     in `position.py`)
 S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so
 mending the cause is enough.
-    What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen
+    What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,
+    and where it began to be mirrored
 """
 
 from __future__ import annotations
