@@ -205,12 +205,8 @@ async def resume(
         detail = f"the target's log ends at {end}, the source's at {readable}"
         if ours or (tail is None and end == since):
             raise logs.truncated(end, detail)
-        raise logs.stop(
-            State.DIVERGED,
-            end,
-            detail,
-            "Somebody else wrote to the target topic; mirror into an empty topic, or by another name",
-        )
+        advice = "Somebody else wrote to the target topic; mirror into an empty topic, or by another name"
+        raise logs.stop(State.DIVERGED, end, detail, advice)
     if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=logs.begin)

@@ -51,7 +51,7 @@ def _topics(draft: Draft) -> None:
     reset = scope.client("source", "auto.offset.reset")
     if reset is not None and reset.value.strip().lower() == "latest":
         draft.put(("topics", "start"), "latest", reset)
-        draft.remark(("topics", "start"), "at the first start; a topic that appears later is copied from its first record")
+        draft.remark(("topics", "start"), "at the first start; what appears later is copied from its first record")
 
 
 def _naming(draft: Draft) -> tuple[str, str] | None:

@@ -6,8 +6,8 @@ worth knowing later.
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
     pause/<source topic>       that a topic rests until `mirror resume`
-    topic/<target topic>       source topic, its topic id and cluster id as first seen, so that a recreated one is known;
-                               and the offsets at which it began to be mirrored (`starts.py`)
+    topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
+                               and where it began to be mirrored (`starts.py`)
     state/<topic>/<partition>  live figures, every second
     lane/<number>              how long a lane's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
