@@ -337,6 +337,40 @@ def test_what_the_source_lost_behind_the_start_is_told(
 
 
 @pytest.mark.brokers
+def test_a_start_at_the_first_record_is_none(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the source deletes before the first append is no loss then, as with the earliest."""
+    flow = Flow(source_cluster, target_cluster, topic_name, start="2001-01-01")
+    make_topic(flow.source, topic_name)
+    flow.fill(0, 25)
+    flow.trim(5)
+    dies(monkeypatch, flow)
+    flow.trim(12)
+    assert flow.run()[TopicPartition(topic_name, 0)].records == 13
+    flow.assert_copied(12, 24)
+
+
+@pytest.mark.brokers
+def test_padding_that_came_back_is_deleted_again(source_cluster: Cluster, topic_name: str) -> None:
+    """A broker that crashes forgets that it had deleted it (`test_realigning.py`); the source has records there."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    with Cluster.start(name="forgetful") as target:
+        flow = Flow(source_cluster, target, topic_name, start="latest")
+        flow.fill(0, 25)
+        flow.run()
+        flow.fill(25, 20)
+        flow.run()
+        target.kill(0)
+        target.restart(0)
+        (before,) = dump(flow.target, topic_name).values()
+        assert before.start < 25, "the broker remembered: nothing is tested"
+        flow.fill(45, 5)
+        assert flow.run()[TopicPartition(topic_name, 0)].records == 5
+        flow.assert_copied(25, 49)
+
+
+@pytest.mark.brokers
 @MODES
 def test_what_is_seen_later_begins_with_its_first_record(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str
