@@ -16,6 +16,7 @@ from mirror.wire.cluster import Leader, TopicPartition
 
 #: A lane is one Python process and one core at most; more lanes than this only help on a Spark cluster.
 _MOST_BY_DEFAULT: Final = 8
+_SECONDS_A_PARTITION: Final = 0.1
 #: More than any configuration has: the number of partitions sets no limit where it may grow.
 MOST_LANES: Final = 1 << 20
 
@@ -23,6 +24,13 @@ MOST_LANES: Final = 1 << 20
 def lane_count(wanted: int | None, partitions: int) -> int:
     """How many lanes: what the configuration says, else one for each core; never more than partitions."""
     return max(1, min(partitions, wanted or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)))
+
+
+def epoch_length(wanted: float, partitions: int) -> float:
+    """Seconds of an epoch: what the configuration says, or more where there are thousands of partitions. Each epoch
+    begins with their positions, some hundred in a second, and a lane should spend its time on copying.
+    """
+    return max(wanted, _SECONDS_A_PARTITION * partitions)
 
 
 def renewed(
@@ -51,7 +59,9 @@ def lanes_of(
     tallies: Mapping[TopicPartition, Tally],
     lanes: int,
 ) -> list[tuple[Assignment, ...]]:
-    """Assignments packed by source leader and by what each partition has moved so far."""
+    """Assignments packed by source leader and by what each partition has moved so far; in a lane those come first that
+    nothing is known of, which are new, and then those that move most: a lane begins them in this order.
+    """
     by_source = {assignment.source: assignment for assignment in assignments}
     loads = [
         Load(
@@ -62,9 +72,9 @@ def lanes_of(
         )
         for source in by_source
     ]
-    return [
-        tuple(by_source[TopicPartition(load.topic, load.partition)] for load in lane) for lane in pack(loads, lanes)
-    ]
+    sources = (sorted(lane, key=lambda load: -load.weight) for lane in pack(loads, lanes))
+    named = ([TopicPartition(load.topic, load.partition) for load in lane] for lane in sources)
+    return [tuple(by_source[at] for at in sorted(lane, key=tallies.__contains__)) for lane in named]
 
 
 def rates_of(

@@ -22,7 +22,7 @@ from mirror.observe import logs
 from mirror.offsets.failover import refuse_failed_over
 from mirror.offsets.starts import moment
 from mirror.spark.flow import Flow
-from mirror.spark.plan import MOST_LANES, lane_count
+from mirror.spark.plan import MOST_LANES, epoch_length, lane_count
 from mirror.wire.cluster import Endpoint
 
 _MEGABYTE = 1 << 20
@@ -55,7 +55,7 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
         target=Endpoint.of(settings.target),
         assignments=assignments,
         lanes=lane_count(settings.spark.lanes, len(assignments) if once else MOST_LANES),
-        epoch_seconds=settings.spark.epoch_s,
+        epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments)),
         memory_bytes=settings.limits.memory_mb * _MEGABYTE,
         once=once,
         until_caught_up=until_caught_up,

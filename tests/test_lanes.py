@@ -1,0 +1,27 @@
+"""Which partitions share a lane, in which order, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror.assignment import Assignment
+from mirror.policy.rules import Rules
+from mirror.sink import Tally
+from mirror.spark.plan import epoch_length, lanes_of
+from mirror.wire.cluster import Leader, TopicPartition
+
+
+def test_a_lane_begins_with_what_is_new_and_goes_on_with_what_moves_most() -> None:
+    idle, new, busy, other = (TopicPartition(name, 0) for name in ("idle", "new", "busy", "other"))
+    assignments = [Assignment(at, at, None, Rules()) for at in (idle, busy, new, other)]
+    tallies = {idle: Tally(), busy: Tally(bytes=10_000), other: Tally(bytes=500)}
+    leaders = dict.fromkeys((idle, new, busy, other), Leader(1, 0))
+    (lane,) = lanes_of(assignments, leaders, tallies, lanes=1)
+    assert [one.source for one in lane] == [new, busy, other, idle]
+
+
+@pytest.mark.parametrize(("wanted", "partitions", "seconds"), [(60, 1, 60), (60, 600, 60), (60, 3000, 300), (2, 0, 2)])
+def test_an_epoch_is_longer_where_finding_all_positions_takes_long(
+    wanted: float, partitions: int, seconds: float
+) -> None:
+    assert epoch_length(wanted, partitions) == pytest.approx(seconds)
