@@ -5,10 +5,20 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from fakebroker import in_loop
+from helpers import make_topic
 
 from mirror.admin.history import seen_in
+from mirror.assignment import Assignment
+from mirror.config import parse_address
+from mirror.embedded import Cluster
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.policy.rules import Rules
+from mirror.spark.beginning import recorded
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint, TopicPartition
 
 SEEN = FirstSeen(
     source_topic="orders", topic_id=UUID(int=1), target_topic_id=UUID(int=2), cluster_id="a-cluster", made=True
@@ -27,3 +37,16 @@ def test_somebody_elses_record(foreign: bytes) -> None:
     with pytest.raises(NOT_OURS):
         FirstSeen.read(foreign)
     assert seen_in({FirstSeen.key("a"): foreign, FirstSeen.key("b"): SEEN.to_json()}) == {"b": SEEN}
+
+
+@pytest.mark.brokers
+@in_loop
+async def test_more_topics_than_a_batch_of_the_journal_holds(target_cluster: Cluster, topic_name: str) -> None:
+    make_topic(target_cluster.bootstrap, journal_topic(topic_name))
+    sources = [TopicPartition(f"{topic_name}-{number}", 0) for number in range(5_000)]
+    endpoint = Endpoint("eu", (parse_address(target_cluster.bootstrap),))
+    async with Wire(endpoint) as cluster:
+        await cluster.refresh([journal_topic(topic_name)])
+        journal = Journal(cluster, topic_name)
+        await recorded(cluster, journal, [Assignment(at, at, None, Rules()) for at in sources], {})
+        assert seen_in(await journal.newest()).keys() == {at.topic for at in sources}
