@@ -130,10 +130,8 @@ def test_creating_twice_and_creating_badly(source: Admin, topic_name: str) -> No
 
 def test_wrong_address(free_port: int, capfd: pytest.CaptureFixture[str]) -> None:
     admin = Admin(cluster_settings("lost", f"127.0.0.1:{free_port}"))
-    began = time.monotonic()
     with pytest.raises(ClusterUnreachable) as caught:
         admin.topics()
-    assert time.monotonic() - began < 10
     assert f"cluster lost (127.0.0.1:{free_port}): cannot list topics: no broker answered" in str(caught.value)
     assert "Check bootstrap.servers" in str(caught.value)
     assert capfd.readouterr() == ("", "")

@@ -107,10 +107,8 @@ def test_once_live_and_a_second_mirror(
             younger.until("epoch_ended .*epoch=0")
             produce(source, topic_name, values(50), partition=1)
             wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: younger.log)
-            began = time.monotonic()
             younger.process.send_signal(signal.SIGTERM)
             assert younger.ended() == 0, younger.log
-            assert time.monotonic() - began < 30, "it ends by itself, and soon"
     assert "records=50" in younger.log.splitlines()[-1], "everything acknowledged is accounted for"
     assert assert_same_records(source, target, topic_name, 2) == 300
 

@@ -53,7 +53,7 @@ LANDING_SECONDS = 0.05
 FAULTS = ("lane", "source network", "target network", "target leader", "driver")
 #: Records a second: 10 ms is what a time may be too long.
 RATE = 100
-PATIENCE = 120.0
+PATIENCE = 300.0
 _STAMPED = {
     "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",
@@ -200,13 +200,13 @@ class Bench:
         return AdminClient({"bootstrap.servers": self._brokers.bootstrap}).list_topics(timeout=20)
 
 
-def wait_for(condition: Callable[[], bool], otherwise: str) -> None:
-    """Raises TimeoutError after PATIENCE seconds."""
+def wait_for(condition: Callable[[], bool], otherwise: str, pause: float = 0.02) -> None:
+    """Look every `pause` seconds. Raises TimeoutError after PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(otherwise)
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def summary(seconds: list[float]) -> dict[str, float]:

@@ -101,9 +101,9 @@ class Bench:
         wait_for(lambda: self._copied(self.topics[:1]) > 0, "nothing was mirrored")
         found["first_record"] = round(time.monotonic() - began, 1)
         every = len(self.topics) * self._partitions * RECORDS
-        wait_for(lambda: self._copied(self.topics) >= every, "not everything was mirrored")
+        wait_for(lambda: self._copied(self.topics) >= every, "not everything was mirrored", pause=2)
         found["all_records"] = round(time.monotonic() - began, 1)
-        wait_for(lambda: self._committed(self.groups) == {1}, "not every group was synced")
+        wait_for(lambda: self._committed(self.groups) == {1}, "not every group was synced", pause=1)
         found["all_groups"] = round(time.monotonic() - began, 1)
         return found
 
