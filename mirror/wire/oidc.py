@@ -10,10 +10,12 @@ import asyncio
 import base64
 import http.client
 import json
+import math
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
@@ -29,8 +31,21 @@ LARGEST_ANSWER: Final = 1 << 20
 USED_FOR: Final = 0.75
 #: The life of a token whose provider does not tell, in seconds.
 UNKNOWN_LIFE: Final = 300.0
+#: The longest life that is believed.
+LONGEST_LIFE: Final = 86_400.0
+#: What asking may raise where no token comes: a provider may send anything.
+_NO_ANSWER: Final = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    RecursionError,
+    OverflowError,
+)
 
-_lock = threading.Lock()
+_locks: defaultdict[Oidc, threading.Lock] = defaultdict(threading.Lock)
 _tokens: dict[Oidc, _Token] = {}
 
 
@@ -64,7 +79,7 @@ class Oidc:
         return await asyncio.to_thread(self._kept)
 
     def _kept(self) -> SecretStr:
-        with _lock:  # connections that open together share one
+        with _locks[self]:  # connections that open together share one
             known = _tokens.get(self)
             if known is None or known.used_until <= time.monotonic():
                 known = _tokens[self] = self._asked()
@@ -83,9 +98,9 @@ class Oidc:
             },
         )
         try:
-            with _OPENER.open(request, timeout=TIMEOUT) as answer:
-                told = json.loads(answer.read(LARGEST_ANSWER))
-            return _Token(SecretStr(_text(told)), began + USED_FOR * float(told.get("expires_in", UNKNOWN_LIFE)))
+            with _opener().open(request, timeout=TIMEOUT) as answer:
+                told = json.loads(_read(answer, began + TIMEOUT))
+            return _Token(SecretStr(_text(told)), began + USED_FOR * _life(told))
         except urllib.error.HTTPError as refused:
             refused.close()
             if refused.code in (400, 401, 403):
@@ -94,8 +109,25 @@ class Oidc:
                     " Check sasl.oauthbearer.client.id, client.secret and scope"
                 ) from None
             raise ConnectionLost(f"{self.url} gives no token: HTTP {refused.code}") from None
-        except (OSError, http.client.HTTPException, ValueError, TypeError, AttributeError, KeyError) as problem:
+        except _NO_ANSWER as problem:
             raise ConnectionLost(f"{self.url} gives no token: {type(problem).__name__}: {problem}") from None
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """All of an answer. Raises TimeoutError where it drips: a socket's own timeout begins anew with each byte."""
+    read = b""
+    while len(read) < LARGEST_ANSWER and (more := answer.read1(LARGEST_ANSWER - len(read))):
+        read += more
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"its answer takes longer than {TIMEOUT:g} s")
+    return read
+
+
+def _life(told: Any) -> float:
+    life = float(told.get("expires_in", UNKNOWN_LIFE))
+    if not math.isfinite(life):
+        raise ValueError(f"expires_in is {life}")
+    return min(life, LONGEST_LIFE)
 
 
 def _text(told: Any) -> str:
@@ -112,4 +144,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A redirect is an error like another."""
 
 
-_OPENER: Final = urllib.request.build_opener(_NoRedirect)
+def _opener() -> urllib.request.OpenerDirector:
+    """A proxy gets nothing that is not encrypted."""
+    proxies = {scheme: url for scheme, url in urllib.request.getproxies().items() if scheme == "https"}
+    return urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler(proxies))

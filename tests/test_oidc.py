@@ -1,0 +1,109 @@
+"""An identity provider that is slow, wrong or hostile: a named error in time, and the secret stays where it belongs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fakebroker import in_loop
+from pydantic import SecretStr
+
+from mirror.errors import ConnectionLost
+from mirror.wire import oidc
+from mirror.wire.oidc import Oidc
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def provider(answer: Answer, asked: list[str] | None = None) -> Iterator[str]:
+    """A server that answers each POST so; the paths that it was asked for."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with suppress(ConnectionError):
+                answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/token"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def sends(body: bytes) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def client(url: str) -> Oidc:
+    return Oidc(url, "mirror", SecretStr("between-us-two"), None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"access_token": 7}',
+        b'{"access_token": "a", "expires_in": NaN}',
+        b'{"access_token": "a", "expires_in": Infinity}',
+        b'{"access_token": "a", "expires_in": ' + b"9" * 400 + b"}",
+        b'{"access_token": "a", "expires_in": ' + b"9" * 5000 + b"}",
+        b'{"a":' * 100_000,
+    ],
+    ids=["empty", "list", "no text", "nan", "infinity", "huge", "huger", "deep"],
+)
+@in_loop
+async def test_an_answer_that_is_none(body: bytes) -> None:
+    with provider(sends(body)) as url, pytest.raises(ConnectionLost, match="gives no token") as caught:
+        await client(url).token()
+    assert "between-us-two" not in str(caught.value)
+
+
+@in_loop
+async def test_an_answer_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oidc, "TIMEOUT", 0.3)
+    enough = threading.Event()
+
+    def drips(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        while not enough.wait(0.02):
+            handler.wfile.write(b" ")
+
+    with provider(drips) as url:
+        with pytest.raises(ConnectionLost, match="takes longer"):
+            await client(url).token()
+        enough.set()
+
+
+@in_loop
+async def test_a_proxy_is_not_told_what_goes_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    token = sends(b'{"access_token": "a"}')
+    with provider(token) as url, provider(token, seen) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert (await client(url).token()).get_secret_value() == "a"
+    assert seen == []
