@@ -164,12 +164,18 @@ async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch
 
 
 @in_loop
-async def test_nothing_is_done_where_no_group_is_asked_for() -> None:
+async def test_nothing_is_done_until_a_group_is_asked_for() -> None:
     following, sync, journal = follower(look())
-    sync.include = ()
-    await following.run()
+    asked_for, sync.include = sync.include, ()
+    running = asyncio.create_task(following.run())
+    await asyncio.sleep(0.05)
     await following.finish(asyncio.Event())
     assert (sync.made, journal.values) == (0, [])
+    sync.include = asked_for
+    while not sync.made:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
 
 
 @in_loop

@@ -52,10 +52,11 @@ class GroupFollower:
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
 
     async def run(self) -> None:
-        """Until cancelled; at once where no group is asked for. Raises nothing."""
-        while self.sync.include:
+        """Until cancelled. Raises nothing. Groups may be asked for later, by a configuration that is read again."""
+        while True:
             began = time.monotonic()
-            await self._step()
+            if self.sync.include:
+                await self._step()
             took = time.monotonic() - began
             await asyncio.sleep(max(self.interval - took, min(took, LONGEST_REST)))
 
