@@ -93,6 +93,11 @@ class Journal:
         """
         return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
 
+    async def append_all(self, entries: Iterable[Change]) -> None:
+        """The same in as many batches as they need: who dies in between leaves the first of them."""
+        for some in batches(entries):
+            await self.append(some)
+
     async def read(self, offset: int | None = None) -> tuple[list[Entry], int]:
         """Every entry from `offset` (the start where None) to the end of now, and the offset to go on from.
 

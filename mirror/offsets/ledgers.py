@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from mirror.observe import logs
 from mirror.offsets import runlog
-from mirror.offsets.journal import Journal, batches
+from mirror.offsets.journal import Journal
 from mirror.offsets.runlog import Indexes, Recorded
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
@@ -63,8 +63,7 @@ class Ledgers:
     async def _write(self, ledgers: Mapping[TopicPartition, Ledger]) -> None:
         entries = [entry for target, ledger in ledgers.items() for entry in runlog.entries(target, ledger)]
         told = list(ledgers.values())  # others may begin meanwhile
-        for batch in batches(entries):
-            await self._journal.append(batch)
+        await self._journal.append_all(entries)
         for ledger in told:
             ledger.recorded()
 
@@ -123,5 +122,4 @@ async def forget_expired(journal: Journal, indexes: Indexes) -> None:
     found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
     for at, log_start in zip(asked, found, strict=True):
         indexes[at].log_start = log_start
-    for batch in batches(indexes.expired(dict(zip(asked, found, strict=True)))):
-        await journal.append(batch)
+    await journal.append_all(indexes.expired(dict(zip(asked, found, strict=True))))

@@ -13,7 +13,7 @@ from mirror.identity import other_topic
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Journal, batches
+from mirror.offsets.journal import Journal
 from mirror.offsets.starts import settled
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
@@ -57,9 +57,10 @@ async def recorded(
             found.append(replace(assignment, topic_id=now.topic_id, since=began))
             unseen[key] = now.to_json()
     if unseen:
-        # Where topics begin later they all do, or none does, so that batch is not cut (B1).
-        for some in [list(unseen.items())] if since else batches(unseen.items()):
-            await journal.append(some)
+        if since:  # all topics begin later, or none does: one batch (B1)
+            await journal.append(list(unseen.items()))
+        else:
+            await journal.append_all(unseen.items())
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
     return found

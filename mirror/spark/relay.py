@@ -18,7 +18,7 @@ from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
-from mirror.offsets.journal import Journal, batches
+from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
 from mirror.pipeline import Pipeline
@@ -148,5 +148,4 @@ async def _append(journal: Journal, figures: list[Figures], lane: LaneFigures) -
     """Where no partition moved, no request was worth telling of either."""
     if figures:
         entries = [(lane.key(), lane.to_json()), *((one.key(), one.to_json()) for one in figures)]
-        for batch in batches(entries):
-            await journal.append(batch)
+        await journal.append_all(entries)

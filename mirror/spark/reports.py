@@ -37,5 +37,4 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
 
 async def forget(journal: Journal, gone: Iterable[Assignment]) -> None:
     """Delete the last reports of partitions that are mirrored no longer. Raises as `Journal.append` does."""
-    if keys := [Figures.key_of(*one.target) for one in gone]:
-        await journal.append([(key, None) for key in keys])
+    await journal.append_all((Figures.key_of(*one.target), None) for one in gone)

@@ -234,8 +234,10 @@ class Supervisor:
             return
         known = {one.place: one for one in found}
         self._assignments = [known.get(one.place, one) for one in look.assignments]
-        for one in gone:
+        for one in gone:  # what was counted of them is told; should they come back, they count from nothing
             self._outcome.figures.pop(one.source, None)
+            self._tallies.pop(one.source, None)
+            self._planned.pop(one.source, None)
         if self._groups is not None:
             self._groups.sync.mirrors(terms_of(self._assignments, self._tidings.runs))
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
@@ -249,8 +251,10 @@ class Supervisor:
         before = self._newest()
         figures = {one.source: resting(one, before.get(one.source), self._flow.name, self._instance) for one in at_rest}
         self._outcome.figures |= figures
-        with contextlib.suppress(ClusterError):  # reported again soon
-            await journal.append([(one.key(), one.to_json()) for one in figures.values()])
+        try:
+            await journal.append_all((one.key(), one.to_json()) for one in figures.values())
+        except ClusterError as problem:  # reported again soon
+            self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _newest(self) -> dict[TopicPartition, Figures]:
         """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
