@@ -45,7 +45,7 @@ def exposure(**more: Any) -> Exposure:
         "target_topic": "orders",
         "position": 90,
         "end": 90,
-        "state": "CAUGHT_UP",
+        "state": State.CAUGHT_UP,
     }
     return Exposure(**{**told, **more})
 
@@ -54,12 +54,18 @@ def exposure(**more: Any) -> Exposure:
     ("more", "records", "seconds", "whole"),
     [
         ({}, 0, 0.0, True),
-        ({"position": 95}, 0, 0.0, True),
+        ({"position": 95}, 0, None, False),
         ({"end": 100, "lost_from_ms": 2500}, 10, 2.5, False),
         ({"end": 100}, 10, None, False),
         ({"end": None, "lag": 7, "seen_ms": 4000}, 7, 4.0, False),
         ({"end": None, "seen_ms": 4000}, 0, 4.0, False),
         ({"end": None}, 0, None, False),
+        ({"state": State.RECREATED, "end": 40}, 40, None, False),
+        ({"state": State.DIVERGED, "position": 160, "end": 150}, 150, None, False),
+        ({"state": State.TRUNCATED, "end": 100, "lost_from_ms": 2500}, 10, None, False),
+        ({"state": State.CONTENDED}, 0, None, False),
+        ({"state": State.CORRUPT}, 0, 0.0, False),
+        ({"state": State.DIVERGED, "end": None, "lag": 7, "seen_ms": 4000}, 7, None, False),
     ],
 )
 def test_what_a_partition_lost(more: dict[str, Any], records: int, seconds: float | None, whole: bool) -> None:
@@ -72,6 +78,9 @@ def test_what_a_flow_lost() -> None:
     assert RecoveryPoint.of([exposure(), late]) == RecoveryPoint(10, 2.5, True)
     assert RecoveryPoint.of([late, lost]) == RecoveryPoint(17, 4.0, False)
     assert RecoveryPoint.of([late, exposure(end=100)]) == RecoveryPoint(20, None, True)
+    assert RecoveryPoint.of([exposure(position=95)]) == RecoveryPoint(0, None, False)
+    assert RecoveryPoint.of([exposure(state=State.CORRUPT)]) == RecoveryPoint(0, 0.0, True)
+    assert RecoveryPoint.of([exposure(state=State.RECREATED)]) == RecoveryPoint(90, None, False)
     assert RecoveryPoint.of([]) == RecoveryPoint(0, 0.0, True)
 
 
@@ -107,6 +116,12 @@ def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
     assert "RPO at least 7 records, 4.0 s" in text
     assert "the source is away: no broker answered" in text
     assert (account().is_whole, away.is_whole, as_dict(away)["rpo"]["certain"]) == (True, False, False)
+    diverged = account(exposures=(exposure(position=160, end=150, state=State.DIVERGED),))
+    text = printed(diverged, capsys)
+    assert "orders-0 DIVERGED 160 150 at least 150 unknown" in text
+    assert "orders-0: it is not known how many records are missing, since the target holds other records" in text
+    assert "RPO at least 150 records, an unknown time" in text
+    assert (diverged.is_whole, as_dict(diverged)["partitions"][0]["certain"]) == (False, False)
     assert not account(warnings=("the mirror did not say that it ended",)).is_whole
 
 
@@ -114,7 +129,7 @@ def test_what_is_told_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None
     one = account(rehearsal=True, exposed=(exposure(end=100, lost_from_ms=2500),))
     assert "rehearsed, nothing was changed: RPO 10 records, 2.5 s had eu been lost" in printed(one, capsys)
     assert one.is_whole, "all of that gets over"
-    assert not account(rehearsal=True, exposures=(exposure(state="DIVERGED"),)).is_whole
+    assert not account(rehearsal=True, exposures=(exposure(state=State.DIVERGED),)).is_whole
 
 
 @pytest.mark.parametrize(
@@ -319,6 +334,17 @@ def test_a_partition_that_was_never_mirrored_is_named(flow: Flow) -> None:
     admin.create_partitions([NewPartitions(flow.topic, 2)])[flow.topic].result(20)
     rehearsed = flow.failover("--rehearse", code=4)
     assert rehearsed["warnings"] == [f"{flow.topic}-1 was never mirrored: nothing of it is on the target"]
+
+
+@pytest.mark.brokers
+def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
+    """Its log is longer than the source's, so that nothing seems to be missing."""
+    produce(flow.source, flow.topic, values(50))
+    produce(flow.target, flow.topic, [b"foreign"] * 60)
+    done = flow.failover(code=4)
+    assert (done["whole"], done["rpo"]) == (False, {"records": 150, "seconds": None, "certain": False})
+    (partition,) = done["partitions"]
+    assert (partition["state"], partition["position"], partition["source_end"]) == ("DIVERGED", 160, 150)
 
 
 @pytest.mark.brokers

@@ -24,28 +24,24 @@ from typing import Final
 
 from mirror.admin.client import Admin
 from mirror.admin.history import seen_in
-from mirror.batch.header import split
+from mirror.commands.failoverknown import Known
+from mirror.commands.failoverloss import ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
-from mirror.commands.status import Pulse, Status, status_of
+from mirror.commands.status import Pulse
 from mirror.commands.tables import console, print_json
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.observe import logs
-from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
-from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
-from mirror.offsets.journal import Entry, Journal, newest
-from mirror.offsets.runlog import Indexes
+from mirror.offsets.journal import Journal
 from mirror.offsets.starts import starts_in
 from mirror.policy.recovery import Exposure
 from mirror.policy.selection import select
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 
 #: A source that does not answer for so long is away.
 SOURCE_SECONDS: Final = 5.0
@@ -80,7 +76,7 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
 
 async def _undo(settings: Settings) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target:
-        known = _Known(Journal(target, settings.flow))
+        known = Known(Journal(target, settings.flow))
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
@@ -90,7 +86,7 @@ async def _undo(settings: Settings) -> None:
 async def _failover(settings: Settings, *, rehearse: bool) -> Account:
     course = _Course(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
-        known = _Known(Journal(target, settings.flow))
+        known = Known(Journal(target, settings.flow))
         await known.read()
         if done := FailedOver.standing(known.newest):
             raise PreflightError(
@@ -101,7 +97,7 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account:
         with course.step("reach the source"):
             reached = await course.reach(source, {one.topic for one in status.figures})
         if rehearse:
-            course.exposed = await _exposures(settings, source if reached else None, known)
+            course.exposed = await exposures_of(settings, source if reached else None, known)
         with course.step("drain"):
             await course.drain(source if reached else None, known)
         if not rehearse:
@@ -112,56 +108,8 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account:
         with course.step("account"):
             if reached:
                 await course.miss(known)
-            exposures = await _exposures(settings, source if reached else None, known)
+            exposures = await exposures_of(settings, source if reached else None, known)
     return course.account(exposures)
-
-
-@dataclass(slots=True, eq=False)
-class _Known:
-    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a lane that
-    had the source before it; a lane that waits tells no news of it.
-    """
-
-    journal: Journal
-    newest: dict[bytes, bytes] = field(default_factory=dict)
-    contact: dict[TopicPartition, Figures] = field(default_factory=dict)
-    runs: Indexes = field(default_factory=Indexes)
-    _until: int | None = None
-
-    async def read(self) -> None:
-        """Raises ConfigError where there is no journal, ClusterError and MalformedBatch as `Journal.read` does."""
-        topic = self.journal.partition.topic
-        if self._until is None:
-            await self.journal.cluster.refresh([topic])
-            if topic not in self.journal.cluster.topics:
-                raise ConfigError(
-                    f"{self.journal.flow}: never ran: there is no topic {topic} on {self.journal.cluster}"
-                )
-        entries, self._until = await self.journal.read(self._until)
-        gone = {entry.key for entry in entries if entry.value is None}
-        self.newest = {key: value for key, value in self.newest.items() if key not in gone} | newest(entries)
-        self.runs.learn(entries)
-        for entry in entries:
-            self._learn(entry)
-
-    def _learn(self, entry: Entry) -> None:
-        if entry.key.startswith(STATE) and entry.value:
-            try:
-                figures = Figures.from_json(entry.value)
-            except NOT_OURS:
-                return  # `status` names it
-            if figures.state in (State.MIRRORING, State.CAUGHT_UP):
-                self.contact[TopicPartition(figures.topic, figures.partition)] = figures
-
-    def status(self, settings: Settings) -> Status:
-        """The flow as of now."""
-        return status_of(settings.flow, settings.target.alias, self.newest, int(time.time() * 1000))
-
-    @property
-    def figures(self) -> dict[TopicPartition, Figures]:
-        """The newest report of each source partition."""
-        found = status_of("", "", self.newest, 0).figures
-        return {TopicPartition(one.topic, one.partition): one for one in found}
 
 
 @dataclass(slots=True, eq=False)
@@ -192,12 +140,12 @@ class _Course:
             self._source_problem = str(problem)
         return not self._source_problem
 
-    async def drain(self, source: Cluster | None, known: _Known) -> None:
+    async def drain(self, source: Cluster | None, known: Known) -> None:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
             return
         if known.status(self.settings).pulse in (Pulse.RUNNING, Pulse.SILENT):
-            await self._await_mirror(await _ends(source, known), known)
+            await self._await_mirror(await ends_of(source, list(known.figures)), known)
         elif self.rehearse:
             if not all(one.is_whole for one in self.exposed):
                 self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
@@ -205,7 +153,7 @@ class _Course:
             await self._drain_here()
             await known.read()
 
-    async def _await_mirror(self, ends: Mapping[TopicPartition, int], known: _Known) -> None:
+    async def _await_mirror(self, ends: Mapping[TopicPartition, int], known: Known) -> None:
         """Until the mirror that runs reports that it is as far as `ends`, or reports no headway."""
         moved_at, before = time.monotonic(), -1
         while True:
@@ -231,7 +179,7 @@ class _Course:
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
             self._warn(f"what was missing could not be copied: {problem}")
 
-    async def end(self, known: _Known) -> None:
+    async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         status = known.status(self.settings)
         await known.journal.append([(record.KEY, FailedOver.here().to_json())])
@@ -246,7 +194,7 @@ class _Course:
             await asyncio.sleep(LOOK_SECONDS)
             await known.read()
 
-    async def follow(self, source: Cluster, target: Cluster, known: _Known, *, reached: bool) -> None:
+    async def follow(self, source: Cluster, target: Cluster, known: Known, *, reached: bool) -> None:
         """A last complete look at the groups; rehearsed, it commits nothing."""
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
@@ -264,7 +212,7 @@ class _Course:
         for hindrance in self._look.hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
 
-    async def miss(self, known: _Known) -> None:
+    async def miss(self, known: Known) -> None:
         """Name the partitions of the source that the flow ought to mirror and never did."""
         found = await asyncio.to_thread(Admin(self.settings.source).topics)
         chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)
@@ -297,7 +245,7 @@ def _is_over(figures: Figures, end: int) -> bool:
     return figures.next_offset >= end or figures.state.is_stop or figures.state is State.PAUSED
 
 
-def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: _Known) -> GroupSync:
+def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: Known) -> GroupSync:
     figures = known.figures
     pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
     seen, origins = seen_in(known.newest), {}
@@ -315,66 +263,3 @@ def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: _Kn
         moved = translated(pairs, known.runs)
         return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since)
     return GroupSync(*common, preserved(pairs), origins, vouched, since=since)
-
-
-async def _ends(source: Cluster, known: _Known) -> dict[TopicPartition, int]:
-    """Where each source partition ends for a reader of committed records; without those that cannot be asked."""
-    partitions = list(known.figures)
-    asked = (list_offset(source, at, LATEST, READ_COMMITTED) for at in partitions)
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    ends: dict[TopicPartition, int] = {}
-    for at, answer in zip(partitions, answers, strict=True):
-        if isinstance(answer, int):
-            ends[at] = answer
-        elif isinstance(answer, ClusterError):
-            _log.warning("source_end_unknown", topic=at.topic, partition=at.partition, reason=str(answer))
-        else:
-            raise answer
-    return ends
-
-
-async def _exposures(settings: Settings, source: Cluster | None, known: _Known) -> list[Exposure]:
-    """What the target lacks now, of every partition that the flow ever reported."""
-    await known.read()
-    target = known.journal.cluster
-    await target.refresh({one.target_topic for one in known.figures.values()})
-    ends = await _ends(source, known) if source is not None else {}
-    asked = (_exposure(settings, source, ends.get(at), known, one) for at, one in known.figures.items())
-    return list(await asyncio.gather(*asked))
-
-
-async def _exposure(
-    settings: Settings, source: Cluster | None, end: int | None, known: _Known, figures: Figures
-) -> Exposure:
-    at, there = (TopicPartition(topic, figures.partition) for topic in (figures.topic, figures.target_topic))
-    if settings.topics.offsets == "translate":
-        index = known.runs.get(there)
-        position = max(figures.next_offset, index.last.next_source if index and index.last else 0)
-    else:
-        position = await list_offset(known.journal.cluster, there, LATEST)
-    now, contact = int(time.time() * 1000), known.contact.get(at)
-    lost_from = (
-        await _written(source, at, position) if source is not None and end is not None and end > position else None
-    )
-    return Exposure(
-        topic=at.topic,
-        partition=at.partition,
-        target_topic=there.topic,
-        position=position,
-        end=end,
-        state=str(figures.state),
-        lag=max(0, contact.log_end - position) if contact else 0,
-        seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,
-        lost_from_ms=None if lost_from is None else max(0, now - lost_from),
-    )
-
-
-async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
-    """When the record at an offset, or the next one, was written: Unix ms, None where that cannot be told."""
-    try:
-        found = list(split((await fetch_at(source, at, offset)).records))
-    except (ClusterError, MalformedBatch):
-        return None
-    times = (one.header.base_timestamp for one in found if one.header.last_offset >= offset)
-    first = next(times, -1)
-    return first if first >= 0 else None

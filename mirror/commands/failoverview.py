@@ -12,7 +12,6 @@ from rich.text import Text
 from mirror.commands.tables import count, duration, number, plain, table
 from mirror.policy.following import Standing
 from mirror.policy.recovery import Exposure, RecoveryPoint
-from mirror.states import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,9 @@ class Account:
     def is_whole(self) -> bool:
         """Nothing is lost, nobody is in doubt; a rehearsal: nothing would keep a failover from that."""
         if self.rehearsal:
-            return not (self.source_problem or self.warnings or any(State(one.state).is_stop for one in self.exposures))
+            return not (
+                self.source_problem or self.warnings or any(one.doubt or one.state.is_stop for one in self.exposures)
+            )
         return all(one.is_whole for one in self.exposures) and not self.warnings
 
 
@@ -75,7 +76,9 @@ def as_dict(account: Account) -> dict[str, Any]:
                 "source_end": one.end,
                 "rpo_records": one.records,
                 "rpo_seconds": _rounded(one.seconds),
+                "certain": one.is_certain,
                 "whole": one.is_whole,
+                "doubt": one.doubt,
             }
             for one in (account.exposed if account.rehearsal else account.exposures)
         ],
@@ -84,12 +87,13 @@ def as_dict(account: Account) -> dict[str, Any]:
 
 def rendered(account: Account) -> Group:
     """For people."""
+    shown = account.exposed if account.rehearsal else account.exposures
     lines = table("partition", ("state", "no_wrap"), ("holds up to", "right"), ("source ends", "right"))
     for name in ("not got over", "reaches back"):
         lines.add_column(name, justify="right", no_wrap=True)
-    for one in account.exposed if account.rehearsal else account.exposures:
+    for one in shown:
         style = "green" if one.is_whole else "yellow" if account.rehearsal else "red"
-        least = "" if one.end is not None else "at least "
+        least = "" if one.is_certain else "at least "
         lines.add_row(
             Text(plain(f"{one.topic}-{one.partition}")),
             one.state,
@@ -98,7 +102,12 @@ def rendered(account: Account) -> Group:
             Text(f"{least}{number(one.records)}", style),
             "unknown" if one.seconds is None else duration(int(1000 * one.seconds)),
         )
-    notes = [Text(f"note: {plain(text)}", "yellow") for text in account.warnings]
+    doubts = [
+        f"{one.topic}-{one.partition}: it is not known how many records are missing, since {one.doubt}"
+        for one in shown
+        if one.doubt
+    ]
+    notes = [Text(f"note: {plain(text)}", "yellow") for text in (*doubts, *account.warnings)]
     if account.source_problem:
         notes.insert(0, Text(f"the source is away: {plain(account.source_problem)}", "yellow"))
     if account.groups:

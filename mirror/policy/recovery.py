@@ -5,8 +5,21 @@ Records are told as offsets, so they are at most as many: a transaction's marker
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+from mirror.states import State
+
+#: Stops after which the target's end says nothing of what got over, and why.
+_UNLIKE: Final[Mapping[State, str]] = {
+    State.RECREATED: "the source topic is another one than was mirrored",
+    State.DIVERGED: "the target holds other records than the source",
+    State.CONTENDED: "somebody else wrote to the target",
+    State.TRUNCATED: "the source lost records that got over, and may hold others in their place",
+}
+#: Those of them after which nothing that the source holds is known to be on the target.
+_NOTHING_KNOWN: Final = frozenset({State.RECREATED, State.DIVERGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +28,7 @@ class Exposure:
 
     The target holds everything below `position`. `end` is where the source ends, None where nobody can say any more;
     `lag` is then what was missing when that was last known, `seen_ms` ago. `lost_from_ms`: how long ago the first
-    record that did not get over was written, None where that is not known or all got over. `state` is the partition's,
-    by its name.
+    record that did not get over was written, None where that is not known or all got over.
     """
 
     topic: str
@@ -24,19 +36,41 @@ class Exposure:
     target_topic: str
     position: int
     end: int | None
-    state: str
+    state: State
     lag: int = 0
     seen_ms: int | None = None
     lost_from_ms: int | None = None
 
     @property
+    def doubt(self) -> str:
+        """Why it is not known how many records did not get over, where the source tells its end and that does not
+        settle it; else empty.
+        """
+        if self.state in _UNLIKE:
+            return _UNLIKE[self.state]
+        if self.end is not None and self.position > self.end:
+            return "the target holds more than the source"
+        return ""
+
+    @property
+    def is_certain(self) -> bool:
+        """`records` is a bound, and not just what is known."""
+        return self.end is not None and not self.doubt
+
+    @property
     def records(self) -> int:
-        """At most how many records did not get over; where the source is away, as far as is known."""
-        return max(0, self.end - self.position) if self.end is not None else self.lag
+        """At most how many records did not get over; where that is not certain, as far as is known: all that the
+        source holds where none of it is known to be on the target.
+        """
+        if self.end is None:
+            return self.lag
+        return self.end if self.state in _NOTHING_KNOWN else max(0, self.end - self.position)
 
     @property
     def seconds(self) -> float | None:
         """How far back what did not get over reaches: 0 for nothing, None where nobody knows."""
+        if self.doubt:
+            return None
         if self.end is None:
             return None if self.seen_ms is None else self.seen_ms / 1000
         if not self.records:
@@ -46,7 +80,7 @@ class Exposure:
     @property
     def is_whole(self) -> bool:
         """Everything got over, for certain."""
-        return self.end is not None and not self.records
+        return self.is_certain and not self.records and not self.state.is_stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +93,12 @@ class RecoveryPoint:
 
     @classmethod
     def of(cls, exposures: Iterable[Exposure]) -> RecoveryPoint:
-        """Of all partitions together: `certain` where the source told its end for each."""
+        """Of all partitions together: `certain` where it is for each; else `records` is what is known."""
         every = list(exposures)
         times = [one.seconds for one in every]
         known = [one for one in times if one is not None]
         return cls(
             records=sum(one.records for one in every),
             seconds=max(known, default=0.0) if len(known) == len(times) else None,
-            certain=all(one.end is not None for one in every),
+            certain=all(one.is_certain for one in every),
         )

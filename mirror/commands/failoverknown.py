@@ -1,0 +1,65 @@
+"""What a flow's journal tells a failover: every report, as far as it was read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from mirror.commands.status import Status, status_of
+from mirror.config import Settings
+from mirror.errors import ConfigError
+from mirror.observe.figures import PREFIX as STATE
+from mirror.observe.figures import Figures
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets.journal import Entry, Journal, newest
+from mirror.offsets.runlog import Indexes
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a lane that
+    had the source before it; a lane that waits tells no news of it.
+    """
+
+    journal: Journal
+    newest: dict[bytes, bytes] = field(default_factory=dict)
+    contact: dict[TopicPartition, Figures] = field(default_factory=dict)
+    runs: Indexes = field(default_factory=Indexes)
+    _until: int | None = None
+
+    async def read(self) -> None:
+        """Raises ConfigError where there is no journal, ClusterError and MalformedBatch as `Journal.read` does."""
+        topic = self.journal.partition.topic
+        if self._until is None:
+            await self.journal.cluster.refresh([topic])
+            if topic not in self.journal.cluster.topics:
+                raise ConfigError(
+                    f"{self.journal.flow}: never ran: there is no topic {topic} on {self.journal.cluster}"
+                )
+        entries, self._until = await self.journal.read(self._until)
+        gone = {entry.key for entry in entries if entry.value is None}
+        self.newest = {key: value for key, value in self.newest.items() if key not in gone} | newest(entries)
+        self.runs.learn(entries)
+        for entry in entries:
+            self._learn(entry)
+
+    def _learn(self, entry: Entry) -> None:
+        if entry.key.startswith(STATE) and entry.value:
+            try:
+                figures = Figures.from_json(entry.value)
+            except NOT_OURS:
+                return  # `status` names it
+            if figures.state in (State.MIRRORING, State.CAUGHT_UP):
+                self.contact[TopicPartition(figures.topic, figures.partition)] = figures
+
+    def status(self, settings: Settings) -> Status:
+        """The flow as of now."""
+        return status_of(settings.flow, settings.target.alias, self.newest, int(time.time() * 1000))
+
+    @property
+    def figures(self) -> dict[TopicPartition, Figures]:
+        """The newest report of each source partition."""
+        found = status_of("", "", self.newest, 0).figures
+        return {TopicPartition(one.topic, one.partition): one for one in found}

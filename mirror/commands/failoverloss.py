@@ -1,0 +1,95 @@
+"""What a failover finds missing: how far each partition got on the target, and where the source ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from mirror.batch.header import split
+from mirror.commands.failoverknown import Known
+from mirror.config import Settings
+from mirror.errors import ClusterError, MalformedBatch
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.policy.recovery import Exposure
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.fetch import fetch_at
+from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+
+_log = logs.get("mirror.failover")
+
+
+async def exposures_of(settings: Settings, source: Cluster | None, known: Known) -> list[Exposure]:
+    """What the target lacks now, of every partition that the flow ever reported.
+
+    The target is asked before the source: while records still come, a copy must not look longer than its source.
+    """
+    await known.read()
+    told = list(known.figures.values())
+    await known.journal.cluster.refresh({one.target_topic for one in told})
+    positions = await asyncio.gather(*(_position(settings, known, one) for one in told))
+    ends = await ends_of(source, [_source_of(one) for one in told]) if source is not None else {}
+    asked = (
+        _exposure(source, ends.get(_source_of(one)), known, one, position)
+        for one, position in zip(told, positions, strict=True)
+    )
+    return list(await asyncio.gather(*asked))
+
+
+async def ends_of(source: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where each source partition ends for a reader of committed records; without those that cannot be asked."""
+    asked = (list_offset(source, at, LATEST, READ_COMMITTED) for at in partitions)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    ends: dict[TopicPartition, int] = {}
+    for at, answer in zip(partitions, answers, strict=True):
+        if isinstance(answer, int):
+            ends[at] = answer
+        elif isinstance(answer, ClusterError):
+            _log.warning("source_end_unknown", topic=at.topic, partition=at.partition, reason=str(answer))
+        else:
+            raise answer
+    return ends
+
+
+def _source_of(figures: Figures) -> TopicPartition:
+    return TopicPartition(figures.topic, figures.partition)
+
+
+async def _position(settings: Settings, known: Known, figures: Figures) -> int:
+    """The source offset up to which the target holds everything, as far as its log and the journal tell."""
+    there = TopicPartition(figures.target_topic, figures.partition)
+    if settings.topics.offsets == "translate":
+        index = known.runs.get(there)
+        return max(figures.next_offset, index.last.next_source if index and index.last else 0)
+    return await list_offset(known.journal.cluster, there, LATEST)
+
+
+async def _exposure(source: Cluster | None, end: int | None, known: Known, figures: Figures, position: int) -> Exposure:
+    at = _source_of(figures)
+    now, contact = int(time.time() * 1000), known.contact.get(at)
+    lost_from = (
+        await _written(source, at, position) if source is not None and end is not None and end > position else None
+    )
+    return Exposure(
+        topic=at.topic,
+        partition=at.partition,
+        target_topic=figures.target_topic,
+        position=position,
+        end=end,
+        state=figures.state,
+        lag=max(0, contact.log_end - position) if contact else 0,
+        seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,
+        lost_from_ms=None if lost_from is None else max(0, now - lost_from),
+    )
+
+
+async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
+    """When the record at an offset, or the next one, was written: Unix ms, None where that cannot be told."""
+    try:
+        found = list(split((await fetch_at(source, at, offset)).records))
+    except (ClusterError, MalformedBatch):
+        return None
+    times = (one.header.base_timestamp for one in found if one.header.last_offset >= offset)
+    first = next(times, -1)
+    return first if first >= 0 else None
