@@ -225,11 +225,11 @@ async def bounds_of(
     """
 
     async def of(cluster: Cluster, partition: TopicPartition) -> tuple[int, int, int]:
-        return await asyncio.gather(
-            list_offset(cluster, partition, EARLIEST),
-            list_offset(cluster, partition, LATEST, READ_COMMITTED),
-            list_offset(cluster, partition, LATEST),
+        start, written = await asyncio.gather(
+            list_offset(cluster, partition, EARLIEST), list_offset(cluster, partition, LATEST)
         )
+        stable = await list_offset(cluster, partition, LATEST, READ_COMMITTED)  # after: what grew is no transaction
+        return start, stable, max(stable, written)
 
     theirs = await asyncio.gather(*(of(target, pair.target) for pair in pairs))
     ours = await asyncio.gather(*(of(source, pair.source) for pair in pairs))

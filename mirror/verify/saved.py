@@ -7,6 +7,7 @@ about must be what is to be proved: another flow, clusters or topics are refused
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,7 @@ class SavedProof:
         """Close the file, which stays: whoever has the report safe removes it."""
         if self._file is not None:
             self._file.close()
+            self._file = None
 
     def _write(self, line: bytes) -> None:
         try:
@@ -81,6 +83,8 @@ class SavedProof:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as problem:
+            with contextlib.suppress(OSError):  # it would flush what could not be written, and fail of it again
+                self.close()
             raise ConfigError(f"{self.path}: {problem.strerror}: the proof cannot be kept there") from problem
 
 
