@@ -216,7 +216,7 @@ def test_names_that_are_no_file_names_are_refused(state_folder: Path, name: str)
 
 
 def test_taking_down_an_unknown_cluster_is_an_error_and_all_of_none_is_not(state_folder: Path) -> None:
-    with pytest.raises(EmbeddedError, match="no cluster nobody"):
+    with pytest.raises(ConfigError, match="no cluster nobody"):
         down("nobody")
     assert down("all") == ()
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from mirror.demo.bound import Bound
 from mirror.demo.records import Record
 from mirror.embedded.jars import RESOURCES, classpath, java
-from mirror.errors import EmbeddedError
+from mirror.errors import ClusterUnreachable, EmbeddedError
 
 #: Uncompressed, as busy producers are often set up.
 BATCH_BYTES: Final = 256 * 1024
@@ -246,7 +246,7 @@ def _client(bootstrap: str) -> dict[str, Any]:
 
 def _flush(producer: Producer, topic: str) -> None:
     if left := producer.flush(_DEADLINE_S):
-        raise EmbeddedError(f"{topic}: {left} records were not acknowledged within {_DEADLINE_S:.0f} s")
+        raise ClusterUnreachable(f"{topic}: {left} records were not acknowledged within {_DEADLINE_S:.0f} s")
 
 
 def _size(records: Iterable[Record]) -> int:

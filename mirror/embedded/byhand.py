@@ -21,7 +21,7 @@ from mirror.embedded.cluster import Cluster, Spec, started
 from mirror.embedded.jars import locked
 from mirror.embedded.node import GRACE_S, Config
 from mirror.embedded.process import Identity, stop_all
-from mirror.errors import EmbeddedError
+from mirror.errors import ConfigError, EmbeddedError
 
 #: Stands for every cluster, so none may be called so.
 ALL: Final = "all"
@@ -80,11 +80,11 @@ def up(name: str, nodes: int = 1, config: Config | None = None) -> Standing:
 
 
 def down(name: str) -> tuple[str, ...]:
-    """Stops one cluster, or `all`, and removes its folder; returns the names. Raises EmbeddedError if there is none."""
+    """Stops one cluster, or `all`, and removes its folder; returns the names. Raises ConfigError if there is none."""
     with _registry() as folder:
         records = [record for record in sorted(folder.glob("*.json")) if name in (ALL, record.stem)]
         if not records and name != ALL:
-            raise EmbeddedError(f"no cluster {name}: `mirror embedded list` shows those that are there")
+            raise ConfigError(f"no cluster {name}: `mirror embedded list` shows those that are there")
         for record in records:
             _take_down(record)
         return tuple(record.stem for record in records)

@@ -94,7 +94,7 @@ class _Client:
         for option, value in entry.options.items():
             if option in _OPTIONS:
                 key, is_secret = _OPTIONS[option]
-                self._put(key, value, found, is_secret=is_secret)
+                self._put(key, value, found, is_secret=is_secret, part=f"{option} in ")
             else:
                 left.append(option)
         if entry.module == "OAuthBearerLoginModule":
@@ -172,10 +172,10 @@ class _Client:
     def _convert(self, found: Property, kind: str, command: str, then: str) -> None:
         self._draft.scope.explain(found, f"OpenSSL reads no {kind} store. Run: {command}; then set {then}")
 
-    def _put(self, key: str, value: str, origin: Property, *, is_secret: bool = False) -> None:
+    def _put(self, key: str, value: str, origin: Property, *, is_secret: bool = False, part: str = "") -> None:
         wanted = variable_name(self._alias, key)
         translate = self._draft.translator.secret if is_secret else self._draft.translator.text
-        self._draft.put((self._side, key), translate(value, wanted, origin.key), origin)
+        self._draft.put((self._side, key), translate(value, wanted, part + origin.key), origin)
 
 
 def _beside(store: str, suffix: str) -> str:

@@ -253,7 +253,7 @@ class Cluster:
                 raise ClusterUnreachable(f"{self}: {problem}") from problem
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
-                    f"{self}: no broker answered within {timeout:g} s (last: {problem}). "
+                    f"{self}: no broker answered within {timeout:g} s (last: {str(problem) or 'silence'}). "
                     "Check bootstrap.servers and the network"
                 ) from problem
             await asyncio.sleep(backoff.next())

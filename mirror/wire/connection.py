@@ -51,9 +51,12 @@ JOIN_BELOW: Final = 64 * 1024
 RENEWED_AFTER: Final = (0.8, 0.9)
 #: Seconds that a renewal may take.
 RENEWAL_TIMEOUT: Final = 20.0
-#: The number of the first request after that for the versions, which every listener answers.
-_FIRST_REQUEST: Final = 2
-_MAYBE_SASL: Final = " at the first request: if it does so each time, its listener asks for SASL (security.protocol)"
+#: What a close may mean by the number of the request that it answers: the first asks for the versions, which every
+#: listener tells.
+_WHEN_CLOSED: Final = {
+    1: " before its first answer: if it does so each time, it asks for TLS (security.protocol), or is no broker",
+    2: " at the first request: if it does so each time, its listener asks for SASL (security.protocol)",
+}
 
 
 class _Held(NamedTuple):
@@ -298,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         """asyncio: the socket is gone."""
         if text := refusal(exc, in_handshake=False):
             self._break(TlsRefused(f"{self}: {text}"))
-        closed = "closed by the broker" + (_MAYBE_SASL if self._correlation_id == _FIRST_REQUEST else "")
+        closed = "closed by the broker" + _WHEN_CLOSED.get(self._correlation_id, "")
         self._break(ConnectionLost(f"{self}: {exc or closed}"))
 
     def _answer(self, frame: memoryview) -> None:
