@@ -36,7 +36,7 @@ def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitC
         offsets = count(loss.next_offset - loss.first, "offset")
         print(f"{loss.source}: accepted the loss of {offsets}, {number(loss.first)} to {number(loss.next_offset - 1)}")
     if found:
-        print("A running mirror goes on behind them when its epoch ends; one that is started does so at once.")
+        print("A running mirror goes on behind them within seconds, one that is started at once.")
     else:
         print(f"{topic}: nothing was lost before it was mirrored; there is nothing to accept")
     return ExitCode.DONE

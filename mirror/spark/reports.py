@@ -13,13 +13,16 @@ from mirror.states import State
 
 
 def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -> Figures:
-    """The report of a partition that rests, from its last one; a stop remains one, since resting mends nothing."""
+    """The report of a partition that rests, from its last one; a stop remains one, since resting mends nothing. Where
+    the source's log ends by now is not known, and so is the lag.
+    """
     now = int(time.time() * 1000)
     if before is not None and before.state.is_stop:
         return replace(before, at_ms=now, instance=instance)
     detail = f"paused; `mirror resume` with topic {one.source.topic} lets it go on"
     if before is not None:
-        return replace(before, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
+        known = replace(before, log_end=-1, lag_records=0, lag_ms=None)
+        return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
     return Figures(
         flow=flow,
         instance=instance,

@@ -94,6 +94,7 @@ class Supervisor:
         self._lookout = lookout
         self._next: Look | None = None
         self._resting = frozenset[str]()
+        self._obeyed: dict[TopicPartition, tuple[int, int]] = {}  # what the epoch under way knows to be accepted
         self._groups: GroupFollower | None = None
         self._caught_up = False
         self._stopping = asyncio.Event()
@@ -293,6 +294,7 @@ class Supervisor:
     async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
         """One Spark job; empty where it failed as a whole."""
         flow, tidings = self._flow, self._tidings
+        self._obeyed = dict(tidings.accepted)
         assignments = [replace(a, accepted=tidings.accepted.get(a.target)) for a in assignments]
         leaders = {a.source: source.leader(a.source) for a in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
@@ -353,7 +355,7 @@ class Supervisor:
             await asyncio.sleep(WATCH_SECONDS)
             if not await self._tidings.read(journal):
                 continue
-            if self._tidings.paused != self._resting:
+            if self._tidings.paused != self._resting or self._tidings.accepted != self._obeyed:
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
                 await self._rest(journal)
