@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
@@ -27,12 +29,16 @@ from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console
 from mirror.embedded import Cluster
 from mirror.errors import ConfigError, PreflightError
-from mirror.offsets.failover import FailedOver
+from mirror.offsets.failover import FailedOver, ending
+from mirror.offsets.firstseen import FirstSeen, seen_in
+from mirror.offsets.journal import Journal
 from mirror.policy.following import Standing
 from mirror.policy.recovery import Exposure, RecoveryPoint
+from mirror.spark.beginning import recorded
 from mirror.spark.drain import drain
 from mirror.spark.prepare import prepare
 from mirror.states import State
+from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import TopicPartition
 
 # --- what is lost, pure ---------------------------------------------------------------------------------------------
@@ -142,6 +148,18 @@ def test_a_record_that_is_not_a_failover_stops_nobody(value: bytes) -> None:
     assert FailedOver.standing({}) is None
 
 
+def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
+    """Else a flow that runs again would delete what applications own by now, once its source is deleted (failback)."""
+    made = FirstSeen(source_topic="a", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id="c", made=True, since=(7,))
+    found = replace(made, source_topic="b", made=False)
+    known = {FirstSeen.key(name): seen.to_json() for name, seen in {"eu.a": made, "eu.b": found}.items()}
+    told = ending(known | {b"topic/eu.c": b"somebody else's"})
+    assert [key for key, _ in told] == [b"topic/eu.a", b"failover"], "what it let go of before is not written again"
+    after = {key: value for key, value in told if value is not None}
+    assert seen_in(after) == {"eu.a": replace(made, made=False)}
+    assert FailedOver.standing(after) is not None
+
+
 # --- on brokers -----------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +261,36 @@ def test_a_failover_and_the_way_back(flow: Flow, free_port: int) -> None:
     assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 171
     with pytest.raises(ConfigError, match="was not failed over"):
         CliRunner().invoke(app, ["failover", str(flow.file), "--undo"], catch_exceptions=False)
+
+
+@pytest.mark.brokers
+def test_a_flow_that_runs_again_does_not_own_what_it_made(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    make_topic(flow.source, topic_name)
+    settings = config.load(flow.file)
+    prepared = prepare(settings, once=True)
+    assert prepared.made == {topic_name}
+
+    async def told(begin: bool = False) -> bool:
+        """Whether the flow's journal says that it made the topic; begin as a mirror does that starts."""
+        async with Wire(prepared.source) as source, Wire(prepared.target) as target:
+            journal = Journal(target, settings.flow)
+            if begin:
+                await source.refresh({topic_name})
+                await target.refresh({topic_name, journal.partition.topic})
+                await recorded(source, journal, prepared.assignments, await journal.newest(), prepared.made)
+            return seen_in(await journal.newest())[topic_name].made
+
+    assert asyncio.run(told(begin=True))
+    flow.copy()
+    assert flow.failover("--rehearse")["rehearsal"]
+    assert asyncio.run(told())
+    flow.failover()
+    assert not asyncio.run(told())
+    CliRunner().invoke(app, ["failover", str(flow.file), "--undo"], catch_exceptions=False)
+    assert not asyncio.run(told(begin=True)), "a start finds what it knew"
 
 
 @pytest.mark.brokers

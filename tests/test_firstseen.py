@@ -8,12 +8,11 @@ import pytest
 from fakebroker import in_loop
 from helpers import make_topic
 
-from mirror.admin.history import seen_in
 from mirror.assignment import Assignment
 from mirror.config import parse_address
 from mirror.embedded import Cluster
 from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.policy.rules import Rules
 from mirror.spark.beginning import recorded

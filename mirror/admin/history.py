@@ -7,7 +7,6 @@ that was ended by `mirror failover` has let go of its topics.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +14,8 @@ from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import ClusterError
-from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import PREFIX, FirstSeen
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.wire.cluster import Cluster, Endpoint
 
@@ -66,13 +64,3 @@ async def read_history(settings: Settings, own: Own, source_topics: Collection[s
                 there = seen_in(journal)
                 copies |= {name: flow for name, seen in there.items() if seen.cluster_id == own.cluster_id}
     return History(seen_in(own.newest), copies, tuple(unread))
-
-
-def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """By target topic, as what its source was first seen, as the newest records of a journal tell."""
-    found: dict[str, FirstSeen] = {}
-    for key, value in journal.items():
-        if key.startswith(PREFIX):
-            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor tells
-                found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
-    return found

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.admin.client import Admin
-from mirror.admin.history import seen_in
 from mirror.commands.failoverknown import Known
 from mirror.commands.failoverloss import ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
@@ -35,6 +34,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import seen_in
 from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
 from mirror.offsets.journal import Journal
 from mirror.offsets.starts import starts_in
@@ -182,7 +182,8 @@ class _Course:
     async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         status = known.status(self.settings)
-        await known.journal.append([(record.KEY, FailedOver.here().to_json())])
+        await known.read()  # the mirror that runs may have made a topic meanwhile
+        await known.journal.append_all(record.ending(known.newest))
         _log.info("failover_recorded", flow=self.settings.flow)
         if status.owner is None or status.pulse not in (Pulse.RUNNING, Pulse.SILENT):
             return

@@ -4,6 +4,9 @@ may write to them any more.
 A running mirror that reads the record ends in good order, and none begins while it stands. Stock brokers know no topic
 that is read-only or writable: the mirror being the sole writer is what makes a target topic a copy, and this record is
 what ends that. It is taken back by deleting it.
+
+With it the flow lets go of the topics that it made (`firstseen.py`), for good: whoever uses them owns them, so a flow
+that runs again must not delete one because its source is gone, which a failback asks for.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Self
 
 from mirror.errors import PreflightError
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS, read_fields
+from mirror.offsets.firstseen import FirstSeen, seen_in
+from mirror.offsets.journal import Change
 from mirror.offsets.owner import Owner
 
 KEY: Final = b"failover"
@@ -65,6 +70,15 @@ class FailedOver:
         except NOT_OURS as problem:
             logs.get(__name__).warning("journal_record_unread", key=KEY.decode(), reason=repr(problem))
             return None
+
+
+def ending(known: Mapping[bytes, bytes]) -> list[Change]:
+    """The records that end a flow, to be appended in order; `known` are the newest records of its journal. The failover
+    comes last: a flow that goes on since that failed has let go of topics, which only stay when their sources are gone.
+    """
+    made = {topic: seen for topic, seen in seen_in(known).items() if seen.made}
+    released = [(FirstSeen.key(topic), replace(seen, made=False).to_json()) for topic, seen in made.items()]
+    return [*released, (KEY, FailedOver.here().to_json())]
 
 
 def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:

@@ -6,12 +6,14 @@ does (KIP-516). A target topic that was created anew begins anew, whatever the s
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
 
-from mirror.observe.jsonrecords import parsed
+from mirror.observe.jsonrecords import NOT_OURS, parsed
 
 #: What the keys of all of them begin with.
 PREFIX: Final = b"topic/"
@@ -72,6 +74,16 @@ class FirstSeen:
     def begins(self, partition: int) -> int:
         """The source offset below which nothing is mirrored of a partition."""
         return self.since[partition] if partition < len(self.since) else 0
+
+
+def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
+    """By target topic, as what its source was first seen, as the newest records of a journal tell."""
+    found: dict[str, FirstSeen] = {}
+    for key, value in journal.items():
+        if key.startswith(PREFIX):
+            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor tells
+                found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
+    return found
 
 
 def _offsets(told: object) -> tuple[int, ...]:

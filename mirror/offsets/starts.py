@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from mirror.admin.history import seen_in
+from mirror.offsets.firstseen import seen_in
 from mirror.offsets.journal import Journal
 from mirror.position import settled_end
 from mirror.wire.cluster import Cluster, TopicPartition

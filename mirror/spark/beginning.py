@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from mirror.admin.history import seen_in
 from mirror.assignment import Assignment
 from mirror.errors import ClusterError
 from mirror.identity import other_topic
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal
 from mirror.offsets.starts import settled
 from mirror.wire.cluster import Cluster, TopicPartition

@@ -25,7 +25,6 @@ from typing import Final
 
 from pyspark import SparkContext
 
-from mirror.admin.history import seen_in
 from mirror.assignment import Assignment
 from mirror.config import Settings
 from mirror.errors import ClusterError
@@ -34,7 +33,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of, terms_of
 from mirror.offsets.heartbeats import Heart
