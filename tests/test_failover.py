@@ -28,7 +28,7 @@ from mirror.cli import app
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console
 from mirror.embedded import Cluster
-from mirror.errors import ConfigError, PreflightError
+from mirror.errors import ClusterUnreachable, ConfigError, PreflightError
 from mirror.offsets.failover import FailedOver, ending
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal
@@ -71,6 +71,8 @@ def exposure(**more: Any) -> Exposure:
         ({"state": State.TRUNCATED, "end": 100, "lost_from_ms": 2500}, 10, None, False),
         ({"state": State.CONTENDED}, 0, None, False),
         ({"state": State.CORRUPT}, 0, 0.0, False),
+        ({"position": None, "problem": "no broker answered"}, 90, None, False),
+        ({"position": None, "problem": "no broker answered", "end": None, "lag": 7}, 7, None, False),
         ({"state": State.DIVERGED, "end": None, "lag": 7, "seen_ms": 4000}, 7, None, False),
     ],
 )
@@ -172,6 +174,12 @@ class Flow:
         told = json.loads(self.file.read_text()) | {"groups": {"include": [f"{topic}.*"], "interval_s": 0.5}}
         self.file.write_text(json.dumps(told))
 
+    def mirrors(self, *topics: str) -> None:
+        """Have the configuration include these topics."""
+        told = json.loads(self.file.read_text())
+        told["topics"]["include"] = list(topics)
+        self.file.write_text(json.dumps(told))
+
     def copy(self) -> None:
         """A bounded copy by one lane, which reports to the journal."""
         asyncio.run(drain(prepare(config.load(self.file), once=True)))
@@ -212,6 +220,13 @@ def consumed(bootstrap: str, group: str, topic: str, many: int) -> Iterator[byte
             many -= 1
             yield message.value() or b""
     consumer.close()
+
+
+def dropped(bootstrap: str, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, 30, lambda: "it was not deleted")
 
 
 def end_of(bootstrap: str, topic: str) -> int:
@@ -312,9 +327,7 @@ def test_what_never_got_over_is_named_and_stops_the_way_back(flow: Flow, free_po
     state, detail, _ = flow.back()
     assert state is State.DIVERGED
     assert detail.startswith("the target's last batch, at offset 120, is not the source's"), detail
-    admin = AdminClient({"bootstrap.servers": flow.source})
-    admin.delete_topics([flow.topic])[flow.topic].result(20)
-    wait_for(lambda: flow.topic not in admin.list_topics(timeout=10).topics, 30, lambda: "it was not deleted")
+    dropped(flow.source, flow.topic)
     assert flow.back()[0] is State.CAUGHT_UP, "as the runbook says: the topic is copied anew"
     assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 140
 
@@ -393,6 +406,39 @@ def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
     assert (done["whole"], done["rpo"]) == (False, {"records": 150, "seconds": None, "certain": False})
     (partition,) = done["partitions"]
     assert (partition["state"], partition["position"], partition["source_end"]) == ("DIVERGED", 160, 150)
+
+
+@pytest.mark.brokers
+def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: Flow) -> None:
+    """The flow mirrored a topic once that is gone from the target: told with its reason, in both kinds."""
+    other = f"{flow.topic}-b"
+    make_topic(flow.source, other)
+    produce(flow.source, other, values(5))
+    flow.mirrors(flow.topic, other)
+    flow.copy()
+    flow.mirrors(flow.topic)
+    dropped(flow.target, other)
+    for options in (["--rehearse"], []):
+        done = flow.failover(*options, code=4)
+        one, gone = sorted(done["partitions"], key=lambda partition: partition["topic"])
+        assert (one["whole"], one["position"]) == (True, 100)
+        assert (gone["whole"], gone["certain"], gone["position"], gone["rpo_records"]) == (False, False, None, 5)
+        assert gone["doubt"].endswith(f"there is no topic {other}")
+
+
+@pytest.mark.brokers
+def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow was ended, so the exit code must not say that nothing was changed."""
+
+    async def failing(*_: object, **__: object) -> None:
+        raise ClusterUnreachable("the target is gone")
+
+    monkeypatch.setattr("mirror.commands.failover._Course.follow", failing)
+    done = flow.failover(code=4)
+    assert done["warnings"] == ["could not follow the groups: the target is gone"]
+    assert done["partitions"][0]["whole"]
 
 
 @pytest.mark.brokers

@@ -105,10 +105,12 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account:
                 await course.end(known)
         with course.step("follow the groups"):
             await course.follow(source, target, known, reached=reached)
+        with course.step("read the journal"):
+            await known.read()
         with course.step("account"):
+            exposures = await exposures_of(settings, source if reached else None, known)
             if reached:
                 await course.miss(known)
-            exposures = await exposures_of(settings, source if reached else None, known)
     return course.account(exposures)
 
 
@@ -122,14 +124,20 @@ class _Course:
     _began: float = field(default_factory=time.monotonic)
     _steps: dict[str, float] = field(default_factory=dict)
     _source_problem: str = ""
+    _ended: bool = False
     _look: Look | None = None
     _warnings: list[str] = field(default_factory=list)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time one step."""
+        """Time one step. When the flow was ended, a cluster that fails costs that step, and the account names it."""
         began = time.monotonic()
-        yield
+        try:
+            yield
+        except (ClusterError, WireError, MalformedBatch) as problem:
+            if not self._ended:
+                raise
+            self._warn(f"could not {name}: {problem}")
         self._steps[name] = time.monotonic() - began
 
     async def reach(self, source: Cluster, topics: set[str]) -> bool:
@@ -184,6 +192,7 @@ class _Course:
         status = known.status(self.settings)
         await known.read()  # the mirror that runs may have made a topic meanwhile
         await known.journal.append_all(record.ending(known.newest))
+        self._ended = True
         _log.info("failover_recorded", flow=self.settings.flow)
         if status.owner is None or status.pulse not in (Pulse.RUNNING, Pulse.SILENT):
             return

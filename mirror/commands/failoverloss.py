@@ -21,14 +21,14 @@ _log = logs.get("mirror.failover")
 
 
 async def exposures_of(settings: Settings, source: Cluster | None, known: Known) -> list[Exposure]:
-    """What the target lacks now, of every partition that the flow ever reported.
+    """What the target lacks now, of every partition that the flow ever reported; the others' exposures stand where one
+    of them cannot be asked about.
 
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
-    await known.read()
     told = list(known.figures.values())
-    await known.journal.cluster.refresh({one.target_topic for one in told})
-    positions = await asyncio.gather(*(_position(settings, known, one) for one in told))
+    asked_there = (_position(settings, known, one) for one in told)
+    positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends = await ends_of(source, [_source_of(one) for one in told]) if source is not None else {}
     asked = (
         _exposure(source, ends.get(_source_of(one)), known, one, position)
@@ -62,15 +62,25 @@ async def _position(settings: Settings, known: Known, figures: Figures) -> int:
     if settings.topics.offsets == "translate":
         index = known.runs.get(there)
         return max(figures.next_offset, index.last.next_source if index and index.last else 0)
-    return await list_offset(known.journal.cluster, there, LATEST)
+    target = known.journal.cluster
+    if there.topic not in target.topics:
+        await target.refresh([there.topic])
+    if there.topic not in target.topics:  # not asked for until its leader comes
+        raise ClusterError(f"{target}: there is no topic {there.topic}")
+    return await list_offset(target, there, LATEST)
 
 
-async def _exposure(source: Cluster | None, end: int | None, known: Known, figures: Figures, position: int) -> Exposure:
-    at = _source_of(figures)
+async def _exposure(
+    source: Cluster | None, end: int | None, known: Known, figures: Figures, answer: int | BaseException
+) -> Exposure:
+    if isinstance(answer, BaseException) and not isinstance(answer, ClusterError):
+        raise answer
+    at, position = _source_of(figures), answer if isinstance(answer, int) else None
+    reached = figures.next_offset if position is None else position
     now, contact = int(time.time() * 1000), known.contact.get(at)
-    lost_from = (
-        await _written(source, at, position) if source is not None and end is not None and end > position else None
-    )
+    lost_from = None
+    if source is not None and end is not None and end > reached:
+        lost_from = await _written(source, at, reached)
     return Exposure(
         topic=at.topic,
         partition=at.partition,
@@ -78,9 +88,10 @@ async def _exposure(source: Cluster | None, end: int | None, known: Known, figur
         position=position,
         end=end,
         state=figures.state,
-        lag=max(0, contact.log_end - position) if contact else 0,
+        lag=max(0, contact.log_end - reached) if contact else 0,
         seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,
         lost_from_ms=None if lost_from is None else max(0, now - lost_from),
+        problem="" if position is not None else str(answer),
     )
 
 

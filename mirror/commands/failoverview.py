@@ -97,7 +97,7 @@ def rendered(account: Account) -> Group:
         lines.add_row(
             Text(plain(f"{one.topic}-{one.partition}")),
             one.state,
-            number(one.position),
+            "unknown" if one.position is None else number(one.position),
             "unknown" if one.end is None else number(one.end),
             Text(f"{least}{number(one.records)}", style),
             "unknown" if one.seconds is None else duration(int(1000 * one.seconds)),

@@ -26,26 +26,28 @@ _NOTHING_KNOWN: Final = frozenset({State.RECREATED, State.DIVERGED})
 class Exposure:
     """One source partition at a failover. Offsets are the source's.
 
-    The target holds everything below `position`. `end` is where the source ends, None where nobody can say any more;
-    `lag` is then what was missing when that was last known, `seen_ms` ago. `lost_from_ms`: how long ago the first
-    record that did not get over was written, None where that is not known or all got over.
+    The target holds everything below `position`, None where it could not be asked, for the reason `problem`. `end` is
+    where the source ends, None where nobody can say any more; `lag` is then what was missing when that was last known,
+    `seen_ms` ago. `lost_from_ms`: how long ago the first record that did not get over was written, None where that is
+    not known or all got over.
     """
 
     topic: str
     partition: int
     target_topic: str
-    position: int
+    position: int | None
     end: int | None
     state: State
     lag: int = 0
     seen_ms: int | None = None
     lost_from_ms: int | None = None
+    problem: str = ""
 
     @property
     def doubt(self) -> str:
-        """Why it is not known how many records did not get over, where the source tells its end and that does not
-        settle it; else empty.
-        """
+        """Why it is not known how many records did not get over, even where the source tells its end; else empty."""
+        if self.position is None:
+            return self.problem
         if self.state in _UNLIKE:
             return _UNLIKE[self.state]
         if self.end is not None and self.position > self.end:
@@ -64,7 +66,9 @@ class Exposure:
         """
         if self.end is None:
             return self.lag
-        return self.end if self.state in _NOTHING_KNOWN else max(0, self.end - self.position)
+        if self.position is None or self.state in _NOTHING_KNOWN:
+            return self.end
+        return max(0, self.end - self.position)
 
     @property
     def seconds(self) -> float | None:
