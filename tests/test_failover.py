@@ -7,10 +7,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final, cast
 from uuid import uuid4
 
 import pytest
@@ -25,13 +26,17 @@ from typer.testing import CliRunner
 
 from mirror import config
 from mirror.cli import app
+from mirror.commands.failoverknown import Known
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console
+from mirror.config import Settings
 from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable, ConfigError, PreflightError
+from mirror.observe.figures import Figures
 from mirror.offsets.failover import FailedOver, ending
 from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import Journal
+from mirror.offsets.journal import ENDED, OWNER, Entry, Journal
+from mirror.offsets.owner import Owner
 from mirror.policy.following import Standing
 from mirror.policy.recovery import Exposure, RecoveryPoint
 from mirror.spark.beginning import recorded
@@ -39,7 +44,10 @@ from mirror.spark.drain import drain
 from mirror.spark.prepare import prepare
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import TopicPartition
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+#: Seconds that nothing here takes.
+DEADLINE: Final = 180.0
 
 # --- what is lost, pure ---------------------------------------------------------------------------------------------
 
@@ -162,6 +170,70 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
     assert FailedOver.standing(after) is not None
 
 
+class Telling:
+    """A journal that tells something new each time it is read."""
+
+    def __init__(self, *looks: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self.looks = iter(looks)
+        self.partition, self.flow = TopicPartition("journal", 0), "eu-to-us"
+        self.cluster = SimpleNamespace(topics={"journal"}, refresh=self.refresh)
+
+    async def refresh(self, _: list[str]) -> None:
+        """The topic is there."""
+
+    async def read(self, _: int | None) -> tuple[list[Entry], int]:
+        """The next look; nothing new when all were told."""
+        return [Entry(0, key, value) for key, value in next(self.looks, [])], 1
+
+
+def figures(topic: str, next_offset: int, state: State = State.MIRRORING) -> tuple[bytes, bytes]:
+    one = Figures(
+        flow="eu-to-us",
+        instance="one",
+        topic=topic,
+        partition=0,
+        target_topic=topic,
+        state=state,
+        next_offset=next_offset,
+        log_end=100,
+        lag_records=0,
+        at_ms=int(time.time() * 1000),
+    )
+    return one.key(), one.to_json()
+
+
+def behind(journal: Telling, idle_seconds: float = DEADLINE) -> list[str]:
+    """The topics that a mirror leaves behind, of which each has a hundred records."""
+    settings = SimpleNamespace(flow="eu-to-us", target=SimpleNamespace(alias="us"))
+    ends = {TopicPartition(topic, 0): 100 for topic in ("busy", "stuck")}
+
+    async def left() -> list[TopicPartition]:
+        async with asyncio.timeout(DEADLINE):
+            return await Known(cast(Journal, journal)).reaching(cast(Settings, settings), ends, idle_seconds)
+
+    return [at.topic for at in asyncio.run(left())]
+
+
+RUNNING = (OWNER, Owner.here("one").to_json())
+
+
+def test_a_topic_that_moves_for_ever_does_not_hide_one_that_is_stuck() -> None:
+    moving = ([RUNNING, figures("busy", 100 + look), figures("stuck", 5)] for look in range(1000))
+    assert behind(Telling(*moving), idle_seconds=0.5) == ["stuck"]
+
+
+def test_a_mirror_that_ended_meanwhile_left_something_behind() -> None:
+    before = [RUNNING, figures("busy", 100), figures("stuck", 5)]
+    assert behind(Telling(before, [(ENDED, b'{"instance": "one"}')])) == ["stuck"]
+
+
+def test_a_partition_that_is_mirrored_no_longer_is_not_waited_for() -> None:
+    before, gone = [RUNNING, figures("busy", 100), figures("stuck", 5)], [(figures("stuck", 5)[0], None)]
+    assert behind(Telling(before, gone)) == []
+    assert behind(Telling([*before, figures("stuck", 5, State.DIVERGED)])) == []
+    assert behind(Telling(before, [], [figures("stuck", 100)])) == []
+
+
 # --- on brokers -----------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +251,16 @@ class Flow:
         told = json.loads(self.file.read_text())
         told["topics"]["include"] = list(topics)
         self.file.write_text(json.dumps(told))
+
+    def tell(self, *entries: tuple[bytes, bytes | None]) -> None:
+        """Write to the flow's journal."""
+
+        async def append() -> None:
+            settings = config.load(self.file)
+            async with Wire(Endpoint.of(settings.target)) as target:
+                await Journal(target, settings.flow).append(entries)
+
+        asyncio.run(append())
 
     def copy(self) -> None:
         """A bounded copy by one lane, which reports to the journal."""
@@ -439,6 +521,16 @@ def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
     done = flow.failover(code=4)
     assert done["warnings"] == ["could not follow the groups: the target is gone"]
     assert done["partitions"][0]["whole"]
+
+
+@pytest.mark.brokers
+def test_what_a_mirror_that_died_left_is_copied(flow: Flow) -> None:
+    """It was killed a moment ago on another machine, so that it is taken for running at first."""
+    produce(flow.source, flow.topic, values(50))
+    lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
+    flow.tell((OWNER, lost.to_json()))
+    done = flow.failover()
+    assert (done["whole"], done["partitions"][0]["position"]) == (True, 150)
 
 
 @pytest.mark.brokers

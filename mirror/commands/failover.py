@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.admin.client import Admin
-from mirror.commands.failoverknown import Known
+from mirror.commands.failoverknown import LOOK_SECONDS, Known
 from mirror.commands.failoverloss import ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.status import Pulse
@@ -31,7 +31,6 @@ from mirror.commands.tables import console, print_json
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.observe import logs
-from mirror.observe.figures import Figures
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import seen_in
@@ -40,7 +39,6 @@ from mirror.offsets.journal import Journal
 from mirror.offsets.starts import starts_in
 from mirror.policy.recovery import Exposure
 from mirror.policy.selection import select
-from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 #: A source that does not answer for so long is away.
@@ -50,7 +48,6 @@ IDLE_SECONDS: Final = 15.0
 #: What a mirror that is told to end may take: its lanes, its last look at groups, its last word.
 END_SECONDS: Final = 20.0
 GROUPS_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.2
 
 _log = logs.get("mirror.failover")
 
@@ -152,31 +149,19 @@ class _Course:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
             return
-        if known.status(self.settings).pulse in (Pulse.RUNNING, Pulse.SILENT):
-            await self._await_mirror(await ends_of(source, list(known.figures)), known)
-        elif self.rehearse:
+        if known.is_mirrored(self.settings):
+            ends = await ends_of(source, list(known.figures))
+            if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
+                return
+            if known.is_mirrored(self.settings):  # no other may write beside it
+                self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
+                return
+        if self.rehearse:
             if not all(one.is_whole for one in self.exposed):
                 self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
         else:
             await self._drain_here()
             await known.read()
-
-    async def _await_mirror(self, ends: Mapping[TopicPartition, int], known: Known) -> None:
-        """Until the mirror that runs reports that it is as far as `ends`, or reports no headway."""
-        moved_at, before = time.monotonic(), -1
-        while True:
-            await known.read()
-            figures = known.figures
-            open_ = [at for at, end in ends.items() if not _is_over(figures[at], end)]
-            if not open_ or known.status(self.settings).pulse not in (Pulse.RUNNING, Pulse.SILENT):
-                return
-            reached = sum(one.next_offset for one in figures.values())
-            if reached > before:
-                moved_at, before = time.monotonic(), reached
-            elif time.monotonic() - moved_at > IDLE_SECONDS:
-                self._warn(f"the mirror got no further, with {len(open_)} partitions behind the source's ends")
-                return
-            await asyncio.sleep(LOOK_SECONDS)
 
     async def _drain_here(self) -> None:
         from mirror.spark.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
@@ -189,12 +174,12 @@ class _Course:
 
     async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
-        status = known.status(self.settings)
+        status, was_mirrored = known.status(self.settings), known.is_mirrored(self.settings)
         await known.read()  # the mirror that runs may have made a topic meanwhile
         await known.journal.append_all(record.ending(known.newest))
         self._ended = True
         _log.info("failover_recorded", flow=self.settings.flow)
-        if status.owner is None or status.pulse not in (Pulse.RUNNING, Pulse.SILENT):
+        if not was_mirrored:
             return
         deadline = time.monotonic() + END_SECONDS
         while known.status(self.settings).pulse is not Pulse.ENDED:
@@ -249,10 +234,6 @@ class _Course:
     def _warn(self, text: str) -> None:
         if text not in self._warnings:
             self._warnings.append(text)
-
-
-def _is_over(figures: Figures, end: int) -> bool:
-    return figures.next_offset >= end or figures.state.is_stop or figures.state is State.PAUSED
 
 
 def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: Known) -> GroupSync:
