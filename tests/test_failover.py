@@ -509,6 +509,22 @@ def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: 
 
 
 @pytest.mark.brokers
+def test_a_topic_that_is_refused_does_not_keep_others_from_being_copied(flow: Flow) -> None:
+    """It is gone from the source, so preflight would not start the flow."""
+    other = f"{flow.topic}-b"
+    make_topic(flow.source, other)
+    produce(flow.source, other, values(5))
+    flow.mirrors(flow.topic, other)
+    flow.copy()
+    dropped(flow.source, other)
+    produce(flow.source, flow.topic, values(50))
+    done = flow.failover(code=4)
+    assert any(text.startswith("what was missing could not be copied: ") and other in text for text in done["warnings"])
+    one, gone = sorted(done["partitions"], key=lambda partition: partition["topic"])
+    assert (one["whole"], one["position"], gone["whole"]) == (True, 150, False)
+
+
+@pytest.mark.brokers
 def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

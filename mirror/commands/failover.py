@@ -38,6 +38,7 @@ from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, tra
 from mirror.offsets.journal import Journal
 from mirror.offsets.starts import starts_in
 from mirror.policy.recovery import Exposure
+from mirror.policy.rules import Finding
 from mirror.policy.selection import select
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
@@ -167,8 +168,11 @@ class _Course:
         from mirror.spark.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
         from mirror.spark.prepare import prepare  # noqa: PLC0415 -- the same
 
+        def refused(finding: Finding) -> None:
+            self._warn(f"what was missing could not be copied: {finding}")
+
         try:
-            await drain(await asyncio.to_thread(prepare, self.settings, once=True))
+            await drain(await asyncio.to_thread(prepare, self.settings, once=True, refused=refused))
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
             self._warn(f"what was missing could not be copied: {problem}")
 

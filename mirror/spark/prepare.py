@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from mirror.admin.client import Admin
@@ -21,6 +22,7 @@ from mirror.config import Settings, insecure
 from mirror.observe import logs
 from mirror.offsets.failover import refuse_failed_over
 from mirror.offsets.starts import moment
+from mirror.policy.rules import Finding
 from mirror.spark.flow import Flow
 from mirror.spark.plan import MOST_LANES, epoch_length, lane_count
 from mirror.wire.cluster import Endpoint
@@ -28,10 +30,18 @@ from mirror.wire.cluster import Endpoint
 _MEGABYTE = 1 << 20
 
 
-def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = False) -> Flow:
+def prepare(
+    settings: Settings,
+    *,
+    once: bool = False,
+    until_caught_up: bool = False,
+    refused: Callable[[Finding], None] | None = None,
+) -> Flow:
     """Check both clusters, create what is missing on the target, and say what to mirror.
 
-    A flow that was failed over is refused before anything is asked of the source, which may be away for good.
+    A flow that was failed over is refused before anything is asked of the source, which may be away for good. One
+    refused topic refuses the whole flow; but where `refused` is given, it is called for each refusal, and the flow is
+    of what else there is.
     Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
     """
     own = asyncio.run(read_own(settings))
@@ -43,7 +53,12 @@ def prepare(settings: Settings, *, once: bool = False, until_caught_up: bool = F
     source, target = Admin(settings.source), Admin(settings.target)
     history = asyncio.run(read_history(settings, own, source.topic_names()))
     plan = plan_topics(source, target, settings, history)
-    plan.raise_refusals()
+    if refused is None:
+        plan.raise_refusals()
+    else:
+        for finding in plan.refusals:
+            refused(finding)
+        plan = plan.allowed()
     for finding in plan.findings:
         log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
     made = apply(target, plan)
