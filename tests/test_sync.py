@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from test_run import running, wait_for
 from typer.testing import CliRunner
 
 from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
 from mirror.admin.values import ConfigChange, Growth
 from mirror.assignment import Assignment
 from mirror.cli import app
@@ -37,14 +39,18 @@ from mirror.embedded import Cluster, Spec, start_many
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
+from mirror.offsets.failover import KEY as FAILOVER
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Entry
+from mirror.offsets.journal import OWNER, Change, Entry, Journal
+from mirror.offsets.owner import Owner
 from mirror.policy.rules import Rules
 from mirror.spark.plan import renewed
 from mirror.spark.renewal import Renewal
 from mirror.spark.tidings import Tidings
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint, TopicPartition
 
 PATIENCE = 60.0
 
@@ -140,27 +146,59 @@ def policy(settings: Settings, **sync: Any) -> Settings:
     return settings.model_copy(update={"sync": settings.sync.model_copy(update=sync)})
 
 
+def made_by(settings: Settings, topics: Iterable[str]) -> dict[str, FirstSeen]:
+    """What a mirror has in its journal that made these topics, of the same names on both sides."""
+    names = list(topics)
+    ours, theirs = (Admin(cluster).describe(names) for cluster in (settings.source, settings.target))
+    cluster_id = Admin(settings.source).cluster_id()
+    return {
+        name: FirstSeen(
+            source_topic=name,
+            topic_id=ours[name].topic_id,
+            target_topic_id=theirs[name].topic_id,
+            cluster_id=cluster_id,
+            made=True,
+        )
+        for name in names
+    }
+
+
+def write_journal(settings: Settings, *records: Change) -> None:
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+
+    async def write() -> None:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            journal = Journal(target, settings.flow)
+            await target.refresh([journal.partition.topic])
+            await journal.append(records)
+
+    asyncio.run(write())
+
+
+def delete_topics(bootstrap: str, *names: str) -> None:
+    admin = admin_of(bootstrap)
+    admin.delete_topics(names)
+    awaited(lambda: not admin.describe(names))
+
+
 @pytest.mark.brokers
 def test_a_copy_is_deleted_only_where_that_is_safe(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
+    other = f"{topic_name}-other"
+    for name in (topic_name, other):
+        make_topic(source, name)
     settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), deletions="delete")
     look = Renewal(settings).look((), {})
-    assert [str(found.source) for found in look.assignments] == [f"{topic_name}-0"]
-    assert look.made == {topic_name}
-    copy = awaited(lambda: admin_of(target).describe([topic_name]))[topic_name]
-    seen = FirstSeen(
-        source_topic=topic_name,
-        topic_id=look.assignments[0].topic_id,
-        target_topic_id=copy.topic_id,
-        cluster_id=source_cluster.cluster_id,
-        made=True,
-    )
+    assert [found.source.topic for found in look.assignments] == [topic_name, other]
+    assert look.made == {topic_name, other}
+    awaited(lambda: len(admin_of(target).describe([topic_name, other])) == 2)
+    seen = made_by(settings, [topic_name])[topic_name]
+    mine = OWNER, Owner.here("this").to_json()
+    write_journal(settings, mine, (FirstSeen.key(topic_name), seen.to_json()))
     assert Renewal(settings).look(look.assignments, {topic_name: seen}).assignments == look.assignments
-    admin_of(source).delete_topics([topic_name])
-    awaited(lambda: not admin_of(source).describe([topic_name]))
+    delete_topics(source, topic_name)
 
     kept: Mapping[str, tuple[Settings, FirstSeen | None]] = {
         "by policy": (policy(settings, deletions="keep"), seen),
@@ -173,8 +211,50 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
         found = Renewal(asked).look(look.assignments, {topic_name: known} if known else {})
         assert found.assignments == look.assignments, why
         assert admin_of(target).describe([topic_name]), why
-    assert Renewal(settings).look(look.assignments, {topic_name: seen}).assignments == ()
+    let_go = FirstSeen.key(topic_name), replace(seen, made=False).to_json()
+    changes: Mapping[str, tuple[Change, Change]] = {
+        "another mirror has the flow": ((OWNER, replace(Owner.here("x"), host="elsewhere").to_json()), mine),
+        "failed over": ((FAILOVER, FailedOver.here().to_json()), (FAILOVER, None)),
+        "let go of": (let_go, (let_go[0], seen.to_json())),
+    }
+    for why, (change, back) in changes.items():  # which only the journal says, not what the mirror read before
+        write_journal(settings, change)
+        found = Renewal(settings).look(look.assignments, {topic_name: seen})
+        assert found.assignments == look.assignments, why
+        write_journal(settings, back)
+    found = Renewal(settings).look(look.assignments, {topic_name: seen})
+    assert [left.source.topic for left in found.assignments] == [other]
     awaited(lambda: not admin_of(target).describe([topic_name]))
+
+
+@pytest.mark.brokers
+def test_a_source_that_lost_its_data_deletes_nothing(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    names = [f"{topic_name}-{number}" for number in range(4)]
+    for name in names:
+        make_topic(source, name)
+    settings = policy(settings_between(source, target, [f"{topic_name}-.*"], topic_name), deletions="delete")
+    before = Renewal(settings).look((), {}).assignments
+    awaited(lambda: len(admin_of(target).describe(names)) == 4)
+    seen = made_by(settings, names)
+    write_journal(
+        settings,
+        (OWNER, Owner.here("this").to_json()),
+        *((FirstSeen.key(name), one.to_json()) for name, one in seen.items()),
+    )
+    renewal = Renewal(settings)
+    delete_topics(source, *names[:3])
+    for _ in range(2):
+        assert renewal.look(before, seen).assignments == before
+    told = capfd.readouterr().err
+    assert told.count("copies_not_deleted") == 1, "it is told once"
+    assert "3 of the flow's 4 topics are gone on cluster eu" in told
+    delete_topics(source, names[3])
+    assert renewal.look(before, seen).assignments == before
+    assert "no topic that the flow selects is left on cluster eu" in capfd.readouterr().err
+    assert len(admin_of(target).describe(names)) == 4
 
 
 @pytest.mark.brokers

@@ -56,6 +56,11 @@ class Owner:
         return self.host == socket.gethostname()
 
     @property
+    def is_this_process(self) -> bool:
+        """It is the process that asks."""
+        return self.is_here and self.pid == os.getpid()
+
+    @property
     def lives(self) -> bool:
         """There is such a process on this machine."""
         return self.is_here and psutil.pid_exists(self.pid)

@@ -11,7 +11,7 @@ from typing import Protocol
 from mirror.assignment import Assignment
 from mirror.config import Settings
 from mirror.config.reloading import reloaded
-from mirror.errors import ClusterError, ConfigError, PreflightError
+from mirror.errors import ClusterError, ConfigError, MalformedBatch, PreflightError
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
 from mirror.spark.background import in_background
@@ -62,7 +62,7 @@ class Lookout:
             try:
                 before = tuple(mirror.assignments)
                 look = await in_background(partial(self._renewal.look, before, mirror.seen))
-            except (ClusterError, PreflightError) as problem:
+            except (ClusterError, PreflightError, MalformedBatch) as problem:
                 if str(problem) != self._failing:
                     self._log.warning("clusters_not_looked_at", reason=str(problem))
                 self._failing = str(problem)

@@ -1,8 +1,7 @@
 """While a mirror runs, both clusters are looked at again: what is new there becomes its next plan.
 
 N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says
-N2  a copy is deleted where `sync.deletions` asks for it, the flow made it (its journal says so, by the copy's id),
-    and its source is the same cluster as then and denies several times that the topic exists
+N2  a copy is deleted where `sync.deletions` asks for it and that is safe (`deletion.py`)
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from mirror.admin.history import History
 from mirror.admin.topics import TopicPlan, apply, plan_topics
 from mirror.assignment import Assignment
 from mirror.config import Settings
-from mirror.identity import MISSING_TRIES
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
 from mirror.policy.selection import selects
+from mirror.spark.deletion import Deletions
 from mirror.spark.plan import renewed
 from mirror.spark.prepare import assignments_of
 
@@ -29,7 +28,6 @@ from mirror.spark.prepare import assignments_of
 LOOKS: Final = 2
 #: A look that takes long is followed by a rest that is so many times longer.
 _RESTS: Final = 4
-_AGAIN_SECONDS: Final = 0.2
 
 _log = logs.get("mirror.sync")
 
@@ -49,6 +47,7 @@ class Renewal:
         """Nothing is asked before the first look. `settings` may be replaced between two looks."""
         self.settings = settings
         self._source, self._target = Admin(settings.source), Admin(settings.target)
+        self._deletions = Deletions(self._source, self._target)
         self._told: set[str] = set()
         self._hindrance = ""
         self._took = 0.0
@@ -61,7 +60,7 @@ class Renewal:
     def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
         """Look once, and make on the target what is missing; `seen` are the flow's topics by the target's name.
 
-        Raises ClusterError and PreflightError: the next look may do.
+        Raises ClusterError, PreflightError and MalformedBatch: the next look may do.
         """
         began = time.monotonic()
         try:
@@ -73,7 +72,7 @@ class Renewal:
         source, target = self._source, self._target
         plan = plan_topics(source, target, self.settings, History(seen))
         self._tell(str(finding) for finding in plan.refusals)
-        if gone := self._without_source(plan, current, seen):
+        if gone := self._deletions.due(self.settings, plan, current, seen):
             target.delete_topics(gone)
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
@@ -100,34 +99,3 @@ class Renewal:
         if acls.hindrance and acls.hindrance != self._hindrance:
             _log.warning("acls_not_mirrored", flow=self.settings.flow, reason=acls.hindrance)
         self._hindrance = acls.hindrance
-
-    def _without_source(
-        self, plan: TopicPlan, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]
-    ) -> list[str]:
-        """Copies to be deleted (N2)."""
-        missing = {
-            one.target.topic: one
-            for one in current
-            if (found := plan.source_topics.get(one.source.topic)) is None or found.topic_id != one.topic_id
-        }
-        if not missing or self.settings.sync.deletions == "keep":
-            return []
-        theirs, source_id = self._target.describe(missing), self._source.cluster_id()
-        ours = {
-            topic: one
-            for topic, one in missing.items()
-            if (known := seen.get(topic)) is not None
-            and known.made
-            and topic in theirs
-            and known.target_topic_id == theirs[topic].topic_id
-            and known.cluster_id == source_id
-        }
-        for _ in range(MISSING_TRIES):
-            found_now = self._source.describe({one.source.topic for one in ours.values()})
-            ours = {
-                topic: one
-                for topic, one in ours.items()
-                if one.source.topic not in found_now or found_now[one.source.topic].topic_id != one.topic_id
-            }
-            time.sleep(_AGAIN_SECONDS)
-        return sorted(ours)
