@@ -272,6 +272,31 @@ def test_a_refused_topic_is_left_out_and_the_others_go_on(
     assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is told once"
 
 
+@pytest.mark.brokers
+def test_a_copy_that_appears_on_the_source_is_not_mirrored_back(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another flow, from our target to our source, makes it while this mirror runs."""
+    here, there, pattern = source_cluster.bootstrap, target_cluster.bootstrap, [f".*{topic_name}-.*"]
+    first, second, copy = f"{topic_name}-1", f"{topic_name}-2", f"us.{topic_name}-3"
+    other = settings_between(there, here, pattern, f"{topic_name}-other", naming={"prefix": "us."})
+    make_topic(here, first)
+    renewal = Renewal(settings_between(here, there, pattern, topic_name, exclude=["mirror[.].*"]))
+    look = renewal.look((), {})
+    assert [found.source.topic for found in look.assignments] == [first]
+    seen = FirstSeen(
+        source_topic=f"{topic_name}-3", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id=target_cluster.cluster_id
+    )
+    write_journal(other, (FirstSeen.key(copy), seen.to_json()))
+    for name in (second, copy):
+        make_topic(here, name)
+    assert [found.source.topic for found in renewal.look(look.assignments, {}).assignments] == [first, second]
+    told = capfd.readouterr().err
+    assert "not_mirrored" in told
+    assert f"flow {other.flow} mirrors it, and to mirror it back would be a loop" in told
+    assert not admin_of(there).describe([copy])
+
+
 # --- ACLs -------------------------------------------------------------------------------------------------------------
 
 

@@ -6,14 +6,15 @@ N2  a copy is deleted where `sync.deletions` asks for it and that is safe (`dele
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror.admin.acls import create_acls, plan_acls
 from mirror.admin.client import Admin
-from mirror.admin.history import History
+from mirror.admin.history import History, Own, read_history
 from mirror.admin.topics import TopicPlan, apply, plan_topics
 from mirror.assignment import Assignment
 from mirror.config import Settings
@@ -48,6 +49,7 @@ class Renewal:
         self.settings = settings
         self._source, self._target = Admin(settings.source), Admin(settings.target)
         self._deletions = Deletions(self._source, self._target)
+        self._names, self._history = frozenset[str](), History()
         self._told: set[str] = set()
         self._hindrance = ""
         self._took = 0.0
@@ -70,7 +72,7 @@ class Renewal:
 
     def _look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
         source, target = self._source, self._target
-        plan = plan_topics(source, target, self.settings, History(seen))
+        plan = plan_topics(source, target, self.settings, replace(self._elsewhere(), seen=seen))
         self._tell(str(finding) for finding in plan.refusals)
         if gone := self._deletions.due(self.settings, plan, current, seen):
             target.delete_topics(gone)
@@ -83,6 +85,15 @@ class Renewal:
             self._sync_acls(plan)
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
         return Look(renewed(current, planned, lambda topic: selects(topic, topics)), made)
+
+    def _elsewhere(self) -> History:
+        """What journals on the source tell; they are read again when a topic appears there, which may be a copy."""
+        names = frozenset(self._source.topic_names())
+        if names - self._names:
+            own = Own({}, self._target.cluster_id())
+            self._history = asyncio.run(read_history(self.settings, own, names))
+        self._names = names
+        return self._history
 
     def _tell(self, refusals: Iterable[str]) -> None:
         """Each refusal once, while it lasts."""
