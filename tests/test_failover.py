@@ -37,6 +37,7 @@ from mirror.offsets.failover import FailedOver, ending
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal
 from mirror.offsets.owner import Owner
+from mirror.offsets.pauses import pause_entry
 from mirror.policy.following import Standing
 from mirror.policy.recovery import Exposure, RecoveryPoint
 from mirror.spark.beginning import recorded
@@ -522,6 +523,17 @@ def test_a_topic_that_is_refused_does_not_keep_others_from_being_copied(flow: Fl
     assert any(text.startswith("what was missing could not be copied: ") and other in text for text in done["warnings"])
     one, gone = sorted(done["partitions"], key=lambda partition: partition["topic"])
     assert (one["whole"], one["position"], gone["whole"]) == (True, 150, False)
+
+
+@pytest.mark.brokers
+def test_a_topic_that_rests_is_not_copied_any_further(flow: Flow) -> None:
+    """Where no mirror runs, too: it counts in what is lost, with the reason."""
+    produce(flow.source, flow.topic, values(50))
+    flow.tell(pause_entry(flow.topic), (b"pause/\xff", b"{}"))
+    done = flow.failover(code=4)
+    assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (50, 100)
+    (warning,) = done["warnings"]
+    assert warning.startswith(f"{flow.topic} is paused, so that it was not copied any further")
 
 
 @pytest.mark.brokers

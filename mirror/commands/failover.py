@@ -36,6 +36,7 @@ from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import seen_in
 from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
 from mirror.offsets.journal import Journal
+from mirror.offsets.pauses import paused_in
 from mirror.offsets.starts import starts_in
 from mirror.policy.recovery import Exposure
 from mirror.policy.rules import Finding
@@ -107,6 +108,7 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account:
             await known.read()
         with course.step("account"):
             exposures = await exposures_of(settings, source if reached else None, known)
+            course.rest(known, exposures)
             if reached:
                 await course.miss(known)
     return course.account(exposures)
@@ -210,6 +212,12 @@ class _Course:
             await asyncio.sleep(LOOK_SECONDS)
         for hindrance in self._look.hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
+
+    def rest(self, known: Known, exposures: list[Exposure]) -> None:
+        """Name the topics of which something is missing because a person lets them rest."""
+        lacking = {one.topic for one in exposures if not one.is_whole}
+        for topic in sorted(lacking & paused_in(known.newest)):
+            self._warn(f"{topic} is paused, so that it was not copied any further; `mirror resume` lets it go on")
 
     async def miss(self, known: Known) -> None:
         """Name the partitions of the source that the flow ought to mirror and never did."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from mirror.offsets.journal import Entry
@@ -33,3 +35,13 @@ def read_pause(record: Entry) -> Pause | None:
     if not record.key.startswith(_PAUSE):
         return None
     return Pause(record.key[len(_PAUSE) :].decode(), record.value is not None)
+
+
+def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
+    """The source topics that rest, as the newest records of a journal tell it; names that are none are passed over."""
+    found = set()
+    for key, value in known.items():
+        with contextlib.suppress(ValueError):
+            if (pause := read_pause(Entry(0, key, value))) is not None:
+                found.add(pause.topic)
+    return frozenset(found)

@@ -17,6 +17,7 @@ from mirror.observe.figures import Figures
 from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
+from mirror.offsets.pauses import paused_in
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
 from mirror.spark.flow import Flow
@@ -30,7 +31,8 @@ STRETCH_SECONDS: Final = 10.0
 
 
 async def drain(flow: Flow) -> None:
-    """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far.
+    """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far. Topics
+    that a person lets rest are passed over, as a mirror does.
 
     Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
     """
@@ -43,7 +45,9 @@ async def drain(flow: Flow) -> None:
         )
         claimed = await handover.claim(journal, Owner.here(instance))
         _, known = await handover.older_ended(journal, claimed, asyncio.Event())
-        assignments, _ = await bounded(source, flow.name, await recorded(source, journal, flow.assignments, known))
+        resting = paused_in(known)
+        active = [one for one in flow.assignments if one.source.topic not in resting]
+        assignments, _ = await bounded(source, flow.name, await recorded(source, journal, active, known))
         told = [read_accepted(Entry(0, key, value)) for key, value in known.items()]
         accepted = {one.target: one.offsets for one in told if one is not None}
         mark = await StopMark.open(LOOPBACK)
