@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +45,9 @@ from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Change, Entry, Journal
 from mirror.offsets.owner import Owner
 from mirror.policy.rules import Rules
+from mirror.spark.lookout import Lookout
 from mirror.spark.plan import renewed
-from mirror.spark.renewal import Renewal
+from mirror.spark.renewal import Look, Renewal
 from mirror.spark.tidings import Tidings
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
@@ -137,6 +138,53 @@ def test_what_a_configuration_changes_while_running() -> None:
     assert (found.changed, found.in_vain) == (("topics", "limits"), ("spark", "topics.offsets"))
     assert (found.settings.topics.offsets, found.settings.topics.on_data_loss) == ("preserve", "continue")
     assert (found.settings.limits.memory_mb, found.settings.spark) == (99, old.spark)
+
+
+class Adopting:
+    """A mirror that takes its time to adopt a plan."""
+
+    def __init__(self) -> None:
+        self.assignments: tuple[Assignment, ...] | None = (one("a"),)
+        self.seen: Mapping[str, FirstSeen] = {}
+        self.found_at: list[Look] = []
+
+    def found(self, look: Look) -> None:
+        self.found_at.append(look)
+        self.assignments = None
+
+    def configured(self, settings: Settings) -> None:
+        raise AssertionError(settings)
+
+
+class Growing(Renewal):
+    """Looks that cost nothing and find one partition more each."""
+
+    looks = 0
+    rest = 0.0
+
+    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
+        assert not seen
+        self.looks += 1
+        return Look((*current, one("a", len(current))))
+
+
+def test_nothing_is_looked_at_while_a_plan_waits_to_be_adopted() -> None:
+    async def story() -> None:
+        settings, mirror = settings_between("a:1", "b:2", ["a"]), Adopting()
+        renewal = Growing(settings)
+        task = asyncio.create_task(Lookout(renewal, lambda: settings).run(mirror))
+        async with asyncio.timeout(PATIENCE):
+            for many in (1, 2):
+                while len(mirror.found_at) < many:
+                    await asyncio.sleep(0)
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert renewal.looks == many
+                mirror.assignments = mirror.found_at[-1].assignments
+        task.cancel()
+        assert mirror.found_at[1].assignments == (one("a"), one("a", 1), one("a", 2))
+
+    asyncio.run(story())
 
 
 # --- looks (real brokers, no Spark) -----------------------------------------------------------------------------------

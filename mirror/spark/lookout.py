@@ -22,8 +22,8 @@ class Mirroring(Protocol):
     """The mirror that is looked out for."""
 
     @property
-    def assignments(self) -> Sequence[Assignment]:
-        """What is mirrored now."""
+    def assignments(self) -> Sequence[Assignment] | None:
+        """What is mirrored now; None while a plan that was found waits to be adopted."""
 
     @property
     def seen(self) -> Mapping[str, FirstSeen]:
@@ -59,8 +59,10 @@ class Lookout:
             if self._asked.is_set():
                 self._asked.clear()
                 self._take_over(mirror)
+            if (current := mirror.assignments) is None:
+                continue  # compared with what ends, the same plan looks new again, and a deleted copy like one to keep
             try:
-                before = tuple(mirror.assignments)
+                before = tuple(current)
                 look = await in_background(partial(self._renewal.look, before, mirror.seen))
             except (ClusterError, PreflightError, MalformedBatch) as problem:
                 if str(problem) != self._failing:

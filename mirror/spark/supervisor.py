@@ -190,9 +190,9 @@ class Supervisor:
                 await forget_expired(journal, self._tidings.runs)
 
     @property
-    def assignments(self) -> Sequence[Assignment]:
-        """What is mirrored now."""
-        return self._assignments
+    def assignments(self) -> Sequence[Assignment] | None:
+        """What is mirrored now; None while a plan that was found waits to be adopted."""
+        return self._assignments if self._next is None else None
 
     @property
     def seen(self) -> Mapping[str, FirstSeen]:
@@ -201,8 +201,7 @@ class Supervisor:
 
     def found(self, look: Look) -> None:
         """There is something else to mirror: the epoch ends early for it."""
-        made = look.made | (self._next.made if self._next else frozenset())
-        self._next = replace(look, made=made)
+        self._next = look
         self._early.set()
 
     def configured(self, settings: Settings) -> None:
@@ -213,9 +212,8 @@ class Supervisor:
         self._early.set()
 
     async def _adopt(self, source: Cluster, journal: Journal) -> None:
-        """Make the newest plan the one that holds. Where a cluster is away the old one does, until the next look."""
-        look, self._next = self._next, None
-        if look is None:
+        """Make the newest plan the one that holds. Where a cluster is away the old one does, until the next epoch."""
+        if (look := self._next) is None:
             return
         before, after = ({one.place for one in some} for some in (self._assignments, look.assignments))
         new = [one for one in look.assignments if one.place not in before]
@@ -224,16 +222,14 @@ class Supervisor:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
             if not await self._tidings.read(journal):  # a topic that grew may have begun a moment ago
-                self._next = look
                 return
             found = await recorded(source, journal, new, self._tidings.topics, look.made)
             await forget(journal, gone)
         except ClusterError as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
-            self._next = look
             return
         known = {one.place: one for one in found}
-        self._assignments = [known.get(one.place, one) for one in look.assignments]
+        self._assignments, self._next = [known.get(one.place, one) for one in look.assignments], None
         for one in gone:  # what was counted of them is told; should they come back, they count from nothing
             self._outcome.figures.pop(one.source, None)
             self._tallies.pop(one.source, None)
