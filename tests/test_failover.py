@@ -43,6 +43,8 @@ from mirror.policy.recovery import Exposure, RecoveryPoint
 from mirror.spark.beginning import recorded
 from mirror.spark.drain import drain
 from mirror.spark.prepare import prepare
+from mirror.spark.relay import Lane, Receipt
+from mirror.spark.stopmark import until_marked
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
@@ -534,6 +536,26 @@ def test_a_topic_that_rests_is_not_copied_any_further(flow: Flow) -> None:
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (50, 100)
     (warning,) = done["warnings"]
     assert warning.startswith(f"{flow.topic} is paused, so that it was not copied any further")
+
+
+@pytest.mark.brokers
+def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that fill one gap would fill it twice."""
+    produce(flow.source, flow.topic, values(50))
+    younger = Owner(instance="younger", host="elsewhere", pid=1, at_ms=int(time.time() * 1000))
+    lanes = []
+
+    async def slow(lane: Lane) -> list[Receipt]:
+        lanes.append(lane)
+        await asyncio.to_thread(flow.tell, (OWNER, younger.to_json()))
+        async with asyncio.timeout(DEADLINE):
+            await until_marked(lane.stop_mark)
+        return []
+
+    monkeypatch.setattr("mirror.spark.drain.run_lane", slow)
+    notes = asyncio.run(drain(prepare(config.load(flow.file), once=True)))
+    assert notes == ["another mirror (pid 1 on elsewhere) took the flow over, so that no more was copied here"]
+    assert len(lanes) == 1
 
 
 @pytest.mark.brokers

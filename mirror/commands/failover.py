@@ -174,7 +174,9 @@ class _Course:
             self._warn(f"what was missing could not be copied: {finding}")
 
         try:
-            await drain(await asyncio.to_thread(prepare, self.settings, once=True, refused=refused))
+            flow = await asyncio.to_thread(prepare, self.settings, once=True, refused=refused)
+            for note in await drain(flow):
+                self._warn(note)
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
             self._warn(f"what was missing could not be copied: {problem}")
 

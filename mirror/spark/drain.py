@@ -14,6 +14,7 @@ from typing import Final
 
 from mirror.assignment import Assignment
 from mirror.observe.figures import Figures
+from mirror.observe.metrics import Metrics
 from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.losses import read_accepted
 from mirror.offsets.owner import Owner
@@ -24,15 +25,18 @@ from mirror.spark.flow import Flow
 from mirror.spark.relay import Lane, Receipt, run_lane
 from mirror.spark.session import LOOPBACK
 from mirror.spark.stopmark import MarkAddress, StopMark
+from mirror.spark.tidings import Tidings
 from mirror.wire.cluster import Cluster, TopicPartition
 
 #: A stretch in which nothing moved is the last one.
 STRETCH_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 1.0
 
 
-async def drain(flow: Flow) -> None:
+async def drain(flow: Flow) -> list[str]:
     """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far. Topics
-    that a person lets rest are passed over, as a mirror does.
+    that a person lets rest are passed over, as a mirror does. It ends where another mirror takes the flow. Returns what
+    a person should know of other mirrors.
 
     Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
     """
@@ -44,27 +48,51 @@ async def drain(flow: Flow) -> None:
             target.refresh({a.target.topic for a in flow.assignments} | {journal.partition.topic}),
         )
         claimed = await handover.claim(journal, Owner.here(instance))
-        _, known = await handover.older_ended(journal, claimed, asyncio.Event())
+        older, known = await handover.older_ended(journal, claimed, asyncio.Event())
         resting = paused_in(known)
         active = [one for one in flow.assignments if one.source.topic not in resting]
-        assignments, _ = await bounded(source, flow.name, await recorded(source, journal, active, known))
+        assignments, _ = await bounded(source, flow.name, await recorded(source, journal, active, known, flow.made))
         told = [read_accepted(Entry(0, key, value)) for key, value in known.items()]
         accepted = {one.target: one.offsets for one in told if one is not None}
-        mark = await StopMark.open(LOOPBACK)
+        notes = [f"the mirror before ({older}) did not say that it ended"] if older else []
+        mark, ended = await StopMark.open(LOOPBACK), asyncio.Event()
+
+        def end() -> None:
+            ended.set()
+            mark.set()
+
+        def taken_over(owner: Owner) -> None:
+            notes.append(f"another mirror ({owner}) took the flow over, so that no more was copied here")
+            end()
+
+        tidings = Tidings(flow.name, instance, taken_over, lambda _: end(), Metrics(flow.name), until=claimed)
+        watching = asyncio.create_task(_watch(tidings, journal))
         try:
-            await _stretches(
-                flow, instance, tuple(replace(a, accepted=accepted.get(a.target)) for a in assignments), mark.address
-            )
+            open_ = tuple(replace(a, accepted=accepted.get(a.target)) for a in assignments)
+            await _stretches(flow, instance, open_, mark.address, ended)
         finally:
+            watching.cancel()
+            await asyncio.wait([watching])
             await mark.close()
         await handover.sign_off(journal, instance)
+        return notes
 
 
-async def _stretches(flow: Flow, instance: str, assignments: tuple[Assignment, ...], mark: MarkAddress) -> None:
+async def _watch(tidings: Tidings, journal: Journal) -> None:
+    while True:
+        await tidings.read(journal)
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _stretches(
+    flow: Flow, instance: str, assignments: tuple[Assignment, ...], mark: MarkAddress, ended: asyncio.Event
+) -> None:
     """One lane after another, each with what the last one left, until all is done or nothing moves."""
     receipts: dict[TopicPartition, Receipt] = {}
     left, before = assignments, -1
-    while left and (reached := sum(one.figures.next_offset for one in receipts.values())) > before:
+    while (
+        left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before
+    ):
         before = reached
         lane = Lane(
             flow=flow.name,
@@ -80,7 +108,9 @@ async def _stretches(flow: Flow, instance: str, assignments: tuple[Assignment, .
         )
         for one in await run_lane(lane):
             receipts[TopicPartition(one.figures.topic, one.figures.partition)] = one
-        left = tuple(a for a in assignments if not _is_over(receipts[a.source].figures, a.until or 0))
+        left = tuple(
+            a for a in left if a.source not in receipts or not _is_over(receipts[a.source].figures, a.until or 0)
+        )
 
 
 def _is_over(figures: Figures, until: int) -> bool:
