@@ -249,6 +249,15 @@ class Flow:
         told = json.loads(self.file.read_text()) | {"groups": {"include": [f"{topic}.*"], "interval_s": 0.5}}
         self.file.write_text(json.dumps(told))
 
+    def mirror_another(self) -> str:
+        """Mirror a second topic, of five records; its name."""
+        other = f"{self.topic}-b"
+        make_topic(self.source, other)
+        produce(self.source, other, values(5))
+        self.mirrors(self.topic, other)
+        self.copy()
+        return other
+
     def mirrors(self, *topics: str) -> None:
         """Have the configuration include these topics."""
         told = json.loads(self.file.read_text())
@@ -496,11 +505,7 @@ def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
 @pytest.mark.brokers
 def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: Flow) -> None:
     """The flow mirrored a topic once that is gone from the target: told with its reason, in both kinds."""
-    other = f"{flow.topic}-b"
-    make_topic(flow.source, other)
-    produce(flow.source, other, values(5))
-    flow.mirrors(flow.topic, other)
-    flow.copy()
+    other = flow.mirror_another()
     flow.mirrors(flow.topic)
     dropped(flow.target, other)
     for options in (["--rehearse"], []):
@@ -514,11 +519,7 @@ def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: 
 @pytest.mark.brokers
 def test_a_topic_that_is_refused_does_not_keep_others_from_being_copied(flow: Flow) -> None:
     """It is gone from the source, so preflight would not start the flow."""
-    other = f"{flow.topic}-b"
-    make_topic(flow.source, other)
-    produce(flow.source, other, values(5))
-    flow.mirrors(flow.topic, other)
-    flow.copy()
+    other = flow.mirror_another()
     dropped(flow.source, other)
     produce(flow.source, flow.topic, values(50))
     done = flow.failover(code=4)
