@@ -13,6 +13,7 @@ layout    the batch format: headers, record sets, segments, transactions
 payloads  codecs and records
 relay     a record set through classifier and writer, and payloads below right lengths and CRCs
 wire      frames, answers, the journal
+disks     a partition's folder: segments, and the small files beside them
 
 What is found goes to findings/, which git ignores. An input worth keeping goes to regressions/TARGET/, under a name
 that says what is wrong with it; every run begins with those, and the tests replay them.

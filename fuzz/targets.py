@@ -13,7 +13,7 @@ from typing import Final
 
 from vectors.corpus import load
 
-from fuzz import layout, payloads, relay, settings, wire
+from fuzz import disks, layout, payloads, relay, settings, wire
 from fuzz.limits import CAP, Check
 from mirror.batch import codecs
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, HEADER_BYTES, RawBatch, split
@@ -53,6 +53,10 @@ def _with_index(_: Random) -> Iterator[bytes]:
             if raw.header.magic == 2 and raw.header.producer_id >= 0:
                 yield bytes([1, raw.header.producer_id & 0xFF, 0]) + record_set
                 break
+
+
+def _replicas(random: Random) -> Iterator[bytes]:
+    return disks.replicas(_record_sets(random), random)
 
 
 def _payloads(codec: int) -> Iterator[tuple[RawBatch, memoryview]]:
@@ -148,5 +152,8 @@ TARGETS: Final = {
     "versions": Target(wire.versions, wire.first_answers),
     "journal": Target(wire.entries, wire.journals),
     "runs": Target(wire.runs, wire.ledgers),
+    "replica": Target(disks.replica, _replicas),
+    "sidecars": Target(disks.sidecars, disks.small_files),
+    "timeindex": Target(disks.timeindex, disks.time_indexes),
     "properties": Target(settings.properties, settings.property_files),
 }

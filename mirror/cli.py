@@ -10,6 +10,8 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from mirror import __version__, config
+from mirror.commands.embedded import embedded
+from mirror.commands.offsets import offsets
 from mirror.errors import ExitCode, MirrorError
 from mirror.observe import logs
 
@@ -26,7 +28,6 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
 ]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Source topics.", show_default=False)]
-Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
 
 
 def _version(asked: bool) -> None:
@@ -114,6 +115,29 @@ def verify(
 
 
 @app.command()
+def restore(
+    config_file: ConfigFile,
+    folders: Annotated[
+        list[Path],
+        typer.Option("--from", metavar="DIR", help="Data folder of a broker; may be repeated.", show_default=False),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what was found, and write nothing.")] = False,
+    as_json: Json = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Copy topics from the data folders of brokers that are gone: same bytes, same offsets.
+
+    Exit code 4 where something is missing or damaged, each thing named; 10 for what --dry-run found.
+
+    Example: mirror restore configs/quickstart.yaml --from /mnt/disk-of-broker-1 --from /mnt/disk-of-broker-2
+    """
+    from mirror.commands.restore import restore as restore_flow
+
+    logs.configure(json=as_json, level=log_level)
+    raise typer.Exit(restore_flow(config.load(config_file), folders, dry_run=dry_run, as_json=as_json))
+
+
+@app.command()
 def status(
     config_file: ConfigFile,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second, until Ctrl-C.")] = False,
@@ -137,6 +161,7 @@ def accept(
     partitions: Annotated[
         list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this one; may be repeated.")
     ] = None,
+    as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Go on behind records that the source deleted before they were mirrored (state RETENTION_GAP).
@@ -145,8 +170,8 @@ def accept(
     """
     from mirror.commands.accept import accept as accept_loss
 
-    logs.configure(json=False, level=log_level)
-    raise typer.Exit(accept_loss(config.load(config_file), topic, tuple(partitions or ())))
+    logs.configure(json=as_json, level=log_level)
+    raise typer.Exit(accept_loss(config.load(config_file), topic, tuple(partitions or ()), as_json=as_json))
 
 
 @app.command()
@@ -174,52 +199,30 @@ def failover(
 
 
 @app.command()
-def pause(config_file: ConfigFile, topics: Topics, log_level: LogLevel = "info") -> None:
+def pause(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_level: LogLevel = "info") -> None:
     """Let topics rest until `mirror resume`, over restarts too; a running mirror stops them within seconds.
 
     Example: mirror pause configs/quickstart.yaml orders
     """
     from mirror.commands.pause import pause as pause_topics
 
-    logs.configure(json=False, level=log_level)
-    raise typer.Exit(pause_topics(config.load(config_file), topics))
+    logs.configure(json=as_json, level=log_level)
+    raise typer.Exit(pause_topics(config.load(config_file), topics, as_json=as_json))
 
 
 @app.command()
-def resume(config_file: ConfigFile, topics: Topics, log_level: LogLevel = "info") -> None:
+def resume(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_level: LogLevel = "info") -> None:
     """Let paused topics go on, from where they stand.
 
     Example: mirror resume configs/quickstart.yaml orders
     """
     from mirror.commands.pause import resume as resume_topics
 
-    logs.configure(json=False, level=log_level)
-    raise typer.Exit(resume_topics(config.load(config_file), topics))
+    logs.configure(json=as_json, level=log_level)
+    raise typer.Exit(resume_topics(config.load(config_file), topics, as_json=as_json))
 
 
-@app.command()
-def offsets(
-    config_file: ConfigFile,
-    action: Annotated[
-        Literal["translate"], typer.Argument(metavar="translate", help="Look up an offset.", show_default=False)
-    ],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.", show_default=False)],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The source's.", show_default=False)],
-    reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")] = False,
-    as_json: Json = False,
-    log_level: LogLevel = "info",
-) -> None:
-    """Tell where an offset of one cluster is on the other, exactly.
-
-    Example: mirror offsets configs/quickstart.yaml translate orders 3 1500
-    """
-    from mirror.commands.offsets import translate
-
-    assert action == "translate"
-    logs.configure(json=False, level=log_level)
-    settings = config.load(config_file)
-    raise typer.Exit(translate(settings, topic, partition, offset, reverse=reverse, as_json=as_json))
+app.add_typer(offsets, name="offsets")
 
 
 @app.command()
@@ -248,6 +251,7 @@ def inspect(
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Totals by codec and verdict alone.")] = False,
     ratio: Annotated[bool, typer.Option("--ratio", help="Decompress, and show compression ratios.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="All columns, however narrow the terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: each batch, then totals.")] = False,
 ) -> None:
     """Show the batches of a segment file or a live topic: headers, codecs, verdicts, damage (exit code 4).
@@ -257,8 +261,42 @@ def inspect(
     from mirror.commands.inspect import inspect as inspect_log
     from mirror.commands.logview import Wish
 
-    wish = Wish(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio)
+    wish = Wish(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio, wide=wide)
     raise typer.Exit(inspect_log(target, wish, config=config_file, side=side, bootstrap=bootstrap))
+
+
+@app.command()
+def census(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG_OR_FOLDER",
+            help="A flow's YAML file, or a folder of segment files (a broker's data folder).",
+            show_default=False,
+        ),
+    ],
+    side: Annotated[
+        Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
+    ] = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic there; may be repeated.")
+    ] = None,
+    ratio: Annotated[bool, typer.Option("--ratio", help="Decompress, for all compression ratios.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write it as a page with plots, too.")
+    ] = None,
+    as_json: Json = False,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Count what logs are made of, by Spark SQL over batch headers: codecs, sizes, verdicts (exit code 4: damage).
+
+    Example: mirror census configs/quickstart.yaml --report census.html
+    """
+    from mirror.commands.census import census as take_census
+
+    logs.configure(json=as_json, level=log_level)
+    told = take_census(target, side=side, topics=topics or (), measured=ratio, report_file=report, as_json=as_json)
+    raise typer.Exit(told)
 
 
 @app.command("import-mm2")
@@ -302,63 +340,7 @@ def config_show(config_file: ConfigFile, as_json: Json = False) -> None:
     raise typer.Exit(show(config_file, as_json=as_json))
 
 
-embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
 app.add_typer(embedded, name="embedded")
-
-
-@embedded.command("up")
-def embedded_up(
-    name: Annotated[str, typer.Argument(help="A name for the cluster.")] = "kafka",
-    nodes: Annotated[int, typer.Option(min=1, max=3, help="Brokers in the cluster.")] = 1,
-) -> None:
-    """Start a cluster that stays up when this command ends; prints its bootstrap address.
-
-    Example: mirror embedded up eu --nodes 3
-    """
-    from mirror.embedded import byhand
-
-    print(byhand.up(name, nodes).bootstrap)
-
-
-@embedded.command("fill")
-def embedded_fill(
-    name: Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)],
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Made if need be.", show_default=False)],
-    records: Annotated[int, typer.Option(min=1, help="Records for each topic.")] = 10_000,
-) -> None:
-    """Write made-up records to topics of a cluster that was started by hand.
-
-    Example: mirror embedded fill eu orders clicks-web --records 50000
-    """
-    from mirror.demo.fill import fill
-    from mirror.embedded import byhand
-
-    for topic, held in fill(name, byhand.named(name).bootstrap, topics, records).items():
-        print(f"{topic} holds {held:,} records")
-
-
-@embedded.command("down")
-def embedded_down(name: Clusters) -> None:
-    """Stop a cluster, or all of them, and remove the data.
-
-    Example: mirror embedded down eu
-    """
-    from mirror.embedded import byhand
-
-    for ended in byhand.down(name):
-        print(f"{ended} is down")
-
-
-@embedded.command("list")
-def embedded_list(as_json: Json = False) -> None:
-    """Show the clusters that were started by hand.
-
-    Example: mirror embedded list --json
-    """
-    from mirror.commands.tables import clusters
-    from mirror.embedded import byhand
-
-    clusters(byhand.standing(), as_json)
 
 
 def main() -> NoReturn:

@@ -147,6 +147,11 @@ class Fetcher:
         self._cursors.pop(partition, None)
         self._arrivals = deque(a for a in self._arrivals if a.cursor.partition != partition)
 
+    @property
+    def is_finished(self) -> bool:
+        """Nothing more is taken from the source."""
+        return self._finished
+
     def nudge(self) -> None:
         """Some partition has room again."""
         self._changed.set()

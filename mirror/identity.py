@@ -18,6 +18,8 @@ from mirror.wire.cluster import Cluster, TopicPartition
 
 #: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
 MISSING_TRIES: Final = 4
+DELETED: Final = "the source topic was deleted"
+ADVICE: Final = "Rename or delete the target topic to mirror the new one"
 
 
 def other_topic(source: Cluster, topic: str, topic_id: UUID | None) -> str:
@@ -27,16 +29,18 @@ def other_topic(source: Cluster, topic: str, topic_id: UUID | None) -> str:
     """
     known = source.topics.get(topic)
     if known is None:
-        return "the source topic was deleted"
-    if topic_id in (None, known.topic_id):
-        return ""
-    return f"the source topic was recreated: its id was {topic_id} and is {known.topic_id}"
+        return DELETED
+    return "" if topic_id in (None, known.topic_id) else made_anew(topic_id, known.topic_id)
+
+
+def made_anew(before: UUID | None, now: UUID | None) -> str:
+    """What is said of a topic whose id is another one."""
+    return f"the source topic was recreated: its id was {before} and is {now}"
 
 
 def recreated(partition: TopicPartition, offset: int, detail: str) -> PartitionStop:
     """The stop for a partition whose topic is another one, or gone; `offset` is the next one to mirror, or -1."""
-    advice = "Rename or delete the target topic to mirror the new one"
-    return PartitionStop(State.RECREATED, *partition, offset, detail, advice)
+    return PartitionStop(State.RECREATED, *partition, offset, detail, ADVICE)
 
 
 async def what_became_of(source: Cluster, topic: str, topic_id: UUID | None) -> str:

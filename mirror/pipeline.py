@@ -19,9 +19,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mirror.assignment import Assignment, Loss, OnLoss, log_loss
@@ -29,6 +28,7 @@ from mirror.classifier import Action, classify
 from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.identity import other_topic, recreated, what_became_of
+from mirror.keeper import Keeper
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
 from mirror.policy.aborted import Aborted
@@ -53,29 +53,6 @@ _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 _BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
 
 
-@dataclass(slots=True, eq=False)
-class _Keeper:
-    """One partition's life in a lane."""
-
-    assignment: Assignment
-    state: State = State.STARTING
-    detail: str = ""
-    advice: str = ""
-    cursor: Cursor | None = None
-    sink: Sink | None = None
-    unsettled: asyncio.Event = field(default_factory=asyncio.Event)
-    doubts: int = 0
-    stopped_at: int = -1
-    aligned_to: int = -1
-    is_new: bool = True
-    finished: bool = False
-
-    @property
-    def is_done(self) -> bool:
-        """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
-        return self.finished and (self.sink is None or self.sink.is_idle)
-
-
 class Pipeline:
     """The partitions of one lane between two clusters."""
 
@@ -98,9 +75,9 @@ class Pipeline:
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
         self._on_loss, self._recall = on_loss, recall
-        self._keepers = {assignment.source: _Keeper(assignment) for assignment in assignments}
+        self._keepers = {assignment.source: Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
-        self._turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
+        self._keeping: list[asyncio.Task[None]] = []
         self._moved = asyncio.Event()
         self.stopped = asyncio.Event()  # set at each stop
         self._writer = Writer(target, self._changed, self._spawn, share)
@@ -129,13 +106,13 @@ class Pipeline:
     async def _mirror(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         async with self._tasks:
             timer = loop.call_later(max(0.0, deadline - time.time()), self.finish)
-            keepers = [self._spawn(self._keep(keeper)) for keeper in self._keepers.values()]
+            self._begin_all(self._keepers.values())
             async for arrival in self._fetcher:
                 await self._relay(arrival)
                 self._relayed(arrival)
             timer.cancel()
             self._writer.finish()
-            for task in keepers:
+            for task in self._keeping:
                 task.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
@@ -155,6 +132,21 @@ class Pipeline:
         else:
             loop.default_exception_handler(context)
 
+    def _begin_all(self, keepers: Iterable[Keeper]) -> None:
+        """Those that come later do not wait for the turns of those before them."""
+        turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
+        self._keeping += [self._spawn(self._keep(keeper, turns)) for keeper in keepers]
+
+    def extend(self, assignments: Iterable[Assignment]) -> bool:
+        """Mirror these partitions as well, but for those that are mirrored here; false where the lane is ending."""
+        if self._fetcher.is_finished:
+            return False
+        more = {one.source: Keeper(one, is_new=False) for one in assignments if one.source not in self._keepers}
+        self._keepers |= more
+        if self._keeping:  # else they begin with the others
+            self._begin_all(more.values())
+        return True
+
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
         self._fetcher.finish()
@@ -162,7 +154,10 @@ class Pipeline:
     def figures(self, instance: str) -> list[Figures]:
         """Where every partition stands now."""
         now = int(time.time() * 1000)
-        return [self._figures_of(keeper, instance, now) for keeper in self._keepers.values()]
+        return [
+            keeper.figures(self._flow, instance, now, self._writer.tallies.get(at, Tally()))
+            for at, keeper in self._keepers.items()
+        ]
 
     def lane_figures(self, instance: str, lane: int, epoch: int, attempt: int) -> LaneFigures:
         """How long requests took since this lane began."""
@@ -228,11 +223,11 @@ class Pipeline:
         if keeper.sink is not None and keeper.cursor is cursor and not arrival.trouble:
             self._changed(keeper.sink)
 
-    async def _keep(self, keeper: _Keeper) -> None:
+    async def _keep(self, keeper: Keeper, turns: Turns) -> None:
         backoff = Backoff()
         while not keeper.finished:
             try:
-                async with self._turns.taken():
+                async with turns.taken():
                     await self._begin(keeper)
             except PartitionStop as stop:
                 self._stop(keeper, stop)
@@ -253,7 +248,7 @@ class Pipeline:
                     keeper.doubts = 0
                 await asyncio.sleep(backoff.next())
 
-    async def _begin(self, keeper: _Keeper) -> None:
+    async def _begin(self, keeper: Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
         if became := await self._what_became_of(keeper):
@@ -286,7 +281,7 @@ class Pipeline:
         self._writer.flush()
         self._changed(sink)
 
-    async def _what_became_of(self, keeper: _Keeper) -> str:
+    async def _what_became_of(self, keeper: Keeper) -> str:
         """What became of the source topic, asked for now, or known since the lane looked as it began."""
         topic, topic_id = keeper.assignment.source.topic, keeper.assignment.topic_id
         is_new, keeper.is_new = keeper.is_new, False
@@ -301,7 +296,7 @@ class Pipeline:
             return await resume_translated(*logs, accepted, self._recall, mine.since)
         return await resume(*logs, accepted, mine.since), None
 
-    async def _align(self, keeper: _Keeper, position: Position) -> None:
+    async def _align(self, keeper: Keeper, position: Position) -> None:
         """Let the target begin where the source does, or the flow in it."""
         from mirror.aligning import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
@@ -337,12 +332,12 @@ class Pipeline:
         self._fetcher.nudge()
         self._finish_when_done()
 
-    def _finished(self, keeper: _Keeper) -> None:
+    def _finished(self, keeper: Keeper) -> None:
         keeper.finished = True
         self._fetcher.stop(keeper.assignment.source)
         keeper.unsettled.set()
 
-    def _stop(self, keeper: _Keeper, stop: PartitionStop) -> None:
+    def _stop(self, keeper: Keeper, stop: PartitionStop) -> None:
         command = remedy(stop, self._source.endpoint, self._target.endpoint, keeper.assignment.target.topic)
         keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice + command
         keeper.stopped_at = stop.offset
@@ -354,7 +349,7 @@ class Pipeline:
         if all(keeper.is_done for keeper in self._keepers.values()):
             self.finish()
 
-    def _stop_for(self, keeper: _Keeper, state: State, detail: str, advice: str) -> PartitionStop:
+    def _stop_for(self, keeper: Keeper, state: State, detail: str, advice: str) -> PartitionStop:
         source = keeper.assignment.source
         return PartitionStop(
             state, source.topic, source.partition, keeper.sink.acked if keeper.sink else -1, detail, advice
@@ -364,31 +359,3 @@ class Pipeline:
         while not all(keeper.sink is None or keeper.sink.is_idle for keeper in self._keepers.values()):
             self._moved.clear()
             await self._moved.wait()
-
-    def _figures_of(self, keeper: _Keeper, instance: str, now: int) -> Figures:
-        mine, sink, cursor = keeper.assignment, keeper.sink, keeper.cursor
-        tally = self._writer.tallies.get(mine.source, Tally())
-        acked = sink.acked if sink else max(keeper.stopped_at, keeper.aligned_to)
-        end = cursor.readable_until if cursor else -1
-        return Figures(
-            flow=self._flow,
-            instance=instance,
-            topic=mine.source.topic,
-            partition=mine.source.partition,
-            target_topic=mine.target.topic,
-            state=keeper.state,
-            detail=f"{keeper.detail}. {keeper.advice}" if keeper.advice else keeper.detail,
-            next_offset=acked,
-            log_end=end,
-            lag_records=max(0, end - acked) if end >= 0 <= acked else 0,
-            lag_ms=0 if keeper.state is State.CAUGHT_UP else tally.latency_ms,
-            records=tally.records,
-            batches=tally.batches,
-            bytes=tally.bytes,
-            filled=tally.filled,
-            lost=tally.lost,
-            verdicts=dict(tally.verdicts),
-            verdict_bytes=dict(tally.verdict_bytes),
-            latency=tally.latency.copy(),
-            at_ms=now,
-        )

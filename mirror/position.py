@@ -33,8 +33,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.batch.header import APPEND_TIME, RawBatch, split
-from mirror.batch.likeness import batch_difference, marker_difference
+from mirror.batch.header import RawBatch, split
+from mirror.batch.likeness import batch_difference, is_our_padding, marker_difference
 from mirror.batch.restamp import ERAS, Stamp
 from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.policy.aborted import Aborted
@@ -113,11 +113,16 @@ class Logs:
         return self.since or self.start
 
     @property
+    def furthest_begin(self) -> int:
+        """The highest offset at which the copy may have been made to begin, as sources begin ever later."""
+        return max(self.since, self.start)
+
+    @property
     def is_unaligned(self) -> bool:
         """The target holds nothing, or nothing but padding, and is to begin behind that."""
         if self.tail is None:  # it may have deleted padding by itself
             return self.end == 0 < self.begin or self.end < self.since
-        return self.end <= self.begin and _is_padding(self.tail, self.own)
+        return self.end <= self.begin and is_our_padding(self.tail, self.own)
 
     @property
     def tail_is_ours(self) -> bool:
@@ -138,6 +143,11 @@ class Logs:
             f"Run `mirror accept CONFIG {self.source.topic}` to go on behind them, "
             "or recreate the target topic to begin again",
         )
+
+    def padded_twice(self, upto: int) -> PartitionStop:
+        """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
+        detail = f"the target has padding up to offset {upto}, and the source has records from {self.furthest_begin} on"
+        return self.stop(State.DIVERGED, self.furthest_begin, detail, "Recreate the target topic to begin again")
 
     def truncated(self, at: int, detail: str) -> PartitionStop:
         """The stop for a source that was cut back below what was mirrored."""
@@ -210,6 +220,8 @@ async def resume(
     if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=logs.begin)
+    if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
+        raise logs.padded_twice(end)
     if end < start and not (logs.is_accepted(end, accepted) and (ours or tail is None)):
         raise logs.retention_gap(end)
     last_epoch = -1
@@ -227,8 +239,11 @@ async def resume(
         if twin is not None and twin.header.base_offset < end:
             last_epoch = twin.header.partition_leader_epoch
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
-    is_early = target_start < logs.begin
-    begin = await _padding_end(target, target_partition, target_start, own) if is_early else target_start
+    begin = target_start
+    if target_start < logs.begin:
+        begin = await _padding_end(target, target_partition, target_start, own)
+    if begin > max(target_start, logs.furthest_begin):
+        raise logs.padded_twice(begin)
     begin = begin if begin > target_start else -1
     return Position(end, stamp, known, last_epoch, begin, lost_until=start if end < start else -1)
 
@@ -339,23 +354,10 @@ async def _padding_end(target: Cluster, partition: TopicPartition, start: int, o
     """
     at = start
     while (first := await batch_at(target, partition, at)) is not None:
-        if not _is_padding(first, own):
+        if not is_our_padding(first, own):
             break
         at = first.header.next_offset
     return at
-
-
-def _is_padding(raw: RawBatch, own: Stamp) -> bool:
-    """The header tells most batches from padding: to look inside loads the compiler, for which a lane stands still a
-    second or more.
-    """
-    header = raw.header
-    untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
-    if not (untimed and own.is_kin(header.producer_id)):
-        return False
-    from mirror.batch.padding import is_padding  # noqa: PLC0415 -- see above
-
-    return is_padding(raw)
 
 
 async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:

@@ -8,12 +8,16 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from oldbroker import OldBroker, started_or_skip
 
 from mirror.embedded import Cluster, Spec, start_many
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # The same examples on every run, unless somebody goes looking: HYPOTHESIS_PROFILE=exhaustive pytest ...
 _SLOW_MACHINES = [HealthCheck.too_slow]
@@ -54,6 +58,24 @@ def old_broker() -> Iterator[OldBroker]:
     """Kafka 2.8.2, which stores the formats that later brokers only read; skipped where it cannot be fetched."""
     with started_or_skip() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests of DataFrames, which knows `kafka-batches`."""
+    from pyspark.sql import SparkSession
+
+    from mirror.config import SparkSettings
+    from mirror.spark.batches import register
+    from mirror.spark.session import open_context
+
+    context = open_context(SparkSettings(conf={"spark.ui.enabled": "false"}), "tests", lanes=2)
+    session = SparkSession(context)
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    register(session)
+    yield session
+    session.stop()
 
 
 @pytest.fixture

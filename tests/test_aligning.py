@@ -171,7 +171,7 @@ class Interrupted(Exception):
     """Here the mirror is killed."""
 
 
-async def interrupted(source: Cluster, target: Cluster, topic: str, batches: int) -> None:
+async def interrupted(source: Cluster, target: Cluster, topic: str, batches: int, too_far: int = 0) -> None:
     """Align, and break off after some batches of at most 300 bytes, or before the padding is deleted."""
     at = TopicPartition(topic, 0)
     one, other = (Endpoint.of(side) for side in _sides(source, target, topic))
@@ -186,8 +186,9 @@ async def interrupted(source: Cluster, target: Cluster, topic: str, batches: int
             if not left:
                 raise Interrupted
 
+        what = Alignment(at, at, Rules(max_message_bytes=300), position.begin + too_far)
         with pytest.raises(Interrupted):
-            await align(theirs, Alignment(at, at, Rules(max_message_bytes=300), position.begin), position, moved)
+            await align(theirs, what, position, moved)
 
 
 def _sides(source: Cluster, target: Cluster, topic: str) -> tuple[Any, Any]:
@@ -218,6 +219,25 @@ def test_padding_that_was_not_deleted_is_deleted(
     assert read_all(target_cluster, topic_name)[-1] == (49, None)
     assert copied(source_cluster, target_cluster, topic_name).state is State.CAUGHT_UP
     assert read_all(target_cluster, topic_name) == read_all(source_cluster, topic_name)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(("begins", "mirrored"), [(30, 0), (45, 0), (30, 20)])
+def test_padding_over_records_stops_the_partition(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, begins: int, mirrored: int
+) -> None:
+    """As two mirrors at a time may leave it: it hides records, wherever the source begins by now, and whatever somebody
+    wrote behind it. To delete it would hide that they are missing.
+    """
+    begun_late(source_cluster, target_cluster, topic_name, 90, 30)
+    asyncio.run(interrupted(source_cluster, target_cluster, topic_name, batches=1, too_far=30))
+    trimmed(source_cluster, topic_name, begins)
+    if mirrored:
+        produce(target_cluster.bootstrap, topic_name, [b"value %d" % number for number in range(60, 60 + mirrored)])
+    figures = copied(source_cluster, target_cluster, topic_name)
+    assert figures.state is State.DIVERGED
+    assert "padding up to offset 60" in figures.detail or mirrored
+    assert read_all(target_cluster, topic_name)[0] == (0, None), "nothing was deleted"
 
 
 @pytest.mark.brokers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from typer.testing import CliRunner
 
 from mirror import config
 from mirror.cli import app
+from mirror.commands.failoverkept import account_entry, account_in
 from mirror.commands.failoverknown import Known
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console
@@ -33,7 +35,8 @@ from mirror.config import Settings
 from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable, ConfigError, PreflightError
 from mirror.observe.figures import Figures
-from mirror.offsets.failover import FailedOver, ending
+from mirror.observe.metrics import Metrics
+from mirror.offsets.failover import FailedOver, Garbled, ending, refuse_failed_over
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal
 from mirror.offsets.owner import Owner
@@ -45,6 +48,7 @@ from mirror.spark.drain import drain
 from mirror.spark.prepare import prepare
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.stopmark import until_marked
+from mirror.spark.tidings import Tidings
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
@@ -144,6 +148,27 @@ def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
     assert not account(warnings=("the mirror did not say that it ended",)).is_whole
 
 
+def test_an_account_is_kept() -> None:
+    lacking = exposure(partition=1, end=100, lost_from_ms=2500)
+    told = account(exposures=(exposure(), lacking), warnings=("orders is paused",))
+    key, value = account_entry(told)
+    assert value is not None
+    assert account_in({key: value}) == told
+    assert account_in({}) is None
+    assert account_in({key: b"torn"}) is None, "what is printed is then all there is"
+
+
+def test_of_a_large_account_what_is_whole_is_left_out() -> None:
+    lacking = exposure(partition=9999, end=100, lost_from_ms=2500)
+    told = account(exposures=(*(exposure(partition=number) for number in range(9999)), lacking))
+    key, value = account_entry(told)
+    assert value is not None
+    assert len(value) < 1000, "a broker takes a megabyte"
+    again = account_in({key: value})
+    assert again is not None
+    assert (again.exposures, again.rpo) == ((lacking,), told.rpo)
+
+
 def test_what_is_told_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
     one = account(rehearsal=True, exposed=(exposure(end=100, lost_from_ms=2500),))
     assert "rehearsed, nothing was changed: RPO 10 records, 2.5 s had eu been lost" in printed(one, capsys)
@@ -154,8 +179,18 @@ def test_what_is_told_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     "value", [b"", b"[]", b'{"at_ms": 1}', b'{"at_ms": -1, "host": "h", "pid": 1}', b'{"at_ms": 9e99}']
 )
-def test_a_record_that_is_not_a_failover_stops_nobody(value: bytes) -> None:
-    assert FailedOver.standing({b"failover": value}) is None
+def test_a_record_of_a_failover_that_cannot_be_read_counts_as_one(value: bytes) -> None:
+    journal = {b"failover": value}
+    assert isinstance(FailedOver.standing(journal), Garbled)
+    with pytest.raises(PreflightError, match=r"cannot be read .* mirror failover CONFIG --undo"):
+        refuse_failed_over("eu-to-us", journal)
+    ended = list[FailedOver | Garbled]()
+    tidings = Tidings("eu-to-us", "one", lambda _: None, ended.append, Metrics("eu-to-us"))
+    tidings.learn([Entry(0, b"failover", value), Entry(1, b"failover", None)])
+    assert ended == [FailedOver.standing(journal)], "a mirror that runs ends, too"
+
+
+def test_a_record_of_a_failover() -> None:
     known = FailedOver.here()
     assert FailedOver.standing({b"failover": known.to_json()}) == known
     assert FailedOver.standing({}) is None
@@ -347,8 +382,10 @@ def test_a_failover_and_the_way_back(flow: Flow, free_port: int) -> None:
     assert (partition["position"], partition["source_end"]) == (150, 150)
     assert done["groups"] == {"synced": 1}
     assert list(consumed(flow.target, flow.topic, flow.topic, 30)) == values(50)[20:], "none missed, none twice"
-    with pytest.raises(PreflightError, match=r"was failed over at .* --undo"):
-        flow.failover()
+    again = CliRunner().invoke(app, ["failover", str(flow.file), "--json"])
+    assert isinstance(again.exception, PreflightError)
+    assert re.search("was failed over at .* --undo", str(again.exception))
+    assert json.loads(again.stdout) == done, "from the journal, wherever consumers are by now"
     shown = CliRunner().invoke(app, ["status", str(flow.file)]).stdout
     assert "; failed over at 20" in " ".join(shown.split())
     away = flow.file.with_name("away.yaml")
@@ -550,7 +587,7 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
         lanes.append(lane)
         await asyncio.to_thread(flow.tell, (OWNER, younger.to_json()))
         async with asyncio.timeout(DEADLINE):
-            await until_marked(lane.stop_mark)
+            await until_marked(lane.stop_mark, lane.number, lambda _: False)
         return []
 
     monkeypatch.setattr("mirror.spark.drain.run_lane", slow)

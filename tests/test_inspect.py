@@ -31,13 +31,15 @@ from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIO
 from mirror.batch.segment import SPAN, DamageKind, Found, Walk
 from mirror.cli import app
 from mirror.commands import batches as rows
-from mirror.commands import inspect_topic
-from mirror.commands.inspect import inspect_files, offset_of
-from mirror.commands.inspect_topic import Log, parse_target
+from mirror.commands.inspect import inspect_files
+from mirror.commands.inspect_topic import parse_target
 from mirror.commands.logview import USUAL_ROWS, Wish
 from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
 from mirror.policy.outcomes import Glance, Outcome, Outcomes
+from mirror.reading import partition
+from mirror.reading.partition import Log
+from mirror.reading.segments import offset_of
 from mirror.wire.cluster import Cluster as WireCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.fetch import Fetched
@@ -63,8 +65,8 @@ def walked(data: bytes, least_offset: int = 0) -> tuple[Walk, list[RawBatch]]:
     return walk, list(walk)
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": "200"})
+def run(*arguments: str | Path, width: int = 200) -> Result:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": str(width)})
 
 
 def lines(result: Result, kind: str = "batch") -> list[dict[str, Any]]:
@@ -666,8 +668,8 @@ def read_log(monkeypatch: pytest.MonkeyPatch, answers: Sequence[bytes], end: int
         log = Log(Stub(), PARTITION, end, end)
         return log, [raw.header.base_offset async for raw, _ in log.batches(0)]
 
-    monkeypatch.setattr(inspect_topic, "fetch_at", fetch_at)
-    monkeypatch.setattr(inspect_topic, "EMPTY_PAUSE", 0)
+    monkeypatch.setattr(partition, "fetch_at", fetch_at)
+    monkeypatch.setattr(partition, "EMPTY_PAUSE", 0)
     return asyncio.run(read())
 
 
@@ -835,3 +837,17 @@ def test_a_cluster_that_is_not_there_has_its_exit_code(free_port: int) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (ExitCode.CLUSTER, "")
     assert ended.stderr.startswith("mirror: cluster ")
+
+
+def test_a_narrow_terminal_gets_the_columns_that_it_holds(tmp_path: Path) -> None:
+    """Half a row on the next line is worse than one that is not shown; `--wide` shows all of them."""
+    file = tmp_path / "00000000000000000000.log"
+    file.write_bytes(b"".join(transactional(10**7 + 100 * number, 4711, 100) for number in range(3)))
+    few = ["offsets", "records", "codec", "size", "flags", "verdict"]
+    narrow, ratio, wide = run(file, width=80), run(file, "--ratio", width=80), run(file, "--wide", width=80)
+    rows = narrow.stdout.splitlines()[:5]
+    assert rows[0].split() == few
+    assert max(len(row.rstrip()) for row in rows) <= 80
+    assert ratio.stdout.splitlines()[0].split() == [*few[:4], "ratio", *few[4:]]
+    assert wide.stdout.splitlines()[0] == run(file, width=200).stdout.splitlines()[0]
+    assert "id/epoch/seq" in wide.stdout

@@ -12,14 +12,14 @@ PACKAGE = Path(__file__).parent.parent / "mirror"
 
 #: Lowest first; a module may import from its own row and those above it in this table.
 LAYERS = (
-    {"__init__", "errors", "folders", "names", "states"},
+    {"__init__", "errors", "folders", "heap", "names", "states"},
     {"config", "java", "yamltree", "observe"},
     {"embedded", "mm2"},
     {"batch"},
     {"wire"},
     {"policy"},
-    {"aligning", "assignment", "channel", "classifier", "coalesce", "fetcher", "identity", "position", "retracing"}
-    | {"sink", "turns", "verify", "writer"},
+    {"aligning", "assignment", "channel", "classifier", "coalesce", "fetcher", "identity", "keeper", "position"}
+    | {"reading", "retracing", "sink", "turns", "verify", "writer"},
     {"pipeline"},
     {"admin", "offsets"},
     {"spark"},

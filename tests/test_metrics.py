@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.request
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from mirror.errors import ConfigError
+from mirror.observe import endpoint
 from mirror.observe.endpoint import serving
 from mirror.observe.figures import Figures
 from mirror.observe.histogram import BOUNDS, Histogram
@@ -19,6 +22,8 @@ from mirror.observe.metrics import Metrics
 from mirror.states import State
 
 NOW_MS = 1_700_000_000_000
+#: Seconds that anything may take.
+PATIENCE = 180.0
 
 
 def took(*seconds: float) -> Histogram:
@@ -228,6 +233,39 @@ def test_the_endpoint_answers_and_a_port_that_is_taken_is_an_error(free_port: in
 def families(listen: str) -> set[str]:
     with urllib.request.urlopen(f"http://{listen}/metrics", timeout=10) as answer:
         return {family.name for family in parsed(answer.read().decode())}
+
+
+def silent(listen: str) -> socket.socket:
+    """A client that connects and sends nothing."""
+    host, _, port = listen.partition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE)
+
+
+def test_a_client_that_sends_nothing_holds_no_thread(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert endpoint._Handler.timeout == endpoint.SILENCE_SECONDS
+    monkeypatch.setattr(endpoint._Handler, "timeout", 0.2)
+    listen = f"127.0.0.1:{free_port}"
+    with serving(listen, metrics()), silent(listen) as nothing, silent(listen) as half:
+        half.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        assert (nothing.recv(1), half.recv(1)) == (b"", b""), "closed"
+        assert families(listen)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_many_clients_that_send_nothing_keep_nobody_out(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(endpoint._Handler, "timeout", PATIENCE)
+    listen = f"127.0.0.1:{free_port}"
+    with ExitStack() as stack:
+        stack.enter_context(serving(listen, metrics()))
+        clients = [stack.enter_context(silent(listen)) for _ in range(7)]
+        assert families(listen)
+        assert [one.recv(1) for one in clients[:5]] == [b""] * 5, "the oldest ones are closed for those that came later"
+        clients[6].settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            clients[6].recv(1)
 
 
 def test_an_address_that_is_not_of_this_machine_is_an_error() -> None:

@@ -96,10 +96,15 @@ def test_what_is_written_is_read_back(properties: dict[str, str], random: Random
 @pytest.fixture(scope="module")
 def java() -> Iterator[Any]:
     """Java's classes, without Spark."""
+    from py4j import java_gateway, protocol
     from pyspark.java_gateway import launch_gateway
 
     gateway = launch_gateway()  # type: ignore[no-untyped-call]  # PySpark ships no types for it
-    yield gateway.jvm
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # a session of Spark SQL, where there was one, asks its JVM about errors
+        patch.setattr(java_gateway, "get_return_value", protocol.get_return_value)
+        yield gateway.jvm
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(20)

@@ -13,7 +13,6 @@ import pytest
 from mirror.assignment import Assignment
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import Journal
 from mirror.policy.rules import Rules
 from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
@@ -64,12 +63,12 @@ class Scripted(Supervisor):
             return []
         return [Receipt(one, Tally()) for one in self.left.pop(0)]
 
-    async def _refreshed(self, _: Any) -> None:
+    async def _refreshed(self) -> None:
         return
 
     def outcome(self) -> Outcome:
         async def run() -> None:
-            await self._epochs(cast(Any, None), Journal(cast(Any, None), self._flow.name))
+            await self._epochs()
             self._conclude()
 
         asyncio.run(run())

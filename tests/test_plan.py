@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from helpers import config_file, make_topic, mirror_once, produce, settings_between
+from test_sync import delete_topics, made_by, write_journal
 from typer.testing import CliRunner
 
 from mirror.admin.acls import wanted
@@ -27,6 +28,7 @@ from mirror.admin.configs import changes_to, follows
 from mirror.admin.topics import ensure_flow_topic
 from mirror.admin.values import ConfigChange, ConfigValue, Growth
 from mirror.cli import app
+from mirror.commands.plan import folded
 from mirror.config import ClusterSettings, SyncSettings, parse_address
 from mirror.embedded import Cluster
 from mirror.errors import ExitCode
@@ -54,6 +56,18 @@ def test_rights_are_given_by_one_command() -> None:
         begin + "Create --operation DescribeConfigs --topic beats"
     )
     assert allow(cluster, "ALTER") == begin + "Alter --cluster"
+
+
+def test_a_long_line_is_folded_between_words_and_a_command_is_not() -> None:
+    line = "+ create orders: 3 partitions, 1 replica; cleanup.policy=delete, retention.ms=604800000, segment.ms=3600000"
+    parts = folded(line, 60)
+    assert parts == [
+        "+ create orders: 3 partitions, 1 replica;",
+        "    cleanup.policy=delete, retention.ms=604800000,",
+        "    segment.ms=3600000",
+    ]
+    told = "refused: no READ right; grant it: " + allow(Endpoint("us", (("us1", 9092),)), "READ", topic="orders")
+    assert folded(told, 60) == [told], "to be copied in one piece"
 
 
 # --- which settings follow (pure) -------------------------------------------------------------------------------------
@@ -233,6 +247,38 @@ def test_everything_that_is_refused_is_told(
 
 
 @pytest.mark.brokers
+def test_topics_that_were_recreated_or_deleted_are_named(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """With the ids and the command, as `mirror status` names them once a mirror has run."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    anew, gone = f"{topic_name}-anew", f"{topic_name}-gone"
+    for name in (anew, gone):
+        make_topic(source, name, 2)
+    config = config_file(tmp_path, source, target, [f"{topic_name}-.*"], topic_name)
+    settings = settings_between(source, target, [f"{topic_name}-.*"], topic_name)
+    prepare(settings)
+    seen = made_by(settings, [anew, gone])
+    write_journal(settings, *((one.key(name), one.to_json()) for name, one in seen.items()))
+    assert planned(config)[0] == ExitCode.DONE
+    delete_topics(source, anew, gone)
+    make_topic(source, anew)
+    code, told = planned(config)
+    assert code == ExitCode.PREFLIGHT
+    now = made_by(settings, [anew])[anew].topic_id
+    (refusal,) = told["refused"]
+    assert refusal == (
+        f"{anew}: RECREATED: the source topic was recreated: its id was {seen[anew].topic_id} and is {now}. Rename or"
+        " delete the target topic to mirror the new one. To begin anew: kafka-topics.sh --bootstrap-server"
+        f" {target} --delete --topic {anew}"
+    )
+    assert f"{gone}: the source topic was deleted, and its copy {gone} on cluster us is left as it is" in told["advice"]
+    delete_topics(target, anew, gone)
+    code, told = planned(config)
+    assert (code, told["refused"], [one for one in told["advice"] if gone in one]) == (ExitCode.CHANGES, [], [])
+
+
+@pytest.mark.brokers
 def test_a_topic_that_comes_from_the_target_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -260,12 +306,17 @@ def test_a_topic_that_comes_from_the_target_is_refused(
     assert code == ExitCode.PREFLIGHT
     (refusal,) = told["refused"]
     assert refusal.startswith(f"{topic_name}: comes from cluster us: flow {other} mirrors it")
+    told_by_the_other(KEY, b"{}")
+    assert planned(config) == (code, told), "a failover that cannot be read ends no flow"
     told_by_the_other(KEY, FailedOver.here().to_json())
     assert planned(config)[0] == ExitCode.CHANGES
     back = config_file(tmp_path, target_cluster.bootstrap, source_cluster.bootstrap, [topic_name], other)
     make_topic(target_cluster.bootstrap, topic_name)
     code, told = planned(back)
-    assert (code, told["refused"][0].startswith("the flow was failed over ")) == (ExitCode.PREFLIGHT, True)
+    assert (code, told["refused"][0].startswith("the flow was failed over at 20")) == (ExitCode.PREFLIGHT, True)
+    told_by_the_other(KEY, b"{}")
+    code, told = planned(back)
+    assert (code, "cannot be read (ValueError" in told["refused"][0]) == (ExitCode.PREFLIGHT, True)
 
 
 def trimmed(bootstrap: str, topic: str, before: int) -> None:

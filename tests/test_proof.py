@@ -284,7 +284,7 @@ def test_one_large_partition_is_read_in_ranges(
     shares: list[Share] = []
     real, most = flow.prove, 3
 
-    async def prove(share: Share, read: Callable[[int], None]) -> Sequence[PartitionReport]:
+    async def prove(share: Share, read: Callable[[int], None]) -> Sequence[flow.Found]:
         if len(shares) == most:
             raise ClusterUnreachable("the network is gone")
         shares.append(share)

@@ -95,7 +95,7 @@ def test_a_fitting_pair_has_no_findings() -> None:
     [
         ({}, {"cleanup.policy": "compact"}, "set cleanup.policy=delete"),
         ({}, {"min.insync.replicas": "4"}, "needs 4 in-sync replicas and has 3 in all"),
-        ({}, {"message.timestamp.before.max.ms": "1000"}, "refuses records older than message.timestamp.before.max.ms"),
+        ({}, {"message.timestamp.before.max.ms": "5400000"}, "max.ms, 5400000 ms (1.5 h), which"),
         ({}, {"message.format.version": "0.10.2-IV0"}, "stores the old format 0.10.2-IV0"),
         ({"message.format.version": "2.8-IV1"}, {"message.format.version": "0.9.0"}, "remove message.format.version"),
         (
@@ -145,12 +145,17 @@ def test_a_target_that_stamps_itself_does_not_look_at_old_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "remedy"), [(2, "add partitions to it"), (4, "delete it, or mirror to another name")]
+    ("partitions", "told", "remedy"),
+    [
+        (1, "1 partition", "add partitions to it"),
+        (2, "2 partitions", "add partitions to it"),
+        (4, "4 partitions", "delete it, or mirror to another name"),
+    ],
 )
-def test_partition_counts_must_be_equal(partitions: int, remedy: str) -> None:
+def test_partition_counts_must_be_equal(partitions: int, told: str, remedy: str) -> None:
     (finding,) = find(partitions=partitions)
     assert finding.severity is Severity.REFUSE
-    assert f"has {partitions} partitions where orders has 3; {remedy}" in finding.text
+    assert f"has {told} where orders has 3; {remedy}" in finding.text
 
 
 def test_every_finding_is_reported_refusals_first() -> None:

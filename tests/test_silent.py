@@ -7,8 +7,10 @@ test_silent_run.py.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +31,14 @@ from confluent_kafka.admin import (
 )
 from faults.network import Network, Rule
 from faults.points import REQUESTS
-from helpers import produce, stored_batches
+from helpers import mirror_once, produce, settings_between, stored_batches
 from samerecords import read
 from watchedlane import PATIENCE, WatchedLane
 
+from mirror.admin.client import Admin
+from mirror.commands.verify import verify
 from mirror.embedded import Cluster, Spec, start_many
+from mirror.errors import ExitCode
 from mirror.fetcher import DAMAGE_TRIES
 from mirror.identity import MISSING_TRIES
 from mirror.observe.figures import Figures
@@ -477,3 +482,40 @@ def test_a_target_topic_that_may_not_be_written_any_more(scene: Scene) -> None:
     scene.assert_kept(0, 1)
     with scene.lane() as lane:
         lane.mirrored(scene.hurt, 110)
+
+
+def test_verify_goes_on_past_a_partition_without_a_leader(mortal: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    mortal.make([LEADER])
+    topics = [mortal.name, mortal.sound.topic]
+    source, target = mortal.source.bootstrap, mortal.target.bootstrap
+    assert mirror_once(source, target, topics)
+    mortal.source.kill(LEADER)
+    settings = settings_between(source, target, topics)
+    assert verify(settings, (), as_json=True) is ExitCode.CLUSTER
+    found = json.loads(capsys.readouterr().out)
+    assert found["equal"]
+    assert [(one["topic"], one["partition"], one["records"]) for one in found["partitions"]] == [
+        (mortal.name, 1, 100),
+        (mortal.sound.topic, 0, 100),
+    ]
+    (left,) = found["not_verified"]
+    assert (left["topic"], left["partition"]) == mortal.hurt
+    assert "no answer within 10 s" in left["reason"]
+    produce(target, mortal.sound.topic, [b"foreign"])
+    assert verify(settings, (), as_json=False) is ExitCode.DIFFERENT, "a difference comes before what is not known"
+    out = capsys.readouterr().out
+    assert f"not verified: {mortal.hurt}: cluster eu" in out
+    assert "differ: 1 difference; 1 partition was not verified" in out
+
+
+def test_an_admin_asks_again_where_the_dead_are_named_as_controllers(mortal: Scene) -> None:
+    """The brokers name any of themselves as the controller, for a while the dead one, too; many ask, so that some are
+    told so.
+    """
+    mortal.make([FOLLOWER])
+    mortal.source.kill(LEADER)
+    settings = settings_between(mortal.source.bootstrap, mortal.target.bootstrap, [mortal.name]).source
+    admins = [Admin(settings) for _ in range(8)]
+    with ThreadPoolExecutor(len(admins)) as threads:
+        told = list(threads.map(lambda admin: admin.describe([mortal.name]).keys(), admins))
+    assert told == [{mortal.name}] * len(admins)

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from mirror.assignment import Assignment
 from mirror.cli import app
 from mirror.commands.failover import failover
-from mirror.commands.offsets import translate
+from mirror.commands.translate import translate
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
 from mirror.embedded import Cluster

@@ -217,6 +217,41 @@ def test_an_unknown_lag_is_not_none() -> None:
     assert "; lag 0 records and unknown for 1 partition;" in text_of(told(journal(unknown, figures(1))), 160)
 
 
+@pytest.mark.parametrize("state", [State.WAITING, State.RECREATED])
+def test_a_lag_that_nobody_sees_any_more_is_not_shown(state: State) -> None:
+    blind = figures(1, state=state, lag_records=70_000, log_end=71_000, lag_ms=123_000)
+    found = told(journal(figures(0, lag_records=5, lag_ms=40), blind))
+    shown = text_of(found, 160)
+    assert shown.splitlines()[-1].split()[3:6] == ["-", "-", "-"]
+    assert "lag 5 records and unknown for 1 partition, latency 40 ms" in shown
+    given = as_dict(found)
+    assert [one["lag_records"] for one in given["partitions"]] == [5, None]
+    assert [(one["lag_bytes"] is None, one["lag_ms"]) for one in given["partitions"]] == [(False, 40), (True, None)]
+    assert (given["totals"]["lag_records"], given["totals"]["lag_ms"]) == (5, 40)
+
+
+def test_the_latency_of_a_partition_that_stopped_is_not_shown() -> None:
+    stopped = told(journal(figures(state=State.RETENTION_GAP, lag_records=50, lag_ms=123_000)))
+    assert text_of(stopped, 80).splitlines()[-1].split()[3:5] == ["50", "-"]
+    assert as_dict(stopped)["partitions"][0]["lag_ms"] is None
+
+
+def test_partitions_of_a_topic_that_stand_alike_are_told_of_once() -> None:
+    alike = [figures(n, state=State.WAITING, detail=f"no leader of orders-{n}") for n in (0, 1, 2, 5)]
+    other = figures(3, state=State.WAITING, detail="no route", next_offset=9)
+    elsewhere = figures(0, topic="clicks", target_topic="clicks", state=State.WAITING, detail="no leader of clicks-0")
+    stopped = figures(4, state=State.REFUSED, detail="too large")
+    shown = text_of(told(journal(*alike, other, elsewhere, stopped)), 160).splitlines()
+    at = next(number for number, line in enumerate(shown) if line.startswith("REFUSED"))
+    assert [line.rstrip() for line in shown[at : at + 5]] == [
+        "REFUSED orders-4 at offset 1000: too large",
+        "WAITING clicks-0 at offset 1000: no leader of clicks-0",
+        "WAITING orders, 4 partitions (0-2, 5): no leader of orders",
+        "WAITING orders-3 at offset 9: no route",
+        "",
+    ]
+
+
 def test_stops_are_named_with_what_to_do() -> None:
     found = told(
         journal(figures(0), figures(1, state=State.REFUSED, next_offset=77, detail="too large. Raise the limit"))

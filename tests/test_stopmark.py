@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,8 +12,11 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from fakebroker import HOST, in_loop
 
+from mirror.assignment import Assignment
+from mirror.policy.rules import Rules
 from mirror.spark import stopmark
-from mirror.spark.stopmark import MarkAddress, StopMark, until_marked, watch
+from mirror.spark.stopmark import MarkAddress, StopMark, Take, until_marked, watch
+from mirror.wire.cluster import TopicPartition
 
 #: Less than a stranger may be silent.
 SOON = 3.0
@@ -29,8 +33,13 @@ async def mark() -> AsyncIterator[StopMark]:
 
 async def holding(opened: StopMark, lanes: int) -> None:
     """Wait until so many lanes hold on."""
-    while len(opened._lanes) < lanes:
+    while len(opened._board.lines) < lanes:
         await asyncio.sleep(0.001)
+
+
+def none(_: tuple[Assignment, ...]) -> bool:
+    """Nothing is handed to this lane."""
+    raise AssertionError
 
 
 async def ended(*lanes: asyncio.Task[None]) -> None:
@@ -41,7 +50,7 @@ async def ended(*lanes: asyncio.Task[None]) -> None:
 @in_loop
 async def test_setting_the_mark_ends_every_lane() -> None:
     async with mark() as opened:
-        lanes = [asyncio.create_task(until_marked(opened.address)) for _ in range(5)]
+        lanes = [asyncio.create_task(until_marked(opened.address, 0, none)) for _ in range(5)]
         await holding(opened, 5)
         assert not any(lane.done() for lane in lanes)
         opened.set()
@@ -52,7 +61,7 @@ async def test_setting_the_mark_ends_every_lane() -> None:
 async def test_a_lane_that_comes_after_the_mark_ends_at_once() -> None:
     async with mark() as opened:
         opened.set()
-        await ended(asyncio.create_task(until_marked(opened.address)))
+        await ended(asyncio.create_task(until_marked(opened.address, 0, none)))
 
 
 @in_loop
@@ -60,12 +69,13 @@ async def test_a_lane_that_is_just_coming_ends_too() -> None:
     """It was let in before the mark was set, and says who it is only afterwards."""
     async with mark() as opened:
         reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
-        writer.write(opened.address.token[:3])
-        other = asyncio.create_task(until_marked(opened.address))
+        hello = opened.address.hello(0)
+        writer.write(hello[:3])
+        other = asyncio.create_task(until_marked(opened.address, 0, none))
         await holding(opened, 1)  # so the first has been accepted
         opened.set()
         await ended(other)
-        writer.write(opened.address.token[3:])
+        writer.write(hello[3:])
         async with asyncio.timeout(SOON):
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
@@ -75,7 +85,7 @@ async def test_a_lane_that_is_just_coming_ends_too() -> None:
 @in_loop
 async def test_closing_frees_the_port() -> None:
     opened = await StopMark.open(HOST)
-    lane = asyncio.create_task(until_marked(opened.address))
+    lane = asyncio.create_task(until_marked(opened.address, 0, none))
     await holding(opened, 1)
     await opened.close()
     await ended(lane)
@@ -87,22 +97,22 @@ async def test_closing_frees_the_port() -> None:
 @in_loop
 async def test_a_lane_that_ends_is_let_go() -> None:
     async with mark() as opened:
-        lane = asyncio.create_task(until_marked(opened.address))
+        lane = asyncio.create_task(until_marked(opened.address, 0, none))
         await holding(opened, 1)
         lane.cancel()
         await asyncio.wait([lane])
-        while opened._lanes:
+        while opened._board.lines:
             await asyncio.sleep(0.001)
 
 
 @in_loop
 async def test_a_stranger_is_shown_out_and_the_lanes_stay() -> None:
     async with mark() as opened:
-        lane = asyncio.create_task(until_marked(opened.address))
+        lane = asyncio.create_task(until_marked(opened.address, 0, none))
         await holding(opened, 1)
         stranger = MarkAddress(opened.address.host, opened.address.port, bytes(16))
-        await ended(asyncio.create_task(until_marked(stranger)))
-        assert len(opened._lanes) == 1
+        await ended(asyncio.create_task(until_marked(stranger, 0, none)))
+        assert len(opened._board.lines) == 1
         assert not lane.done()
         opened.set()
         await ended(lane)
@@ -129,7 +139,7 @@ async def test_tokens_differ() -> None:
 async def test_watching_calls_back_once() -> None:
     async with mark() as opened:
         calls: list[str] = []
-        lane = watch(opened.address, lambda: calls.append("marked"))
+        lane = watch(opened.address, 0, none, lambda: calls.append("marked"))
         await holding(opened, 1)
         assert calls == []
         opened.set()
@@ -144,7 +154,7 @@ from mirror.spark.stopmark import StopMark
 async def main():
     mark = await StopMark.open("127.0.0.1")
     print(mark.address.port, mark.address.token.hex(), flush=True)
-    while not mark._lanes:
+    while not mark._board.lines:
         await asyncio.sleep(0.001)
     print("held", flush=True)
     await asyncio.sleep(60)
@@ -161,7 +171,7 @@ async def test_lanes_end_when_the_driver_is_killed() -> None:
     try:
         assert driver.stdout
         port, token = (await driver.stdout.readline()).split()
-        lane = asyncio.create_task(until_marked(MarkAddress(HOST, int(port), bytes.fromhex(token.decode()))))
+        lane = asyncio.create_task(until_marked(MarkAddress(HOST, int(port), bytes.fromhex(token.decode())), 0, none))
         assert await driver.stdout.readline() == b"held\n"
         assert not lane.done()
         driver.kill()
@@ -174,4 +184,100 @@ async def test_lanes_end_when_the_driver_is_killed() -> None:
 
 @in_loop
 async def test_a_driver_that_never_was(free_port: int) -> None:
-    await ended(asyncio.create_task(until_marked(MarkAddress(HOST, free_port, bytes(16)))))
+    await ended(asyncio.create_task(until_marked(MarkAddress(HOST, free_port, bytes(16)), 0, none)))
+
+
+# --- what is handed to lanes ------------------------------------------------------------------------------------------
+
+AT = TopicPartition("orders", 0)
+MORE = (Assignment(AT, AT, None, Rules(), since=7),)
+
+
+async def known(opened: StopMark, *lanes: int) -> None:
+    """Wait until these lanes have said who they are."""
+    while sorted(line.lane for line in opened._board.lines) != sorted(lanes):
+        await asyncio.sleep(0.001)
+
+
+def taking(into: list[Assignment], *, takes: bool = True) -> Take:
+    def take(more: tuple[Assignment, ...]) -> bool:
+        into.extend(more)
+        return takes
+
+    return take
+
+
+@in_loop
+async def test_what_is_handed_to_a_lane_comes_to_it_alone() -> None:
+    async with mark() as opened:
+        got: dict[int, list[Assignment]] = {0: [], 1: []}
+        lanes = [asyncio.create_task(until_marked(opened.address, lane, taking(got[lane]))) for lane in got]
+        await known(opened, 0, 1)
+        assert await opened.hand(1, MORE)
+        assert got == {0: [], 1: [*MORE]}
+        assert await opened.hand(1, MORE)
+        assert got == {0: [], 1: [*MORE, *MORE]}
+        opened.set()
+        await ended(*lanes)
+        assert not await opened.hand(1, MORE), "the epoch is over"
+
+
+@in_loop
+async def test_a_lane_that_is_tried_again_gets_the_same() -> None:
+    async with mark() as opened:
+        first, again = list[Assignment](), list[Assignment]()
+        lane = asyncio.create_task(until_marked(opened.address, 3, taking(first)))
+        await known(opened, 3)
+        assert await opened.hand(3, MORE)
+        lane.cancel()
+        await known(opened)
+        lane = asyncio.create_task(until_marked(opened.address, 3, taking(again)))
+        while not again:
+            await asyncio.sleep(0.001)
+        assert (*first,) == (*again,) == MORE
+        opened.set()
+        await ended(lane)
+
+
+@in_loop
+async def test_a_lane_that_is_not_there_or_ending_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with mark() as opened:
+        assert not await opened.hand(0, MORE), "it has not begun"
+        got = list[Assignment]()
+        lane = asyncio.create_task(until_marked(opened.address, 1, taking(got, takes=False)))
+        await known(opened, 1)
+        monkeypatch.setattr(stopmark, "_TAKEN_SECONDS", 0.05)
+        assert not await opened.hand(1, MORE)
+        assert tuple(got) == MORE
+        monkeypatch.undo()
+        handing = asyncio.create_task(opened.hand(1, MORE))
+        await asyncio.sleep(0)
+        lane.cancel()
+        async with asyncio.timeout(SOON):
+            assert not await handing, "it ended meanwhile"
+
+
+@in_loop
+async def test_nothing_is_taken_from_whoever_listens_where_the_driver_was() -> None:
+    """The lane ends, as it does when nobody listens."""
+    payload = pickle.dumps(MORE)
+    said = bytes(32) + payload
+
+    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(MarkAddress(HOST, 1, bytes(16)).hello(0)))
+        writer.write(len(payload).to_bytes(4) + said)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(stranger, HOST, 0)
+    address = MarkAddress(HOST, server.sockets[0].getsockname()[1], bytes(16))
+    await ended(asyncio.create_task(until_marked(address, 0, none)))
+    server.close()
+    await server.wait_closed()
+
+
+@in_loop
+async def test_the_token_is_never_sent() -> None:
+    async with mark() as opened:
+        assert opened.address.token not in opened.address.hello(0)
+        assert opened.address.hello(0) != opened.address.hello(1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -25,11 +25,12 @@ from confluent_kafka.admin import (
 )
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import assert_same_records
+from sparkless import InThisProcess
 from test_run import running, wait_for
 from typer.testing import CliRunner
 
 from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
+from mirror.admin.topics import ensure_flow_topic, plan_topics
 from mirror.admin.values import ConfigChange, Growth
 from mirror.assignment import Assignment
 from mirror.cli import app
@@ -37,6 +38,7 @@ from mirror.config import ClusterSettings, Settings
 from mirror.config.reloading import reloaded
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.errors import ExitCode
+from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import KEY as FAILOVER
@@ -44,10 +46,15 @@ from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Change, Entry, Journal
 from mirror.offsets.owner import Owner
-from mirror.policy.rules import Rules
+from mirror.policy.rules import Finding, Rules, Severity
+from mirror.spark.deletion import Deletions
+from mirror.spark.epoch import UnderWay
+from mirror.spark.flow import Outcome
 from mirror.spark.lookout import Lookout
 from mirror.spark.plan import renewed
+from mirror.spark.prepare import prepare
 from mirror.spark.renewal import Look, Renewal
+from mirror.spark.supervisor import Supervisor
 from mirror.spark.tidings import Tidings
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
@@ -140,6 +147,46 @@ def test_what_a_configuration_changes_while_running() -> None:
     assert (found.settings.limits.memory_mb, found.settings.spark) == (99, old.spark)
 
 
+def test_what_only_adds_leaves_everything_else_as_it_is() -> None:
+    now, more = (one("a"), one("b")), one("b", 1)
+    assert Look((*now, more)).only_adds(now)
+    assert Look((*now, more), frozenset({"b"})).only_adds(now)
+    for other in ((*now,), now[:1], (now[0], more), (one("a", compacted=True), now[1], more), (more, *now)):
+        assert not Look(other).only_adds(now)
+    assert not Look((*now, more), frozenset({"a"})).only_adds(now), "a copy that was there is made anew"
+
+
+class Mark:
+    """The lines to lanes that take what they are handed, but for one."""
+
+    def __init__(self, silent: int = -1) -> None:
+        self.silent, self.handed = silent, list[tuple[int, tuple[Assignment, ...]]]()
+
+    async def hand(self, lane: int, more: tuple[Assignment, ...]) -> bool:
+        self.handed.append((lane, more))
+        return lane != self.silent
+
+
+def under_way(mark: Mark, *lanes: int) -> UnderWay:
+    held = [{TopicPartition(f"old-{lane}", n) for n in range(many)} for lane, many in enumerate(lanes)]
+    return UnderWay(cast(Any, mark), held, room=3)
+
+
+def test_what_joins_goes_to_the_lanes_with_fewest_and_to_one_each() -> None:
+    mark = Mark()
+    epoch, more = under_way(mark, 3, 1, 2), [one("new", n) for n in range(3)]
+    assert asyncio.run(epoch.join([one("old-0", 1), *more]))
+    assert mark.handed == [(1, (more[0], more[1])), (2, (more[2],))]
+    assert asyncio.run(epoch.join(more))
+    assert len(mark.handed) == 2, "they are there"
+    assert not asyncio.run(epoch.join([one("newer")])), "no room is left"
+    assert len(mark.handed) == 2
+
+
+def test_a_lane_that_does_not_take_what_joins_is_told_of() -> None:
+    assert not asyncio.run(under_way(Mark(silent=1), 1, 1).join([one("new"), one("newer")]))
+
+
 class Adopting:
     """A mirror that takes its time to adopt a plan."""
 
@@ -148,7 +195,7 @@ class Adopting:
         self.seen: Mapping[str, FirstSeen] = {}
         self.found_at: list[Look] = []
 
-    def found(self, look: Look) -> None:
+    async def found(self, look: Look) -> None:
         self.found_at.append(look)
         self.assignments = None
 
@@ -263,6 +310,7 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     changes: Mapping[str, tuple[Change, Change]] = {
         "another mirror has the flow": ((OWNER, replace(Owner.here("x"), host="elsewhere").to_json()), mine),
         "failed over": ((FAILOVER, FailedOver.here().to_json()), (FAILOVER, None)),
+        "perhaps failed over": ((FAILOVER, b"torn"), (FAILOVER, None)),
         "let go of": (let_go, (let_go[0], seen.to_json())),
     }
     for why, (change, back) in changes.items():  # which only the journal says, not what the mirror read before
@@ -303,6 +351,33 @@ def test_a_source_that_lost_its_data_deletes_nothing(
     assert renewal.look(before, seen).assignments == before
     assert "no topic that the flow selects is left on cluster eu" in capfd.readouterr().err
     assert len(admin_of(target).describe(names)) == 4
+
+
+@pytest.mark.brokers
+def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It may be one that is set up wrongly, and then what seems to be gone may never have been there."""
+    names = [f"{topic_name}-{number}" for number in range(3)]
+    for name in names:
+        make_topic(source_cluster.bootstrap, name)
+    between = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [f"{topic_name}-.*"], topic_name)
+    settings = policy(between, deletions="delete")
+    before = Renewal(settings).look((), {}).assignments
+    awaited(lambda: len(admin_of(target_cluster.bootstrap).describe(names)) == 3)
+    seen = made_by(settings, names)
+    told = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
+    write_journal(settings, (OWNER, Owner.here("this").to_json()), *told)
+    delete_topics(source_cluster.bootstrap, names[0])
+    source, target = Admin(settings.source), Admin(settings.target)
+    plan, deletions = plan_topics(source, target, settings), Deletions(source, target)
+    refusal = Finding(severity=Severity.REFUSE, topic="", text="source and target are the same cluster")
+    refused = replace(plan, findings=(*plan.findings, refusal))
+    assert deletions.due(settings, refused, before, seen) == []
+    assert "topics are gone, and preflight refuses the whole flow, on cluster eu" in capfd.readouterr().err
+    of_one = replace(plan, findings=(*plan.findings, replace(refusal, topic=names[1])))
+    for fine in (plan, of_one):
+        assert deletions.due(settings, fine, before, seen) == names[:1]
 
 
 @pytest.mark.brokers
@@ -491,6 +566,9 @@ def test_a_running_mirror_follows_what_changes(
         produce(source, second, [b"later"] * 20)
         until(lambda: ends(target, f"eu.{second}") == {0: 40})
         assert ends(target, f"eu.{first}") == {0: 20, 1: 20}
+        code, told = command("pause", "--json", str(config), first)
+        rests = {"flow": topic_name, "topics": [{"topic": first, "paused": True, "changed": False}]}
+        assert (code, json.loads(told)) == (ExitCode.DONE, rests)
         assert command("resume", str(config), first) == (ExitCode.DONE, f"{first}: goes on\n")
         until(lambda: ends(target, f"eu.{first}") == {0: 40, 1: 20})
 
@@ -521,6 +599,64 @@ def test_a_running_mirror_follows_what_changes(
         assert once.ended() == ExitCode.CLUSTER, once.log
     assert f"{third}-0 up to offset 40: PAUSED" in once.log
     assert ends(target, f"eu.{third}") == {0: 20}
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_what_is_added_joins_the_epoch_under_way(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    capfd: pytest.CaptureFixture[str],
+    offsets: str,
+) -> None:
+    """A new topic, and partitions of one that is there; the others are not begun anew, which costs seconds where there
+    are thousands.
+    """
+    logs.configure()  # a command that another test ran may have left them silent
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    first, second = f"{topic_name}-first", f"{topic_name}-second"
+    make_topic(source, first, 16)
+    produce(source, first, [b"x"] * 20)
+    settings = settings_between(source, target, [f"{topic_name}-.*"], topic_name, offsets=offsets)
+    settings = policy(settings, interval_s=0.5)
+    flow = replace(prepare(settings), epoch_seconds=600.0, lanes=1)
+    context: Any = InThisProcess()
+    mirror = Supervisor(context, flow, lambda _: None, lookout=Lookout(Renewal(settings), lambda: settings))
+    ours, told = admin_of(source), ""
+
+    def story() -> None:
+        nonlocal told
+        awaited(lambda: ends(target, first)[0] == 20)
+        make_topic(source, second)
+        produce(source, second, [b"y"] * 20)
+        awaited(lambda: theirs_end(second) == 20)
+        ours.create_partitions([Growth(topic=first, before=16, partitions=17)])
+        awaited(lambda: len(ends(source, first)) == 17)
+        produce(source, first, [b"z"] * 20, partition=16)
+        awaited(lambda: ends(target, first).get(16) == 20)
+        produce(source, first, [b"later"] * 20)
+        awaited(lambda: ends(target, first)[0] == 40)
+        told = capfd.readouterr().err
+
+    def theirs_end(topic: str) -> int:
+        return ends(target, topic).get(0, 0)
+
+    async def run() -> Outcome:
+        task = asyncio.create_task(mirror.run())
+        try:
+            await asyncio.to_thread(story)
+        finally:
+            mirror._stop()
+            outcome = await task
+        return outcome
+
+    figures = asyncio.run(run()).figures
+    assert told.count("plan_changed") == 2
+    assert "epoch_ended" not in told
+    assert figures[TopicPartition(second, 0)].records == figures[TopicPartition(first, 16)].records == 20
+    assert assert_same_records(source, target, first, 17) == 60
+    assert assert_same_records(source, target, second, 1) == 20
 
 
 @pytest.mark.brokers

@@ -9,10 +9,10 @@ librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -39,6 +39,12 @@ from mirror.observe import logs
 
 DEADLINE_S = 8.0
 """How long one call may take, in seconds."""
+
+#: So often a controller is asked for. The brokers of a KRaft cluster name any of themselves as the controller (Kafka
+#: `KRaftMetadataCache`), and for their session's time even one that has just died; librdkafka waits for that one alone.
+_ASKS: Final = 3
+
+Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
 
 _UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 _ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
@@ -91,17 +97,17 @@ class Admin:
     def cluster_id(self) -> str:
         """The id the cluster was formed with."""
         with self._doing("read the cluster's id"):
-            return str(self._client.describe_cluster(request_timeout=DEADLINE_S).result().cluster_id or "")
+            return str(self._asked(self._client.describe_cluster).result().cluster_id or "")
 
     def brokers(self) -> int:
         """How many brokers are alive."""
         with self._doing("count the brokers"):
-            return len(self._client.describe_cluster(request_timeout=DEADLINE_S).result().nodes)
+            return len(self._asked(self._client.describe_cluster).result().nodes)
 
     def rights(self) -> frozenset[str]:
         """What we may do to the cluster itself, by Kafka's names for operations."""
         with self._doing("ask for the rights on the cluster"):
-            asked = self._client.describe_cluster(include_authorized_operations=True, request_timeout=DEADLINE_S)
+            asked = self._asked(self._client.describe_cluster, include_authorized_operations=True)
             return frozenset(operation.name for operation in asked.result().authorized_operations or ())
 
     def may_write_markers(self) -> bool:
@@ -110,8 +116,13 @@ class Admin:
 
     def topic_names(self) -> list[str]:
         """Every topic we may see."""
+        return sorted(self.partition_counts())
+
+    def partition_counts(self) -> dict[str, int]:
+        """How many partitions each topic has that we may see, by one request; 0 where it is just being made."""
         with self._doing("list topics"):
-            return sorted(self._client.list_topics(timeout=DEADLINE_S).topics)
+            found = self._client.list_topics(timeout=DEADLINE_S).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topics(self) -> dict[str, TopicInfo]:
         """The same, described, by name."""
@@ -123,8 +134,8 @@ class Admin:
         if not wanted:
             return {}
         with self._doing("describe topics"):
-            asked = self._client.describe_topics(
-                TopicCollection(wanted), include_authorized_operations=rights, request_timeout=DEADLINE_S
+            asked = self._asked(
+                self._client.describe_topics, TopicCollection(wanted), include_authorized_operations=rights
             )
         return {name: topic_info(found) for name, found in self._existing("describe topic", asked)}
 
@@ -134,7 +145,7 @@ class Admin:
         if not resources:
             return {}
         with self._doing("describe topic configs"):
-            asked = self._client.describe_configs(resources, request_timeout=DEADLINE_S)
+            asked = self._asked(self._client.describe_configs, resources)
         by_name = {resource.name: future for resource, future in asked.items()}
         kind = ConfigSource.DYNAMIC_TOPIC_CONFIG
         return {name: configs(found, kind) for name, found in self._existing("describe configs of topic", by_name)}
@@ -142,9 +153,9 @@ class Admin:
     def broker_configs(self) -> dict[str, ConfigValue]:
         """The configs of one broker, which stands for all of them."""
         with self._doing("describe broker configs"):
-            broker = min(node.id for node in self._client.describe_cluster(request_timeout=DEADLINE_S).result().nodes)
+            broker = min(node.id for node in self._asked(self._client.describe_cluster).result().nodes)
             resource = ConfigResource(ResourceType.BROKER, str(broker))
-            (future,) = self._client.describe_configs([resource], request_timeout=DEADLINE_S).values()
+            (future,) = self._asked(self._client.describe_configs, [resource]).values()
             return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
 
     def create_topics(self, creations: Sequence[Creation]) -> frozenset[str]:
@@ -176,14 +187,14 @@ class Admin:
             for one in creations
         ]
         with self._doing("create topics"):
-            return self._client.create_topics(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+            return self._told(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
 
     def create_partitions(self, growths: Iterable[Growth]) -> None:
         """Let topics have more partitions."""
         for some in portions(growths, lambda one: one.partitions):
             wanted = [NewPartitions(one.topic, one.partitions) for one in some]
             with self._doing("create partitions"):
-                asked = self._client.create_partitions(wanted, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+                asked = self._told(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
             for name, future in asked.items():
                 with self._doing(f"create partitions of topic {name}"):
                     future.result()
@@ -198,7 +209,7 @@ class Admin:
         for some in portions(entries.items(), lambda one: len(one[1])):
             wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some]
             with self._doing("change topic configs"):
-                asked = self._client.incremental_alter_configs(wanted, request_timeout=DEADLINE_S)
+                asked = self._told(self._client.incremental_alter_configs, wanted)
             for resource, future in asked.items():
                 with self._doing(f"change configs of topic {resource.name}"):
                     future.result()
@@ -207,7 +218,7 @@ class Admin:
         """Delete topics; one that is gone already is no error."""
         for some in portions(names, lambda _: 1):
             with self._doing("delete topics"):
-                asked = self._client.delete_topics(some, request_timeout=DEADLINE_S, operation_timeout=DEADLINE_S)
+                asked = self._told(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
             for _ in self._existing("delete topic", asked):
                 pass
 
@@ -219,16 +230,14 @@ class Admin:
         ends: list[dict[tuple[str, int], int]] = []
         with self._doing("list offsets"):
             for spec in map(OffsetSpec, (OFFSET_BEGINNING, OFFSET_END)):
-                asked = self._client.list_offsets(
-                    {TopicPartition(*at): spec for at in partitions}, request_timeout=DEADLINE_S
-                )
+                asked = self._asked(self._client.list_offsets, {TopicPartition(*at): spec for at in partitions})
                 ends.append({(at.topic, at.partition): future.result().offset for at, future in asked.items()})
         return {at: Span(start=ends[0][at], end=ends[1][at]) for at in partitions}
 
     def groups(self) -> frozenset[str]:
         """Every consumer group that we may see."""
         with self._doing("list consumer groups"):
-            found = self._client.list_consumer_groups(request_timeout=DEADLINE_S).result()
+            found = self._asked(self._client.list_consumer_groups).result()
         return frozenset(one.group_id for one in found.valid)
 
     def has_authorizer(self) -> bool:
@@ -242,14 +251,33 @@ class Admin:
     def acls(self, wanted: AclBindingFilter) -> tuple[AclBinding, ...]:
         """The ACLs that a filter lets through."""
         with self._doing("describe ACLs"):
-            return tuple(self._client.describe_acls(wanted, request_timeout=DEADLINE_S).result())
+            return tuple(self._asked(self._client.describe_acls, wanted).result())
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> None:
         """Create ACLs; those that are there already are no error."""
         for some in portions(bindings, lambda _: 1):
             with self._doing("create ACLs"):
-                for future in self._client.create_acls(some, request_timeout=DEADLINE_S).values():
+                for future in self._told(self._client.create_acls, some).values():
                     future.result()
+
+    def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+        """What a question is answered with, in one future or several; asked again where the time ran out."""
+        return self._again(_timed_out, call, *args, **options)
+
+    def _told(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+        """What an order is answered with; given again where it never reached a controller."""
+        return self._again(_found_no_controller, call, *args, **options)
+
+    def _again(
+        self, is_to_repeat: Callable[[KafkaError], bool], call: Callable[..., Asked], *args: Any, **options: Any
+    ) -> Asked:
+        for _ in range(_ASKS - 1):
+            asked = call(*args, request_timeout=DEADLINE_S, **options)
+            errors = [one.exception() for one in (asked.values() if isinstance(asked, Mapping) else (asked,))]
+            if not any(isinstance(one, KafkaException) and is_to_repeat(one.args[0]) for one in errors):
+                return asked
+            self._client.list_topics(timeout=DEADLINE_S)  # brings the controller that is named now
+        return call(*args, request_timeout=DEADLINE_S, **options)
 
     def _existing(self, doing: str, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, Any]]:
         for name, future in asked.items():
@@ -289,6 +317,17 @@ class Admin:
         if code > 0:
             return BrokerError(code, f"{error.name()} ({error.str()})", doing)
         return ClusterError(f"{doing}: {error.name()} ({error.str()})")
+
+
+def _timed_out(error: KafkaError) -> bool:
+    return bool(error.code() == KafkaError._TIMED_OUT)
+
+
+def _found_no_controller(error: KafkaError) -> bool:
+    """Whether a request was never sent. The code alone does not tell: one that was, and may have been obeyed, times
+    out by the same.
+    """
+    return _timed_out(error) and "waiting for controller" in error.str()
 
 
 class _ToOurLog(logging.Handler):

@@ -12,11 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirror.admin.client import Admin
 from mirror.config import Settings
 from mirror.errors import ClusterError
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal, journal_topic
+from mirror.policy.selection import selects
 from mirror.wire.cluster import Cluster, Endpoint
 
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
@@ -41,6 +43,27 @@ class History:
     unread: tuple[str, ...] = ()
 
 
+def gone_topics(
+    settings: Settings, target: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str], source_id: str
+) -> dict[str, str]:
+    """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
+    is left. Raises ClusterError.
+    """
+    left = {
+        name: one
+        for name, one in seen.items()
+        if one.source_topic not in source_topics
+        and one.cluster_id == source_id
+        and selects(one.source_topic, settings.topics)
+    }
+    there = target.describe(left) if left else {}
+    return {
+        name: one.source_topic
+        for name, one in sorted(left.items())
+        if name in there and one.target_topic_id == there[name].topic_id
+    }
+
+
 async def read_own(settings: Settings) -> Own:
     """Read it whole, which is once at a start. Raises ClusterError, MalformedBatch."""
     async with Cluster(Endpoint.of(settings.target)) as target:
@@ -60,7 +83,7 @@ async def read_history(settings: Settings, own: Own, source_topics: Collection[s
             except ClusterError:
                 unread.append(journal_topic(flow))
                 continue
-            if FailedOver.standing(journal) is None:
+            if not isinstance(FailedOver.standing(journal), FailedOver):  # unread, it may run: a loop is worse
                 there = seen_in(journal)
                 copies |= {name: flow for name, seen in there.items() if seen.cluster_id == own.cluster_id}
     return History(seen_in(own.newest), copies, tuple(unread))

@@ -10,17 +10,19 @@ from typing import Final
 from mirror.admin.acls import AclPlan, plan_acls
 from mirror.admin.beginnings import Beginning, beginnings, planned_starts
 from mirror.admin.client import Admin
-from mirror.admin.history import read_history, read_own
-from mirror.admin.topics import TopicPlan, plan_topics
+from mirror.admin.history import History, gone_topics, read_history, read_own
+from mirror.admin.topics import TopicPlan, begun_as, plan_topics
 from mirror.admin.values import Span, TopicInfo
 from mirror.config import Settings
 from mirror.errors import AccessDenied
+from mirror.identity import ADVICE, DELETED, made_anew
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
-from mirror.policy.remedies import allow
+from mirror.policy.remedies import allow, begin_anew
 from mirror.policy.rules import Severity
 from mirror.policy.selection import select
+from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 #: Measured with one broker (README, Figures): padding, and control markers one after another.
@@ -59,7 +61,8 @@ class FlowPlan:
     `own_topics`: those that the flow keeps for itself, where they are to be created. `padding` and `gaps`: what equal
     offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
-    that the flow was, empty where it was not.
+    that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
+    `gone`: topics that were mirrored and that the source has no more.
     """
 
     flow: str
@@ -74,19 +77,22 @@ class FlowPlan:
     beginnings: tuple[Beginning, ...]
     rights: tuple[MissingRight, ...]
     failed_over: str
+    recreated: tuple[str, ...]
+    gone: tuple[str, ...]
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the flow would not start, or would stop at once."""
         ended = (self.failed_over,) if self.failed_over else ()
-        return (*ended, *map(str, self.topics.refusals if self.topics else ()), *map(str, self.rights))
+        refused = self.topics.refusals if self.topics else ()
+        return (*ended, *map(str, refused), *self.recreated, *map(str, self.rights))
 
     @property
     def advice(self) -> tuple[str, ...]:
         """What works, and costs something."""
         findings = self.topics.findings if self.topics else ()
         hindrance = (self.acls.hindrance,) if self.acls.hindrance else ()
-        return (*(str(one) for one in findings if one.severity is Severity.ADVISE), *hindrance)
+        return (*(str(one) for one in findings if one.severity is Severity.ADVISE), *hindrance, *self.gone)
 
     @property
     def has_changes(self) -> bool:
@@ -121,10 +127,10 @@ def plan_flow(settings: Settings) -> FlowPlan:
         rights += _target_rights(settings, target, topics, acls, padding)
     own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
     existing = target.describe(own_topics)
-    done = FailedOver.standing(own.newest)
+    done, source_id = FailedOver.standing(own.newest), source.cluster_id()
     return FlowPlan(
         flow=settings.flow,
-        source_id=source.cluster_id(),
+        source_id=source_id,
         target_id=target.cluster_id(),
         topics=topics,
         own_topics=tuple(topic for topic in own_topics if topic not in existing),
@@ -135,7 +141,19 @@ def plan_flow(settings: Settings) -> FlowPlan:
         beginnings=() if history.seen else tuple(beginnings(starts)),
         rights=tuple(rights),
         failed_over=f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back" if done else "",
+        recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),
+        gone=tuple(
+            f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
+            for copy, topic in gone_topics(settings, target, history.seen, names, source_id).items()
+        ),
     )
+
+
+def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[str]:
+    for pair in plan.pairs:
+        if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
+            what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
+            yield f"{pair.source}: {State.RECREATED}: {what}. {ADVICE}{begin_anew(target, pair.target)}"
 
 
 def _groups(settings: Settings, source: Admin) -> tuple[str, ...]:

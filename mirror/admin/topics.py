@@ -18,6 +18,7 @@ from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
 from mirror.names import did_you_mean, first_of
 from mirror.observe import logs
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.policy.remedies import allow
@@ -123,7 +124,7 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
     source_configs = source.topic_configs(pair.source for pair in pairs)
     target_configs = target.topic_configs(copies)
-    brokers, defaults = target.brokers(), _broker_defaults(target) if len(copies) < len(pairs) and sync.topics else {}
+    brokers, defaults = target.brokers(), broker_defaults(target) if len(copies) < len(pairs) and sync.topics else {}
     creations: list[Creation] = []
     growths: list[Growth] = []
     changes: list[ConfigChange] = []
@@ -147,7 +148,7 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
             fitting, partitions = {**defaults, **configs}, pair.partitions
         else:
             findings.append(
-                _refuse(pair.target, "does not exist and sync.topics is false; create it, or set that to true")
+                refused(pair.target, "does not exist and sync.topics is false; create it, or set that to true")
             )
             continue
         findings += preflight(
@@ -176,11 +177,22 @@ def _as_begun(
     pair: TopicPair, source_topics: Mapping[str, TopicInfo], target_topics: Mapping[str, TopicInfo], history: History
 ) -> TopicPair:
     """The pair; of a source topic that was made anew since it was first seen, with the partitions of its copy."""
+    if begun_as(pair, source_topics, target_topics, history) is None:
+        return pair
+    return replace(pair, partitions=len(target_topics[pair.target].partitions))
+
+
+def begun_as(
+    pair: TopicPair, source_topics: Mapping[str, TopicInfo], target_topics: Mapping[str, TopicInfo], history: History
+) -> FirstSeen | None:
+    """As what the source topic was first seen, where it is another one by now and its copy is still that of the first;
+    else None.
+    """
     seen, copy = history.seen.get(pair.target), target_topics.get(pair.target)
     if seen is None or copy is None or (seen.source_topic, seen.target_topic_id) != (pair.source, copy.topic_id):
-        return pair
-    recreated = seen.topic_id is not None and seen.topic_id != source_topics[pair.source].topic_id
-    return replace(pair, partitions=len(copy.partitions)) if recreated else pair
+        return None
+    is_another = seen.topic_id is not None and seen.topic_id != source_topics[pair.source].topic_id
+    return seen if is_another else None
 
 
 def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]) -> dict[str, str]:
@@ -296,7 +308,7 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], existed: Collec
             time.sleep(_POLL_S)
 
 
-def _broker_defaults(target: Admin) -> dict[str, str]:
+def broker_defaults(target: Admin) -> dict[str, str]:
     """What a new topic gets on this cluster unless told otherwise, as topic configs."""
     try:
         broker = _values(target.broker_configs())
@@ -312,25 +324,30 @@ def _selection_findings(
     where = f"on cluster {settings.source.alias}"
     for name in selection.missing:
         hint = did_you_mean(name, source_topics) or ", or no right to READ it"
-        yield _refuse(name, f"no such topic {where}{hint}")
-    for clash in selection.clashes:
-        yield _refuse(clash.target, f"would be the copy of {' and '.join(clash.sources)}; change topics.naming")
-    for pair in selection.illegal:
-        yield _refuse(pair.source, f"its name on the target, {pair.target}, is not legal; change topics.naming")
+        yield refused(name, f"no such topic {where}{hint}")
+    yield from naming_findings(selection)
     for name in selection.internal:
         yield _advise(name, "is internal to Kafka and is never mirrored; exclude it")
     for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
         yield _advise(name, "is in topics.naming.rename and is not among the mirrored topics")
     if not selection.pairs and not selection.missing:
-        yield _refuse("", f"no topic {where} matches topics.include and escapes topics.exclude")
+        yield refused("", f"no topic {where} matches topics.include and escapes topics.exclude")
+
+
+def naming_findings(selection: Selection) -> Iterator[Finding]:
+    """The refusals of topics that can have no copy by the name that they would get."""
+    for clash in selection.clashes:
+        yield refused(clash.target, f"would be the copy of {' and '.join(clash.sources)}; change topics.naming")
+    for pair in selection.illegal:
+        yield refused(pair.source, f"its name on the target, {pair.target}, is not legal; change topics.naming")
 
 
 def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
     if is_same:
-        yield _refuse("", "source and target are the same cluster, by its id; check bootstrap.servers of both")
+        yield refused("", "source and target are the same cluster, by its id; check bootstrap.servers of both")
     for pair in selection.pairs:
         if flow := history.copies.get(pair.source):
-            yield _refuse(
+            yield refused(
                 pair.source,
                 f"comes from cluster {settings.target.alias}: flow {flow} mirrors it, and to mirror it back would be a"
                 f" loop; exclude it, or end that flow with `mirror failover`",
@@ -339,7 +356,8 @@ def _loop_findings(selection: Selection, settings: Settings, history: History, i
         yield _advise("", f"{journal} on cluster {settings.source.alias} cannot be read, so a loop would not be seen")
 
 
-def _refuse(topic: str, text: str) -> Finding:
+def refused(topic: str, text: str) -> Finding:
+    """A finding that forbids to start."""
     return Finding(severity=Severity.REFUSE, topic=topic, text=text)
 
 

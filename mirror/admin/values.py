@@ -108,7 +108,7 @@ def topic_info(found: Any) -> TopicInfo:
 def configs(found: Mapping[str, Any], own: ConfigSource) -> dict[str, ConfigValue]:
     """From the client library's entries; `own`: where one that is set on the resource itself comes from."""
     return {
-        name: ConfigValue(value=entry.value, is_default=ConfigSource(entry.source) is not own)
+        name: ConfigValue(value=entry.value, is_default=entry.source != own.value)
         for name, entry in found.items()
         if entry.value is not None
     }

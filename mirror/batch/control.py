@@ -10,6 +10,16 @@ from mirror.errors import BadRecords
 
 ABORT: Final = 0
 COMMIT: Final = 1
+#: Kafka `ControlRecordType`, by its number.
+_MARKERS: Final = (
+    "ABORT",
+    "COMMIT",
+    "LEADER_CHANGE",
+    "SNAPSHOT_HEADER",
+    "SNAPSHOT_FOOTER",
+    "KRAFT_VERSION",
+    "KRAFT_VOTERS",
+)
 
 #: Length, attributes, timestamp delta, offset delta, key length: a coordinator writes each in one byte, except for a
 #: length that a future marker's value may need two for. Then version and type.
@@ -33,6 +43,17 @@ def marker_type(raw: RawBatch) -> int:
     except (IndexError, struct.error) as cut:
         raise BadRecords("a control batch that ends inside its record", raw.header.base_offset) from cut
     return int(kind)
+
+
+def marker_name(raw: RawBatch) -> str | None:
+    """What a control batch says: COMMIT, ABORT, another of Kafka's names; None for a batch of data."""
+    if not raw.header.is_control:
+        return None
+    try:
+        kind = marker_type(raw)
+    except BadRecords:
+        return "unreadable"
+    return _MARKERS[kind] if 0 <= kind < len(_MARKERS) else f"type {kind}"
 
 
 def _behind_varint(section: memoryview, at: int) -> int:

@@ -135,6 +135,11 @@ class BatchHeader:
         return None if self.codec else 1
 
     @property
+    def holes(self) -> int:
+        """Offsets of the batch that hold no record; 0 before magic 2."""
+        return self.last_offset_delta + 1 - self.count if self.magic == 2 else 0
+
+    @property
     def is_dense(self) -> bool:
         """Every offset between base and last offset holds a record: what a broker demands of a producer."""
         return self.count == self.last_offset_delta + 1

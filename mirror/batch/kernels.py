@@ -241,3 +241,30 @@ def gather_bytes(data: Any, at: Any, size: Any, offsets: Any, out: Any) -> None:
     """Copy one column's bytes together; `offsets` has one more entry than the column (Arrow's binary layout)."""
     for i in range(len(at)):
         _put_bytes(out, offsets[i], data, at[i], at[i] + max(size[i], 0))
+
+
+@_kernel(types.void(_BYTES, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL, _SMALL))
+def split_headers(
+    data: Any,
+    headers_at: Any,
+    headers_end: Any,
+    header_count: Any,
+    key_at: Any,
+    key_size: Any,
+    value_at: Any,
+    value_size: Any,
+) -> None:
+    """Where each header of decoded records has its key and its value; a size of -1 is a null. The columns filled have
+    as many entries as there are headers in all.
+    """
+    header = 0
+    for i in range(len(headers_at)):
+        at, end = headers_at[i], headers_end[i]
+        for _ in range(header_count[i]):
+            size, begin = read_varint(data, at, end)
+            key_at[header], key_size[header] = begin, size
+            at = begin + max(size, 0)
+            size, begin = read_varint(data, at, end)
+            value_at[header], value_size[header] = begin, max(size, -1)
+            at = begin + max(size, 0)
+            header += 1

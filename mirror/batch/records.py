@@ -30,6 +30,8 @@ from mirror.errors import BadRecords
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+#: Offsets, bytes, and which are not null.
+Column = tuple[Int32s, Bytes, NDArray[np.bool_]]
 
 #: Length, attributes, two deltas, two lengths and a header count of one byte each.
 SMALLEST_RECORD: Final = 7
@@ -151,13 +153,26 @@ def encode(records: Records, base_timestamp: int) -> memoryview:
     return section[:size].data
 
 
-def column(records: Records, which: Literal["key", "value"]) -> tuple[Int32s, Bytes, NDArray[np.bool_]]:
+def column(records: Records, which: Literal["key", "value"]) -> Column:
     """One column in Arrow's binary layout: n + 1 offsets, the bytes together, and which of the n are not null."""
     at, size = (records.key_at, records.key_size) if which == "key" else (records.value_at, records.value_size)
+    return _gathered(records.data, at, size)
+
+
+def header_columns(records: Records) -> tuple[Int32s, Column, Column]:
+    """All headers in Arrow's layout of a list: n + 1 offsets, and keys and values as `column` has them."""
     offsets = np.zeros(len(records) + 1, np.int32)
+    np.cumsum(records.header_count, out=offsets[1:])
+    key_at, key_size, value_at, value_size = found = np.empty((4, int(offsets[-1])), np.int32)
+    kernels.split_headers(records.data, records.headers_at, records.headers_end, records.header_count, *found)
+    return offsets, _gathered(records.data, key_at, key_size), _gathered(records.data, value_at, value_size)
+
+
+def _gathered(data: Bytes, at: Int32s, size: Int32s) -> Column:
+    offsets = np.zeros(len(at) + 1, np.int32)
     np.cumsum(np.maximum(size, 0), out=offsets[1:])
     gathered = np.empty(int(offsets[-1]), np.uint8)
-    kernels.gather_bytes(records.data, at, size, offsets, gathered)
+    kernels.gather_bytes(data, at, size, offsets, gathered)
     return offsets, gathered, size >= 0
 
 

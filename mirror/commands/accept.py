@@ -6,18 +6,20 @@ What is accepted is looked at in both logs now, and named; nothing is written to
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from typing import Any
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.assignment import Loss
-from mirror.commands.tables import count, number
+from mirror.commands.tables import count, number, print_json
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode, PartitionStop
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.ledgers import indexes_of
-from mirror.offsets.losses import accept_entry
+from mirror.offsets.losses import accept_entry, accepted_in
 from mirror.offsets.runlog import Indexes
-from mirror.offsets.starts import starts_of
+from mirror.offsets.starts import starts_in
 from mirror.policy.runs import RunIndex
 from mirror.position import settled_end
 from mirror.retracing import complete
@@ -26,15 +28,27 @@ from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
 
-def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitCode:
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A loss that a mirror stops for, or will go on behind where it `was_accepted` before."""
+
+    loss: Loss
+    was_accepted: bool
+
+
+def accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, as_json: bool) -> ExitCode:
     """Accept what was lost of a source topic, of some partitions or of all, and say what that is.
 
     Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
     """
     found = asyncio.run(_accept(settings, topic, partitions))
-    for loss in found:
-        offsets = count(loss.next_offset - loss.first, "offset")
-        print(f"{loss.source}: accepted the loss of {offsets}, {number(loss.first)} to {number(loss.next_offset - 1)}")
+    if as_json:
+        print_json({"flow": settings.flow, "topic": topic, "losses": [_as_dict(one) for one in found]})
+        return ExitCode.DONE
+    for loss, was_accepted in ((one.loss, one.was_accepted) for one in found):
+        offsets = f"{count(loss.next_offset - loss.first, 'offset')}, {number(loss.first)} to"
+        what = f"the loss of {offsets} {number(loss.next_offset - 1)}"
+        print(f"{loss.source}: {what}, was accepted before" if was_accepted else f"{loss.source}: accepted {what}")
     if found:
         print("A running mirror goes on behind them within seconds, one that is started at once.")
     else:
@@ -42,7 +56,17 @@ def accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> ExitC
     return ExitCode.DONE
 
 
-async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Loss]:
+def _as_dict(one: Open) -> dict[str, Any]:
+    return {
+        "partition": one.loss.source.partition,
+        "target": one.loss.target.topic,
+        "first_offset": one.loss.first,
+        "last_offset": one.loss.next_offset - 1,
+        "was_accepted": one.was_accepted,
+    }
+
+
+async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Open]:
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
@@ -59,7 +83,8 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
             for number in sorted(partitions or known)
         ]
         journal = Journal(target, settings.flow)
-        since = await starts_of(journal)
+        known_there, topic_id = await journal.newest(), source.topic_id(topic)
+        since, before = starts_in(known_there, target), accepted_in(known_there)
         if settings.topics.offsets == "translate":
             indexes = await indexes_of(journal)
             losses = [
@@ -68,9 +93,13 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
             ]
         else:
             losses = [await _loss(source, one, target, other, since.get(other, 0)) for one, other in pairs]
-        found = [loss for loss in losses if loss is not None]
-        if found:
-            await journal.append([accept_entry(loss) for loss in found])
+        found = [
+            Open(loss, loss.target in before and before[loss.target].covers(loss, topic_id))
+            for loss in losses
+            if loss is not None
+        ]
+        if new := [one.loss for one in found if not one.was_accepted]:
+            await journal.append([accept_entry(loss, topic_id) for loss in new])
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from mirror.batch.control import marker_type
+from mirror.batch.control import marker_name
 from mirror.batch.header import (
     APPEND_TIME,
     DELETE_HORIZON,
@@ -20,20 +20,28 @@ from mirror.batch.header import (
 )
 from mirror.classifier import Action, Verdict
 from mirror.commands.tables import duration, number, table
-from mirror.errors import BadRecords
 from mirror.policy.outcomes import Outcome
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: Kafka `ControlRecordType`, by its number.
-_MARKERS: Final = (
-    "ABORT",
-    "COMMIT",
-    "LEADER_CHANGE",
-    "SNAPSHOT_HEADER",
-    "SNAPSHOT_FOOTER",
-    "KRAFT_VERSION",
-    "KRAFT_VOTERS",
-)
+#: By name, how they are laid out.
+_COLUMNS: Final[Mapping[str, str]] = {
+    "byte": "right",
+    "offsets": "right",
+    "records": "right",
+    "holes": "right",
+    "codec": "no_wrap",
+    "size": "right",
+    "B/rec": "right",
+    "ratio": "right",
+    "flags": "left",
+    "id/epoch/seq": "no_wrap",
+    "leader": "right",
+    "first time": "no_wrap",
+    "span": "right",
+    "CRC": "no_wrap",
+    "verdict": "no_wrap",
+}
+_FEW: Final = frozenset({"offsets", "records", "codec", "size", "ratio", "flags", "verdict"})
 _COLOURS: Final = {Action.PASS: "green", Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
 
 
@@ -61,7 +69,7 @@ class Seen:
             "base_offset": _base_offset(header),
             "last_offset": header.last_offset,
             "records": header.stated_records,
-            "holes": holes(header),
+            "holes": header.holes,
             "codec": header.codec_name,
             "bytes": header.size,
             "bytes_per_record": round(header.size / records, 1) if (records := header.stated_records) else None,
@@ -85,58 +93,43 @@ class Seen:
             "reason": self.verdict.reason,
         }
 
-    def cells(self, ratio: bool) -> list[str | Text]:
-        """The batch for people, one cell for each column of `batch_table`."""
-        raw, header = self.raw, self.raw.header
+    def cells(self, columns: Iterable[str]) -> list[str | Text]:
+        """The batch for people, one cell for each of the columns."""
+        header = self.raw.header
         base, last, records = _base_offset(header), header.last_offset, header.stated_records
         base_timestamp = header.base_timestamp if header.magic == 2 else header.max_timestamp
-        cells: list[str | Text] = [
-            "-" if self.position is None else number(self.position),
-            number(last) if base in (None, last) else f"{number(base)}-{number(last)}",
-            "?" if records is None else number(records),
-            number(gone) if (gone := holes(header)) else "",
-            header.codec_name,
-            number(header.size),
-            f"{header.size / records:.0f}" if records else "",
-        ]
-        if ratio:
-            cells.append(ratio_text(self.uncompressed, len(raw.records)))
-        return [
-            *cells,
-            ", ".join(_flags(self)),
-            f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}" if header.producer_id >= 0 else "",
-            str(header.partition_leader_epoch) if header.magic == 2 else "",
-            iso(base_timestamp) or "",
-            f"+{duration(span)}" if (span := header.max_timestamp - base_timestamp) > 0 else "",
-            Text("holds", "green") if self.crc_holds else Text("FAILS", "bold red"),
-            Text(str(self.verdict), _COLOURS.get(self.verdict.action, "")),
-        ]
+        producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}"
+        ratio = "?" if self.uncompressed is None else ratio_text(self.uncompressed, len(self.raw.records))
+        cells: dict[str, str | Text] = {
+            "byte": "-" if self.position is None else number(self.position),
+            "offsets": number(last) if base in (None, last) else f"{number(base)}-{number(last)}",
+            "records": "?" if records is None else number(records),
+            "holes": number(gone) if (gone := header.holes) else "",
+            "codec": header.codec_name,
+            "size": number(header.size),
+            "B/rec": f"{header.size / records:.0f}" if records else "",
+            "ratio": ratio,
+            "flags": ", ".join(_flags(self)),
+            "id/epoch/seq": producer if header.producer_id >= 0 else "",
+            "leader": str(header.partition_leader_epoch) if header.magic == 2 else "",
+            "first time": iso(base_timestamp) or "",
+            "span": f"+{duration(span)}" if (span := header.max_timestamp - base_timestamp) > 0 else "",
+            "CRC": Text("holds", "green") if self.crc_holds else Text("FAILS", "bold red"),
+            "verdict": Text(str(self.verdict), _COLOURS.get(self.verdict.action, "")),
+        }
+        return [cells[name] for name in columns]
 
 
-def batch_table(*, ratio: bool) -> Table:
+def columns_of(*, every: bool, ratio: bool) -> tuple[str, ...]:
+    """The columns to show: every one, or those that a terminal of eighty columns holds; `ratio` where it was asked for.
+    A CRC that fails is in the verdict, too.
+    """
+    return tuple(name for name in _COLUMNS if (every or name in _FEW) and (ratio or name != "ratio"))
+
+
+def batch_table(columns: Iterable[str]) -> Table:
     """An empty table for `Seen.cells`."""
-    return table(
-        ("byte", "right"),
-        ("offsets", "right"),
-        ("records", "right"),
-        ("holes", "right"),
-        ("codec", "no_wrap"),
-        ("size", "right"),
-        ("B/rec", "right"),
-        *([("ratio", "right")] if ratio else []),
-        "flags",
-        ("id/epoch/seq", "no_wrap"),
-        ("leader", "right"),
-        ("first time", "no_wrap"),
-        ("span", "right"),
-        ("CRC", "no_wrap"),
-        ("verdict", "no_wrap"),
-    )
-
-
-def holes(header: BatchHeader) -> int:
-    """Offsets of the batch that hold no record."""
-    return header.last_offset_delta + 1 - header.count if header.magic == 2 else 0
+    return table(*((name, _COLUMNS[name]) for name in columns))
 
 
 def ratio_text(uncompressed: int | None, size: int) -> str:
@@ -152,17 +145,6 @@ def iso(timestamp: int) -> str | None:
         return (_EPOCH + timedelta(milliseconds=timestamp)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
         return None
-
-
-def marker_name(raw: RawBatch) -> str | None:
-    """What a control batch says: COMMIT, ABORT, another of Kafka's names; None for a batch of data."""
-    if not raw.header.is_control:
-        return None
-    try:
-        kind = marker_type(raw)
-    except BadRecords:
-        return "unreadable"
-    return _MARKERS[kind] if 0 <= kind < len(_MARKERS) else f"type {kind}"
 
 
 def _base_offset(header: BatchHeader) -> int | None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.admin.client import Admin
+from mirror.commands import failoverkept as kept
 from mirror.commands.failoverknown import LOOK_SECONDS, Known
 from mirror.commands.failoverloss import ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
@@ -32,7 +33,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.observe import logs
 from mirror.offsets import failover as record
-from mirror.offsets.failover import FailedOver
+from mirror.offsets.failover import FailedOver, Garbled
 from mirror.offsets.firstseen import seen_in
 from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
 from mirror.offsets.journal import Journal
@@ -57,20 +58,33 @@ _log = logs.get("mirror.failover")
 def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -> ExitCode:
     """Fail the flow over, rehearse that, or take it back; print what came of it.
 
-    Raises ConfigError where the flow never ran, PreflightError where it was failed over before, and ClusterError where
-    the target cannot be used.
+    Raises ConfigError where the flow never ran, PreflightError where it was failed over before, behind the account of
+    that, and ClusterError where the target cannot be used.
     """
     if undo:
         asyncio.run(_undo(settings))
         print(f"{settings.flow}: may run again; a partition that somebody wrote to on the target will stop as DIVERGED")
         return ExitCode.DONE
-    account = asyncio.run(_failover(settings, rehearse=rehearse))
-    if as_json:
-        print_json(as_dict(account))
-    else:
-        out = console()
-        out.print(rendered(account))
-    return ExitCode.DONE if account.is_whole else ExitCode.DATA_AT_RISK
+    found = asyncio.run(_failover(settings, rehearse=rehearse))
+    account = found.account if isinstance(found, _Before) else found
+    if account is not None:
+        if as_json:
+            print_json(as_dict(account))
+        else:
+            console().print(rendered(account))
+    if isinstance(found, _Before):
+        raise PreflightError(
+            f"{settings.flow}: was failed over {found.done}. `mirror failover CONFIG --undo` lets it run again"
+        )
+    return ExitCode.DONE if found.is_whole else ExitCode.DATA_AT_RISK
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The flow was failed over before; the account of that, where the journal has it."""
+
+    done: FailedOver | Garbled
+    account: Account | None
 
 
 async def _undo(settings: Settings) -> None:
@@ -79,18 +93,16 @@ async def _undo(settings: Settings) -> None:
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
-        await known.journal.append([(record.KEY, None)])
+        await known.journal.append([(record.KEY, None), (kept.KEY, None)])
 
 
-async def _failover(settings: Settings, *, rehearse: bool) -> Account:
+async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
     course = _Course(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         known = Known(Journal(target, settings.flow))
         await known.read()
         if done := FailedOver.standing(known.newest):
-            raise PreflightError(
-                f"{settings.flow}: was failed over {done}. `mirror failover CONFIG --undo` lets it run again"
-            )
+            return _Before(done, kept.account_in(known.newest))
         if not (status := known.status(settings)).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
         with course.step("reach the source"):
@@ -111,7 +123,18 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account:
             course.rest(known, exposures)
             if reached:
                 await course.miss(known)
-    return course.account(exposures)
+        account = course.account(exposures)
+        if not rehearse:
+            await _keep(known.journal, account)
+    return account
+
+
+async def _keep(journal: Journal, account: Account) -> None:
+    """For whoever asks again; without that, what this call prints is all there is."""
+    try:
+        await journal.append([kept.account_entry(account)])
+    except (ClusterError, WireError) as problem:
+        _log.warning("account_not_kept", flow=account.flow, reason=str(problem))
 
 
 @dataclass(slots=True, eq=False)

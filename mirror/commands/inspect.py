@@ -1,18 +1,11 @@
-"""`mirror inspect`: the batches of a segment file, a partition's folder or a live topic, and what is wrong there.
-
-A file is mapped and walked, never read whole; pages behind the walk are given back. Should somebody cut a file short
-meanwhile, the system ends the program with SIGBUS.
-"""
+"""`mirror inspect`: the batches of a segment file, a partition's folder or a live topic, and what is wrong there."""
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +19,8 @@ from mirror.commands.totals import LogTotals
 from mirror.errors import ConfigError, ExitCode
 from mirror.policy.outcomes import Glance, Outcome, Outcomes
 from mirror.policy.rules import Rules
+from mirror.reading.segments import Mapped, glance_over, offset_of, segments_of
 
-SUFFIX: Final = ".log"
-#: Digits of a base offset in a segment's name (Kafka `LogFileUtils.filenamePrefixFromOffset`).
-_NAME_DIGITS: Final = 20
-#: Bytes of a file that may stay mapped behind the walk.
-_WINDOW: Final = 32 * 1024 * 1024
 #: What a shell gets from a command whose reader has gone: 128 and SIGPIPE.
 _READER_GONE: Final = 141
 
@@ -66,21 +55,11 @@ def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, b
     return inspect_files(segments_of(path), wish)
 
 
-def segments_of(path: Path) -> Sequence[Path]:
-    """The file itself, or a folder's segments in order of their offsets. Raises ConfigError where there are none."""
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob(f"*{SUFFIX}"))
-    if not found:
-        raise ConfigError(f"{path}: no segments (*{SUFFIX}) in this folder; name the folder of one partition")
-    return found
-
-
 def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
     """Show segments that follow each other; DATA_AT_RISK where one is damaged. Raises ConfigError."""
     glance = Glance()
     for path in paths:
-        _glance_over(glance, Mapped.of(path))
+        glance_over(glance, Mapped.of(path))
     outcomes = glance.outcomes()
     whole, least, at_risk = LogTotals(), 0, False
     for path in paths:
@@ -99,55 +78,6 @@ def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
         amount = f"{count(sums.records, 'record')} in {batches}, {size(sums.bytes)}"
         show(Text.assemble((title, "bold"), amount), *summed_up(whole))
     return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
-
-
-def offset_of(path: Path) -> int | None:
-    """The base offset in a segment's name, None where the name is not a broker's."""
-    digits = path.name[:_NAME_DIGITS]
-    named = len(digits) == _NAME_DIGITS and digits.isascii() and digits.isdigit()
-    return offset if named and (offset := int(digits)) <= LAST_OFFSET - SPAN else None
-
-
-@dataclass(slots=True)
-class Mapped:
-    """A file as memory; the mapping lasts as long as a view of it."""
-
-    data: memoryview
-    _map: mmap.mmap | None = None
-    _released: int = 0
-
-    @classmethod
-    def of(cls, path: Path) -> Mapped:
-        """Map a file. Raises ConfigError where it is no file, or may not be read."""
-        try:
-            with open(path, "rb", opener=_open_at_once) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise ConfigError(f"{path}: cannot be read: it is no regular file; save a stream to one first")
-                if not os.fstat(file.fileno()).st_size:
-                    return cls(memoryview(b""))
-                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as problem:
-            raise ConfigError(f"{path}: cannot be read: {problem}") from problem
-        return cls(memoryview(mapping), mapping)
-
-    def passed(self, position: int) -> None:
-        """Give back the pages before `position`, a window at a time; they would come again if they were looked at."""
-        if self._map is not None and position - self._released >= _WINDOW:
-            upto = position - position % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, self._released, upto - self._released)
-            self._released = upto
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """A named pipe would wait for somebody to write to it."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _glance_over(glance: Glance, mapped: Mapped) -> None:
-    position = 0
-    while position < len(mapped.data):
-        position = glance.over(mapped.data, position, position + _WINDOW)
-        mapped.passed(position)
 
 
 def _show(walk: Walk, mapped: Mapped, outcomes: Outcomes, view: LogView) -> None:

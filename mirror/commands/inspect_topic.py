@@ -8,31 +8,22 @@ undecided.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pydantic
 from rich.text import Text
 
 from mirror import config as configuration
-from mirror.admin.client import Admin
-from mirror.admin.topics import rules_from
-from mirror.batch.header import RawBatch
-from mirror.batch.segment import Damage, DamageKind, Walk
+from mirror.admin.judged import DEFAULT_RULES, rules_for
 from mirror.commands.logview import LogView, Wish
-from mirror.config import ClusterSettings, Settings
-from mirror.errors import ClusterError, ClusterUnreachable, ConfigError, ExitCode
-from mirror.policy.outcomes import Outcome, Outcomes
+from mirror.config import ClusterSettings
+from mirror.errors import ConfigError, ExitCode
+from mirror.policy.outcomes import Outcome
 from mirror.policy.rules import Rules
-from mirror.policy.selection import selects
-from mirror.verify.reader import EMPTY_ANSWERS, EMPTY_PAUSE
+from mirror.reading.partition import Log
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import Fetched, fetch_at
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
-
-FETCH_BYTES: Final = 4 * 1024 * 1024
-DEFAULT_RULES: Final = "the mirror's default rules"
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
 
 def inspect_topic(target: str, wish: Wish, *, config: Path | None, side: str, bootstrap: str | None) -> ExitCode:
@@ -55,21 +46,6 @@ def parse_target(target: str) -> tuple[str, int | None]:
     if not topic or (colon and not (number.isascii() and number.isdigit() and len(number) < 10)):
         raise ConfigError(f"{target}: a topic is named as TOPIC, or as TOPIC:PARTITION with a number")
     return topic, int(number) if colon else None
-
-
-def rules_for(settings: Settings, topic: str) -> tuple[Rules, str]:
-    """The rules of the flow's target topic, and whose they are; the default ones where it has none to give."""
-    if not selects(topic, settings.topics):
-        return Rules(), f"{DEFAULT_RULES}: the flow does not mirror {topic}"
-    name = settings.topics.naming.target_of(topic)
-    where = f"{name} on {settings.target.alias}"
-    try:
-        configs = Admin(settings.target).topic_configs([name]).get(name)
-    except ClusterError as problem:
-        return Rules(), f"{DEFAULT_RULES}: {where} cannot be read ({problem})"
-    if configs is None:
-        return Rules(), f"{DEFAULT_RULES}: {where} does not exist yet"
-    return rules_from(configs, settings.topics), f"the rules of {where}"
 
 
 async def _inspect(
@@ -116,55 +92,6 @@ async def _inspect_partition(
         notes.append(Text(f"read up to offset {log.at - 1:,}: --limit N or --from OFFSET for more, --summary for all"))
     view.close({**told, "rules": judged_by, "damage": damage}, notes)
     return log.damage is not None or view.totals.at_risk
-
-
-class Log:
-    """A partition from an offset on. `at` is the next offset to fetch; `damage` says why reading ended early."""
-
-    def __init__(self, cluster: Cluster, partition: TopicPartition, stable: int, end: int) -> None:
-        self._cluster, self._partition, self._stable, self._end = cluster, partition, stable, end
-        self.at = 0
-        self.damage: Damage | None = None
-
-    async def batches(self, begin: int) -> AsyncIterator[tuple[RawBatch, Outcome]]:
-        """Batches up to the end, or to a damaged one. Raises as `fetch_at` does, and ClusterUnreachable where a leader
-        gives nothing for a while.
-        """
-        self.at, empty = begin, 0
-        while self.at < self._end and not self.damage:
-            before = self.at
-            decided = before < self._stable
-            fetched = await self._fetch(READ_COMMITTED if decided else READ_UNCOMMITTED)
-            outcomes = Outcomes(fetched.aborted)
-            walk = Walk(fetched.records)
-            for raw in walk:
-                outcome = outcomes.of(raw) if decided else _undecided(raw)
-                if raw.header.last_offset < before:
-                    continue
-                if raw.header.base_offset >= self._end:
-                    return
-                self.at = raw.header.next_offset
-                yield raw, outcome
-            if walk.damage and not (walk.damage.kind is DamageKind.PARTIAL and walk.position):
-                self.damage = walk.damage
-            elif self.at == before:
-                empty += 1
-                if empty >= EMPTY_ANSWERS:
-                    raise ClusterUnreachable(
-                        f"{self._cluster}: nothing of {self._partition} at offset {before} below its end {self._end};"
-                        " try again when its leader has settled"
-                    )
-                await asyncio.sleep(EMPTY_PAUSE)
-            else:
-                empty = 0
-
-    async def _fetch(self, isolation: int) -> Fetched:
-        return await fetch_at(self._cluster, self._partition, self.at, max_bytes=FETCH_BYTES, isolation=isolation)
-
-
-def _undecided(raw: RawBatch) -> Outcome:
-    header = raw.header
-    return Outcome.UNDECIDED if header.is_transactional and not header.is_control else Outcome.NONE
 
 
 def _at(bootstrap: str) -> ClusterSettings:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mirror.batch.header import RawBatch
 from mirror.classifier import Action, classify
-from mirror.commands.batches import Seen, batch_table
+from mirror.commands.batches import Seen, batch_table, columns_of
 from mirror.commands.tables import console, count, number, size
 from mirror.commands.totals import LogTotals, totals_notes, totals_table
 from mirror.errors import BadRecords
@@ -22,6 +22,8 @@ from mirror.policy.rules import Rules
 
 #: Rows that are laid out together; the next ones get a head of their own, so that any number of rows can be shown.
 PAGE_ROWS: Final = 500
+#: Columns of a terminal from which on it gets every column of the table.
+WIDE: Final = 150
 #: Columns that a table may take.
 WIDEST: Final = 500
 #: Rows of a log that people get unless they ask for more.
@@ -31,7 +33,7 @@ USUAL_ROWS: Final = 50
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What to show. `first` is the least offset of interest; `limit` bounds the rows of each log, None for the usual.
-    Nothing is decompressed but for `ratio`.
+    `wide`: every column, however narrow the terminal. Nothing is decompressed but for `ratio`.
     """
 
     first: int = 0
@@ -39,6 +41,7 @@ class Wish:
     summary: bool = False
     as_json: bool = False
     ratio: bool = False
+    wide: bool = False
 
     @property
     def rows(self) -> int:
@@ -59,6 +62,7 @@ class LogView:
         self._next_offset = next_offset
         self._left = wish.rows
         self._page: Table | None = None
+        self._columns = columns_of(every=wish.wide or console().width >= WIDE, ratio=wish.ratio)
         self._uncompressed = _measure() if wish.ratio else None
         self.totals = LogTotals()
 
@@ -122,8 +126,8 @@ class LogView:
             json_line({"type": "batch", **self._identity, **seen.as_dict()})
             return
         if self._page is None:
-            self._page = batch_table(ratio=self._wish.ratio)
-        self._page.add_row(*seen.cells(self._wish.ratio))
+            self._page = batch_table(self._columns)
+        self._page.add_row(*seen.cells(self._columns))
         if self._page.row_count >= PAGE_ROWS:
             self._flush()
 

@@ -1,110 +1,91 @@
-"""`mirror offsets CONFIG translate`: where an offset of one side is on the other.
-
-Read from the flow's journal; what the mirror has not written down yet is found in both logs, as a mirror that starts
-would find it. Nothing is written.
-"""
+"""`mirror offsets`: where an offset of one cluster is on the other, and from which one on a topic has a time."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from mirror.commands.tables import number, print_json
-from mirror.config import Settings
-from mirror.errors import ConfigError, ExitCode
-from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.ledgers import indexes_of
-from mirror.offsets.starts import starts_of
-from mirror.policy.runs import RunIndex
-from mirror.position import settled_end
-from mirror.retracing import complete
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, list_offset
+import typer
+from typer.core import TyperGroup
 
+from mirror.observe import logs
 
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """Two offsets that mean the same record, or where there is `record` none, the same next one."""
-
-    topic: str
-    partition: int
-    source_offset: int
-    target_topic: str
-    target_offset: int
-    record: bool
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
+]
+_TRANSLATE = "translate"
 
 
-def translate(settings: Settings, topic: str, partition: int, offset: int, *, reverse: bool, as_json: bool) -> ExitCode:
-    """Print where `offset` of a source topic is on the target; in `reverse`, where one of its target comes from.
+class _ConfigFirst(TyperGroup):
+    """A flow's file comes first with every command, so `offsets CONFIG translate` is `offsets translate CONFIG`."""
 
-    Raises ConfigError for a topic or partition that is not mirrored, and for an offset that is not mirrored
-    (yet, or any more), PartitionStop where the two logs disagree, and ClusterError as queries do.
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and _TRANSLATE in args:
+            at = args.index(_TRANSLATE)
+            args = [_TRANSLATE, *args[:at], *args[at + 1 :]]
+        return super().resolve_command(ctx, args)
+
+
+offsets = typer.Typer(cls=_ConfigFirst, help="Look up offsets: by time, or on the other cluster.", no_args_is_help=True)
+
+
+@offsets.command("translate")
+def offsets_translate(
+    config_file: Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.", show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The source's.", show_default=False)],
+    reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")] = False,
+    as_json: Json = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Tell where an offset of one cluster is on the other, exactly; CONFIG may stand before `translate`, too.
+
+    Example: mirror offsets translate configs/quickstart.yaml orders 3 1500
     """
-    found = asyncio.run(_translate(settings, TopicPartition(topic, partition), offset, reverse=reverse))
-    if as_json:
-        print_json(asdict(found))
-        return ExitCode.DONE
-    there = f"{found.topic}-{found.partition} on {settings.source.alias}"
-    here = f"{found.target_topic}-{found.partition} on {settings.target.alias}"
-    if reverse:
-        there, here = here, there
-    asked, answer = (
-        (found.target_offset, found.source_offset) if reverse else (found.source_offset, found.target_offset)
-    )
-    what = "is" if found.record else "holds no record; what comes next is"
-    print(f"offset {number(asked)} of {there} {what} offset {number(answer)} of {here}")
-    return ExitCode.DONE
+    from mirror import config
+    from mirror.commands.translate import translate
+
+    logs.configure(json=False, level=log_level)
+    settings = config.load(config_file)
+    raise typer.Exit(translate(settings, topic, partition, offset, reverse=reverse, as_json=as_json))
 
 
-async def _translate(settings: Settings, source: TopicPartition, offset: int, *, reverse: bool) -> Translation:
-    target = TopicPartition(settings.topics.naming.target_of(source.topic), source.partition)
-    translates = settings.topics.offsets == "translate"
-    async with Cluster(Endpoint.of(settings.source)) as one, Cluster(Endpoint.of(settings.target)) as other:
-        journal = [journal_topic(settings.flow)] if translates else []
-        await asyncio.gather(one.refresh([source.topic]), other.refresh([target.topic, *journal]))
-        for cluster, at in ((one, source), (other, target)):
-            if at.topic not in cluster.topics or at.partition not in cluster.topics[at.topic].leaders:
-                raise ConfigError(f"{at}: no such partition on {cluster}")
-        if translates:
-            return await _moved(settings, one, source, other, target, offset, reverse=reverse)
-        begin, end = await asyncio.gather(list_offset(other, target, EARLIEST), settled_end(other, target))
-        if not begin <= offset <= end:
-            raise ConfigError(f"{target}: holds its source's offsets {begin} to {end - 1}; {offset} is none of them")
-        return Translation(source.topic, source.partition, offset, target.topic, offset, record=offset < end)
+@offsets.command("find")
+def offsets_find(
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="TOPIC for all partitions, or TOPIC:PARTITION.", show_default=False)
+    ],
+    time: Annotated[
+        str,
+        typer.Option(
+            "--time", metavar="WHEN", help="ISO 8601, as in topics.start; UTC without a zone.", show_default=False
+        ),
+    ],
+    config_file: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="A flow's YAML file: on one of its clusters.")
+    ] = None,
+    side: Annotated[
+        Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
+    ] = None,
+    bootstrap: Annotated[str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="On this cluster.")] = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="DIR", help="In segment files: a broker's data folder; may be repeated."),
+    ] = None,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="Read every segment file, whatever its time index says.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Find the first offset of each partition whose record is of a time or later, exactly.
 
+    Example: mirror offsets find orders --time 2026-01-31T12:00Z --from data
 
-async def _moved(
-    settings: Settings,
-    one: Cluster,
-    source: TopicPartition,
-    other: Cluster,
-    target: TopicPartition,
-    offset: int,
-    *,
-    reverse: bool,
-) -> Translation:
-    journal = Journal(other, settings.flow)
-    since = (await starts_of(journal)).get(target, 0)
-    if not reverse and offset < since:
-        raise ConfigError(f"{source}: the flow began at offset {since}; what is at offset {offset} is not mirrored")
-    index = (await indexes_of(journal)).setdefault(target, RunIndex())
-    log_start = index.log_start = await list_offset(other, target, EARLIEST)
-    if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
-        await complete(index, settings.flow, one, source, other, target, since=since)
-    return _answer(index, source, target, offset, log_start, reverse=reverse)
+    Example: mirror offsets find orders:3 --time 2026-01-31 --config eu-to-us.yaml
+    """
+    from mirror.commands.findtime import Where, find
 
-
-def _answer(
-    index: RunIndex, source: TopicPartition, target: TopicPartition, offset: int, log_start: int, *, reverse: bool
-) -> Translation:
-    first, last = index.pieces[0], index.pieces[-1]
-    end = last.next_target if reverse else last.next_source
-    there = offset if reverse else index.to_target(offset)
-    here = index.to_source(offset) if reverse else offset
-    asked = target if reverse else source
-    if offset > end:
-        raise ConfigError(f"{asked}: offset {offset} is not mirrored yet; what is mirrored ends at {end}")
-    if here is None or there < log_start or (first.begin > 0 and here < first.source_begin):
-        raise ConfigError(f"{asked}: what was at offset {offset} is gone from the target, which begins at {log_start}")
-    found = there < last.next_target and index.to_source(there) == here
-    return Translation(source.topic, source.partition, here, target.topic, there, record=found)
+    where = Where(config=config_file, side=side, bootstrap=bootstrap, folders=tuple(folders or ()), scan=scan)
+    raise typer.Exit(find(topic, time, where, as_json=as_json))

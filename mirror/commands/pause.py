@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
+from mirror.commands.tables import print_json
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.names import did_you_mean
@@ -17,23 +19,35 @@ from mirror.policy.selection import select
 from mirror.wire.cluster import Cluster, Endpoint
 
 
-def pause(settings: Settings, topics: Sequence[str]) -> ExitCode:
+def pause(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
     """Let source topics rest. Raises ConfigError for one that is not mirrored, and ClusterError."""
     paused = _paused_of(settings, topics)
     new = [topic for topic in topics if topic not in paused]
     asyncio.run(_append(settings, [pause_entry(topic) for topic in new]))
+    if as_json:
+        print_json(_as_dict(settings, topics, new, paused=True))
+        return ExitCode.DONE
     for topic in topics:
         print(f"{topic}: {'paused' if topic in new else 'was paused already'}")
     return ExitCode.DONE
 
 
-def resume(settings: Settings, topics: Sequence[str]) -> ExitCode:
+def resume(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
     """Let topics go on. Raises as `pause` does."""
     paused = _paused_of(settings, topics)
     asyncio.run(_append(settings, [resume_entry(topic) for topic in topics if topic in paused]))
+    if as_json:
+        print_json(_as_dict(settings, topics, paused, paused=False))
+        return ExitCode.DONE
     for topic in topics:
         print(f"{topic}: {'goes on' if topic in paused else 'was not paused'}")
     return ExitCode.DONE
+
+
+def _as_dict(settings: Settings, topics: Sequence[str], changed: Collection[str], *, paused: bool) -> dict[str, Any]:
+    """What holds now of each topic, and whether that is new."""
+    told = [{"topic": topic, "paused": paused, "changed": topic in changed} for topic in topics]
+    return {"flow": settings.flow, "topics": told}
 
 
 def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:

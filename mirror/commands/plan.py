@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from textwrap import wrap
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -13,6 +14,9 @@ from mirror.commands.tables import console, count, duration, number, plain, prin
 from mirror.config import Settings
 from mirror.errors import ExitCode
 from mirror.names import first_of
+
+#: What Kafka's own commands end with.
+_COMMAND: Final = ".sh "
 
 
 def plan(settings: Settings, *, as_json: bool) -> ExitCode:
@@ -57,8 +61,16 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
 
 
 def _print(found: FlowPlan, settings: Settings, out: Console) -> None:
-    for line in _lines(found, settings):
-        out.print(plain(line), markup=False, soft_wrap=True)
+    for line in map(plain, _lines(found, settings)):
+        for part in folded(line, out.width) if out.is_terminal else [line]:
+            out.print(part, markup=False, soft_wrap=True)
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line in the parts that a terminal holds, cut between words; one with a command to be copied stays whole."""
+    if _COMMAND in line:
+        return [line]
+    return wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:

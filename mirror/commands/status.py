@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror.commands.tables import console, count, duration, number, plain, print_json, size, state_text, table
+from mirror.commands.troubles import troubles
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.observe.figures import PREFIX as STATE
@@ -40,6 +41,7 @@ from mirror.wire.cluster import Cluster, Endpoint
 #: A running mirror reports every partition at least every ten seconds.
 STALE_MS: Final = 15_000
 WATCH_SECONDS: Final = 1.0
+_BLIND: Final = frozenset({State.WAITING, State.RECREATED})
 #: Columns from which on what was copied of every partition is shown beside it.
 WIDE: Final = 110
 
@@ -162,6 +164,16 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
     )
 
 
+def is_lag_known(figures: Figures) -> bool:
+    """Whether the lag is one of now: who waits, or has another topic before him, does not see the source's end."""
+    return figures.log_end >= 0 and figures.state not in _BLIND
+
+
+def is_latency_known(figures: Figures) -> bool:
+    """Whether the latency is one of now: of a partition that stopped it is that of its last batch."""
+    return is_lag_known(figures) and not figures.state.is_stop
+
+
 def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
     """Print the status once, or every second until Ctrl-C. Raises MirrorError where the target cannot be read."""
     try:
@@ -209,6 +221,8 @@ def _print(found: Status, out: Console, as_json: bool) -> None:
 def as_dict(found: Status) -> dict[str, Any]:
     """The status for `--json`; ages in ms."""
     totals = Totals.of(found.figures)
+    lags = Totals.of(filter(is_lag_known, found.figures))
+    latency_ms = Totals.of(filter(is_latency_known, found.figures)).lag_ms
     return {
         "flow": found.flow,
         "target": found.cluster,
@@ -220,13 +234,17 @@ def as_dict(found: Status) -> dict[str, Any]:
         "owner": asdict(found.owner) if found.owner else None,
         "age_ms": found.age_ms if found.seen_ms else None,
         "at_ms": found.now_ms,
-        "totals": asdict(totals) | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)},
+        "totals": asdict(totals)
+        | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)}
+        | {"lag_records": lags.lag_records, "lag_ms": latency_ms},
         "partitions": [
             asdict(one)
             | {
                 "verdicts": dict(one.verdicts),
                 "age_ms": max(0, found.now_ms - one.at_ms),
-                "lag_bytes": one.lag_bytes,
+                "lag_records": None if one.state in _BLIND else one.lag_records,
+                "lag_bytes": None if one.state in _BLIND else one.lag_bytes,
+                "lag_ms": one.lag_ms if is_latency_known(one) else None,
                 "stale": found.is_stale(one),
                 "stopped": one.state.is_stop,
             }
@@ -251,8 +269,7 @@ def rendered(found: Status, width: int) -> Group:
         lines.append(_totals(found))
     if found.groups:
         lines.append(_groups(found.groups, found.now_ms))
-    told = sorted((one for one in found.figures if one.detail), key=lambda one: not one.state.is_stop)
-    lines += [_trouble(one) for one in told]
+    lines += troubles(found.figures)
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     if not found.figures:
         return Group(*lines)
@@ -271,7 +288,7 @@ def _partitions(found: Status, *, wide: bool) -> Table:
         ("age", "right"),
     )
     for one in found.figures:
-        stale, known = found.is_stale(one), one.log_end >= 0
+        stale, known = found.is_stale(one), is_lag_known(one)
         behind = size(one.lag_bytes) if known and one.lag_bytes is not None else "-"
         shown.add_row(
             Text(plain(f"{one.topic}-{one.partition}")),
@@ -279,7 +296,7 @@ def _partitions(found: Status, *, wide: bool) -> Table:
             number(one.next_offset) if one.next_offset >= 0 else "-",
             number(one.lag_records) if known else "-",
             *([behind] if wide else []),
-            duration(one.lag_ms) if known and one.lag_ms is not None else "-",
+            duration(one.lag_ms) if is_latency_known(one) and one.lag_ms is not None else "-",
             *([number(one.records)] if wide else []),
             *([number(one.filled)] if filled else []),
             *([size(one.bytes)] if wide else []),
@@ -317,8 +334,9 @@ def _totals(found: Status) -> Text:
     run = "this run" if running else "the last run"
     fresh = [one for one in found.figures if not running or one.state.is_stop or not found.is_stale(one)]
     silent = len(found.figures) - len(fresh)
-    unknown = [one for one in fresh if one.log_end < 0 and one.state is not State.CAUGHT_UP]
-    now = Totals.of(fresh)
+    unknown = [one for one in fresh if not is_lag_known(one) and one.state is not State.CAUGHT_UP]
+    now, lags = Totals.of(fresh), Totals.of(filter(is_lag_known, fresh))
+    latency_ms = Totals.of(filter(is_latency_known, fresh)).lag_ms
     copied = Totals.of(one for one in found.figures if not found.owner or one.instance == found.owner.instance)
     states = [Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(now.states.items())]
     states += [Text(f"{silent} without a fresh report", "yellow")] if silent else []
@@ -326,9 +344,9 @@ def _totals(found: Status) -> Text:
         "" if running else "last known: ",
         f"{count(len(found.figures), 'partition')}: ",
         Text(", ").join(states),
-        "; lag unknown" if len(unknown) == len(fresh) else f"; lag {count(now.lag_records, 'record')}",
+        "; lag unknown" if len(unknown) == len(fresh) else f"; lag {count(lags.lag_records, 'record')}",
         f" and unknown for {count(len(unknown), 'partition')}" if 0 < len(unknown) < len(fresh) else "",
-        f", latency {duration(now.lag_ms)}" if now.lag_ms else "",
+        f", latency {duration(latency_ms)}" if latency_ms else "",
         f"; copied by {run}: {count(copied.records, 'record')} in",
         f" {count(copied.batches, 'batch', 'batches')}, {size(copied.bytes)}",
         f"; {count(copied.filled, 'offset')} without a record filled" if copied.filled else "",
@@ -355,11 +373,3 @@ def _groups(groups: GroupFigures, now_ms: int) -> Text:
 
 def _verdicts(verdicts: Mapping[str, int]) -> str:
     return ", ".join(f"{plain(verdict)} {number(many)}" for verdict, many in Counter(verdicts).most_common())
-
-
-def _trouble(one: Figures) -> Text:
-    text = Text.assemble(
-        state_text(one.state), plain(f" {one.topic}-{one.partition} at offset {one.next_offset}: {one.detail}")
-    )
-    text.stylize("red" if one.state.is_stop else "yellow")
-    return text

@@ -63,7 +63,7 @@ class LogTotals:
         sums.bytes += header.size
         if header.magic == 2:
             sums.records += header.count
-            sums.holes += header.last_offset_delta + 1 - header.count
+            sums.holes += header.holes
         elif not key[0]:
             sums.records += 1
         if uncompressed is not None:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from mirror.admin.client import Admin
+from mirror.admin.history import gone_topics
 from mirror.admin.topics import plan_topics
 from mirror.admin.values import TopicInfo
 from mirror.commands.tables import console, count, print_json
@@ -28,12 +29,13 @@ from mirror.commands.verifyview import as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.names import did_you_mean
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal, newest
 from mirror.offsets.runlog import Indexes
 from mirror.offsets.starts import starts_in
 from mirror.policy.selection import TopicPair, select
-from mirror.verify.flow import SHARES_AT_ONCE, Moves, Proof, Watch, plan_proof, prove, run_proof
-from mirror.verify.report import Difference, Kind, Pair, PartitionReport, VerifyReport
+from mirror.verify.flow import SHARES_AT_ONCE, Moves, Proof, Proved, Watch, plan_proof, prove, run_proof
+from mirror.verify.report import Difference, Gone, Kind, Pair, VerifyReport
 from mirror.verify.saved import SavedProof
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
@@ -64,26 +66,29 @@ def verify_flow(
     """
     began = time.monotonic()
     source, target = Admin(settings.source), Admin(settings.target)
-    pairs = _selected(_pairs(source, target, settings), topics)
+    every = _pairs(source, target, settings)
+    pairs = _selected(every, topics)
     there = target.describe(pair.target for pair in pairs)
-    indexes, since = asyncio.run(_recorded(settings, there))
-    moves = Moves(settings.flow, indexes) if settings.topics.offsets == "translate" else None
+    known = asyncio.run(_recorded(settings, there))
+    moves = Moves(settings.flow, known.indexes) if settings.topics.offsets == "translate" else None
     partitions = [
         Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index))
         for pair in pairs
         for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
     ]
     ends = Endpoint.of(settings.source), Endpoint.of(settings.target)
-    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, moves, means.file, since))
+    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, moves, means.file, known.since))
     spark = _needs_spark(proof, means.spark)
     try:
         if spark:
-            reports = _on_spark(settings, proof, kept, watch)
+            reports, unread = _on_spark(settings, proof, kept, watch)
         else:
-            reports = asyncio.run(run_proof(proof, prove, SHARES_AT_ONCE, kept, watch))
+            reports, unread = asyncio.run(run_proof(proof, prove, SHARES_AT_ONCE, kept, watch))
     finally:
         if kept:
             kept.close()
+    mirrored = {pair.source for pair in every}
+    gone = {} if topics else gone_topics(settings, target, known.seen, mirrored, proof.plan.subject.source_id)
     return VerifyReport(
         flow=settings.flow,
         source=settings.source.alias,
@@ -99,6 +104,8 @@ def verify_flow(
         begun_ms=proof.plan.begun_ms,
         spark=spark,
         resumed=kept.resumed if kept else 0,
+        unread=unread,
+        gone=tuple(Gone(topic, copy) for copy, topic in gone.items()),
     )
 
 
@@ -108,22 +115,34 @@ def _needs_spark(proof: Proof, asked: bool | None) -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ or proof.size >= SPARK_BYTES
 
 
-def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: Watch | None) -> list[PartitionReport]:
+def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: Watch | None) -> Proved:
     from mirror.spark.proof import ProofOnSpark  # noqa: PLC0415 -- who needs no Spark does not wait for its import
 
     with ProofOnSpark(settings.spark, settings.flow, max(1, len(proof.plan.ranges))) as engine:
         return asyncio.run(run_proof(proof, engine.prove, engine.slots, kept, watch))
 
 
-async def _recorded(settings: Settings, topics: Iterable[str]) -> tuple[Indexes, dict[TopicPartition, int]]:
-    """Where offsets moved to and where the flow began, for target `topics`, as far as the journal tells."""
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the journal tells: where offsets moved to and where the flow began, by target partition, and as what its
+    topics were first seen, by target topic.
+    """
+
+    indexes: Indexes
+    since: Mapping[TopicPartition, int]
+    seen: Mapping[str, FirstSeen]
+
+
+async def _recorded(settings: Settings, topics: Iterable[str]) -> _Recorded:
+    """Where the flow began for target `topics`, and all else that the journal tells of any."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic, *topics])
         if journal.partition.topic not in target.topics:
-            return Indexes(), {}
+            return _Recorded(Indexes(), {}, {})
         entries, _ = await journal.read()
-        return Indexes(entries), starts_in(newest(entries), target)
+        known = newest(entries)
+        return _Recorded(Indexes(entries), starts_in(known, target), seen_in(known))
 
 
 def verify(
@@ -141,7 +160,7 @@ def verify(
     Raises MirrorError.
     """
     if report_file is not None:
-        _check_writable(report_file)
+        check_writable(report_file)
         resume = resume or report_file.with_name(f"{report_file.name}.unfinished")
     with Progress(
         TextColumn("[bold]verifying"),
@@ -167,10 +186,12 @@ def verify(
         console().print(rendered(report))
     if resume is not None:
         resume.unlink(missing_ok=True)  # the proof is complete, and told
-    return ExitCode.DONE if report.equal else ExitCode.DIFFERENT
+    if not report.equal:
+        return ExitCode.DIFFERENT
+    return ExitCode.CLUSTER if report.unread else ExitCode.DONE
 
 
-def _check_writable(file: Path) -> None:
+def check_writable(file: Path) -> None:
     """Before hours of reading, and without leaving an empty page. Raises ConfigError."""
     is_new = not file.exists()
     try:

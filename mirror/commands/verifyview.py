@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Group
 from rich.text import Text
 
-from mirror.commands.tables import count, number, size, table
+from mirror.commands.tables import count, number, plain, size, table
 from mirror.verify import signoff
 from mirror.verify.report import TopicReport, VerifyReport
 
@@ -42,6 +42,16 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
             }
             for one in report.partitions
         ],
+        "not_verified": [
+            {
+                "topic": one.pair.source.topic,
+                "target": one.pair.target.topic,
+                "partition": one.pair.source.partition,
+                "reason": one.reason,
+            }
+            for one in report.unread
+        ],
+        "gone": [asdict(one) for one in report.gone],
         "differences": [{**asdict(one), "text": str(one)} for one in report.differences],
     }
 
@@ -101,8 +111,12 @@ def _share(topic: TopicReport) -> Text:
 def _notes(report: VerifyReport) -> list[Text]:
     notes = Counter((one.pair.source.topic, note) for one in report.partitions for note in one.notes)
     return [
-        Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
-        for (topic, note), partitions in notes.items()
+        *(
+            Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
+            for (topic, note), partitions in notes.items()
+        ),
+        *(Text(f"note: {plain(str(one))}", "yellow") for one in report.gone),
+        *(Text(f"not verified: {plain(str(one))}", "red") for one in report.unread),
     ]
 
 
@@ -117,7 +131,8 @@ def _differences(report: VerifyReport) -> list[Text]:
 
 
 def _verdict(report: VerifyReport) -> Text:
-    colour = "red" if not report.equal else "yellow" if not any(one.batches for one in report.partitions) else "green"
+    compared_any = any(one.batches for one in report.partitions)
+    colour = "red" if not report.equal else "yellow" if report.unread or not compared_any else "green"
     verdict = Text.assemble((f"{report.flow}: ", "bold"), (signoff.verdict(report), f"bold {colour}"))
     verdict.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
     if lag := sum(one.lag for one in report.partitions):

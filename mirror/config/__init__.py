@@ -23,10 +23,10 @@ from mirror.config.models import (
     TopicRule,
     TopicSettings,
 )
-from mirror.config.reading import load
+from mirror.config.reading import cluster, load
 from mirror.config.section import Section
 from mirror.config.security import insecure
-from mirror.config.values import DEFAULT_EXCLUDE, MAX_FLOW_NAME, MAX_PATTERN, parse_address
+from mirror.config.values import DEFAULT_EXCLUDE, MAX_FLOW_NAME, MAX_PATTERN, instant, parse_address
 
 __all__ = [
     "DEFAULT_EXCLUDE",
@@ -43,7 +43,9 @@ __all__ = [
     "SyncSettings",
     "TopicRule",
     "TopicSettings",
+    "cluster",
     "insecure",
+    "instant",
     "load",
     "parse_address",
 ]

@@ -82,7 +82,8 @@ class SyncSettings(Section):
     """What is kept equal besides records, and what becomes of a copy whose source topic is deleted.
 
     `configs_include` and `configs_exclude`: names of topic settings (regular expressions) that follow besides those
-    that do by themselves, and that do not. A change is seen within `interval_s` seconds.
+    that do by themselves, and that do not. A change is seen within `interval_s` seconds; where there are more than a
+    hundred topics, one of a setting may take longer.
     """
 
     topics: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from pydantic import ValidationError as Invalid
 
 from mirror import yamltree
 from mirror.config import security
+from mirror.config.clusters import ClusterSettings
 from mirror.config.models import Settings
 from mirror.config.secrets import carelessness, is_secret
 from mirror.config.section import Section
 from mirror.errors import ConfigError
-from mirror.yamltree import Keys
+from mirror.yamltree import Keys, key_of, line_of
 
 #: What pydantic calls a type, and what a person who writes YAML does.
 _KINDS = {"tuple_type": "must be a list", "model_type": "must be a section with keys", "dict_type": "must hold keys"}
@@ -49,6 +50,29 @@ def check(tree: yamltree.Tree, folder: Path) -> tuple[Settings | None, list[tupl
         told = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
         found = map(_explain, error.errors(include_url=False, include_input=False))
         return None, problems + [(where, what) for where, what in found if where not in told]
+
+
+def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
+    """A cluster from single settings, under the names and rules of a file's section: a secret is a reference.
+
+    Raises ConfigError with every problem.
+    """
+    numbers = {key for key, value in values.items() if key == "socket.timeout.ms" and value.isdecimal()}
+    given = {"alias": line_of(alias)} | {k: v if k in numbers else line_of(v) for k, v in values.items()}
+    tree = yamltree.Tree("source: {" + ", ".join(f"{key_of(key)}: {v}" for key, v in given.items()) + "}", Path())
+    _locate_files(tree, Path())
+    problems = [*tree.problems, *_careless(tree, Path())]
+    settings = None
+    try:
+        settings = ClusterSettings.model_validate(tree.data["source"])
+    except Invalid as error:
+        told = {where for where, _ in problems}
+        errors = error.errors(include_url=False, include_input=False)
+        found = [_explain({**one, "loc": ("source", *one["loc"])}) for one in errors]
+        problems += [(where, what) for where, what in found if where not in told]
+    if settings is None or problems:
+        raise ConfigError("; ".join(sorted(f"{where[-1]}: {what}" for where, what in problems)))
+    return settings
 
 
 def _locate_files(tree: yamltree.Tree, folder: Path) -> None:

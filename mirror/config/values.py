@@ -85,21 +85,26 @@ def _compile(value: object) -> re.Pattern[str]:
     return compiled
 
 
+def instant(value: object) -> datetime:
+    """A time of ISO 8601, or a date for its midnight; UTC where it names no zone. `ValueError` for anything else."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC)
+    raise ValueError(f"{value!r} is not a time")
+
+
 def _start(value: object) -> Literal["earliest", "latest"] | datetime:
     if value == "earliest":
         return "earliest"
     if value == "latest":
         return "latest"
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError("must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z") from None
-    if isinstance(value, datetime):
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    if isinstance(value, date):
-        return datetime.combine(value, time(), UTC)
-    raise ValueError("must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z")
+    try:
+        return instant(value)
+    except ValueError:
+        raise ValueError("must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z") from None
 
 
 def _plain_text(value: object) -> object:

@@ -5,6 +5,9 @@ A running mirror that reads the record ends in good order, and none begins while
 that is read-only or writable: the mirror being the sole writer is what makes a target topic a copy, and this record is
 what ends that. It is taken back by deleting it.
 
+A record that cannot be read counts as one that stands: whatever made it so, to write on where a failover may have been
+is worse than to ask a person.
+
 With it the flow lets go of the topics that it made (`firstseen.py`), for good: whoever uses them owns them, so a flow
 that runs again must not delete one because its source is gone, which a failback asks for.
 """
@@ -19,7 +22,6 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from mirror.errors import PreflightError
-from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS, read_fields
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Change
@@ -61,15 +63,27 @@ class FailedOver:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def standing(cls, known: Mapping[bytes, bytes]) -> Self | None:
+    def standing(cls, known: Mapping[bytes, bytes]) -> Self | Garbled | None:
         """What the newest records of a journal say; None where the flow may run."""
-        if (value := known.get(KEY)) is None:
-            return None
+        return None if (value := known.get(KEY)) is None else cls.told(value)
+
+    @classmethod
+    def told(cls, value: bytes) -> Self | Garbled:
+        """What the record says, whatever it holds."""
         try:
             return cls.read(value)
         except NOT_OURS as problem:
-            logs.get(__name__).warning("journal_record_unread", key=KEY.decode(), reason=repr(problem))
-            return None
+            return Garbled(repr(problem))
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """A record of a failover that cannot be read, for the reason given; nothing is written while it stands."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"as far as is known: the record `{KEY.decode()}` of its journal cannot be read ({self.reason})"
 
 
 def ending(known: Mapping[bytes, bytes]) -> list[Change]:

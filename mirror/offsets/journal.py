@@ -5,6 +5,7 @@ worth knowing later.
     owner                      which process runs the flow; a newer owner ends an older one
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
+    failover/account           what that failover told, to be told again (`commands/failoverkept.py`)
     pause/<source topic>       that a topic rests until `mirror resume`
     topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
                                and where it began to be mirrored (`starts.py`)

@@ -2,17 +2,21 @@
 
 loss/<target topic>/<partition>/<offset>   what was lost: kept for ever
 accept/<target topic>/<partition>          what a person accepted, so that the flow goes on behind it; with the
-                                           offsets that were looked at, since a later loss is a new one
+                                           offsets that were looked at, since a later loss is a new one, and the
+                                           source topic's id, since another topic of that name loses other records
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
+from uuid import UUID
 
-from mirror.assignment import Loss
-from mirror.observe.jsonrecords import parsed
+from mirror.assignment import Assignment, Loss
+from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.offsets.journal import Entry
 from mirror.wire.cluster import TopicPartition
 
@@ -20,10 +24,18 @@ _ACCEPT = "accept/"
 
 
 class Accepted(NamedTuple):
-    """One target partition and the offsets, from and to before, between which losses are accepted."""
+    """One target partition and the offsets, from and to before, between which losses are accepted, of the source topic
+    with this id; None where its cluster has no ids.
+    """
 
     target: TopicPartition
     offsets: tuple[int, int]
+    topic_id: UUID | None
+
+    def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
+        """Whether a loss of the topic with that id was accepted already, as a whole."""
+        first, upto = self.offsets
+        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= upto
 
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
@@ -32,9 +44,14 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
     return f"loss/{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
 
 
-def accept_entry(loss: Loss) -> tuple[bytes, bytes]:
-    """The record that accepts a loss."""
-    told = {"first": loss.first, "upto": loss.next_offset, "at_ms": _now_ms()}
+def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
+    """The record that accepts a loss of the source topic with this id."""
+    told = {
+        "first": loss.first,
+        "upto": loss.next_offset,
+        "topic_id": str(topic_id) if topic_id else None,
+        "at_ms": _now_ms(),
+    }
     return f"{_ACCEPT}{loss.target.topic}/{loss.target.partition}".encode(), json.dumps(told).encode()
 
 
@@ -46,7 +63,24 @@ def read_accepted(record: Entry) -> Accepted | None:
         return None
     topic, _, partition = record.key.decode()[len(_ACCEPT) :].rpartition("/")
     told = parsed(record.value)
-    return Accepted(TopicPartition(topic, int(partition)), (int(told["first"]), int(told["upto"])))
+    topic_id = UUID(str(told["topic_id"])) if told["topic_id"] else None
+    return Accepted(TopicPartition(topic, int(partition)), (int(told["first"]), int(told["upto"])), topic_id)
+
+
+def accepted_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, Accepted]:
+    """By target partition, what the newest records of a journal tell; records that are none of ours are passed over."""
+    found = {}
+    for key, value in known.items():
+        with contextlib.suppress(*NOT_OURS):
+            if (accepted := read_accepted(Entry(0, key, value))) is not None:
+                found[accepted.target] = accepted
+    return found
+
+
+def accepted_for(one: Assignment, told: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
+    """What is accepted of a partition: nothing where the topic that it was accepted of was another one."""
+    found = told.get(one.target)
+    return found.offsets if found is not None and found.topic_id == one.topic_id else None
 
 
 def _now_ms() -> int:

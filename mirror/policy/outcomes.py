@@ -98,9 +98,14 @@ class Glance:
             position = following
         return position if stop is not None and position >= stop else len(data)
 
+    @property
+    def open(self) -> dict[int, int]:
+        """Transactions whose end was not seen yet: the first offset that was seen of each, by producer id."""
+        return dict(self._open)
+
     def outcomes(self) -> Outcomes:
         """What was seen, for a walk from the first segment on."""
-        return Outcomes(self._aborted, dict(self._open))
+        return Outcomes(self._aborted, self.open)
 
     def _end(self, marker: RawBatch) -> None:
         producer = marker.header.producer_id

@@ -18,14 +18,17 @@ def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic
     """What to add to a stop's advice; empty where that says it all."""
     match stop.state:
         case State.TRUNCATED | State.RECREATED | State.DIVERGED:
-            return (
-                f". To begin anew: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic {target_topic}"
-            )
+            return begin_anew(target, target_topic)
         case State.CORRUPT:
             begin = f" --from {stop.offset}" if stop.offset >= 0 else ""
             return f". To look at it: mirror inspect {stop.topic}:{stop.partition} --bootstrap {source.servers}{begin}"
         case _:
             return ""
+
+
+def begin_anew(target: Endpoint, topic: str) -> str:
+    """How to have a copy made once more from the first record."""
+    return f". To begin anew: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic {topic}"
 
 
 def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:

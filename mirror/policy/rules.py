@@ -137,7 +137,8 @@ def _refusals(
     rules = Rules.from_configs(target)
     if partitions != pair.partitions:
         more = "add partitions to it" if partitions < pair.partitions else "delete it, or mirror to another name"
-        yield f"has {partitions} partitions where {pair.source} has {pair.partitions}; {more}"
+        many = f"{partitions} partition{'' if partitions == 1 else 's'}"
+        yield f"has {many} where {pair.source} has {pair.partitions}; {more}"
     if rules.compacted and "compact" not in _policies(source):
         yield (
             "is compacted and its source is not: records without a key would be refused, others lost;"
@@ -153,7 +154,7 @@ def _refusals(
     if not rules.target_append_time and rules.timestamp_before_max_ms < _kept_ms(source):
         yield (
             "refuses records older than message.timestamp.before.max.ms"
-            f" ({rules.timestamp_before_max_ms} ms), which its source still keeps; set it to {NO_LIMIT}"
+            f", {_time(rules.timestamp_before_max_ms)}, which its source still keeps; set it to {NO_LIMIT}"
         )
 
 
@@ -190,7 +191,7 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
         yield f"its source is compacted: batches with holes are rewritten{'' if offsets == 'translate' else filled}"
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (
-            f"refuses records more than {rules.timestamp_after_max_ms} ms ahead of its clock;"
+            f"refuses records more than {_time(rules.timestamp_after_max_ms)} ahead of its clock;"
             f" set message.timestamp.after.max.ms={NO_LIMIT}"
         )
     if "delete" in _policies(target):
@@ -216,6 +217,13 @@ def _append_time(configs: Mapping[str, str]) -> bool:
 
 def _policies(configs: Mapping[str, str]) -> set[str]:
     return {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
+
+
+def _time(milliseconds: int) -> str:
+    """As it is set, and in the largest unit that has at least one of it: 3600000 ms (1 h)."""
+    units = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+    told = next((f" ({milliseconds / size:.3g} {name})" for size, name in units if milliseconds >= size), "")
+    return f"{milliseconds} ms{told}"
 
 
 def _kept_ms(configs: Mapping[str, str]) -> int:

@@ -13,10 +13,12 @@ import pyspark.daemon
 import pyspark.worker
 
 import mirror.spark.relay  # noqa: F401 -- workers are forked with it
+from mirror.heap import keep_what_is_freed
 from mirror.wire.protocol import preload
 
 if __name__ == "__main__":
     preload()
+    keep_what_is_freed()
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

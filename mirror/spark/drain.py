@@ -15,8 +15,8 @@ from typing import Final
 from mirror.assignment import Assignment
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
-from mirror.offsets.journal import Entry, Journal
-from mirror.offsets.losses import read_accepted
+from mirror.offsets.journal import Journal
+from mirror.offsets.losses import accepted_for, accepted_in
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import paused_in
 from mirror.spark import handover
@@ -52,8 +52,7 @@ async def drain(flow: Flow) -> list[str]:
         resting = paused_in(known)
         active = [one for one in flow.assignments if one.source.topic not in resting]
         assignments, _ = await bounded(source, flow.name, await recorded(source, journal, active, known, flow.made))
-        told = [read_accepted(Entry(0, key, value)) for key, value in known.items()]
-        accepted = {one.target: one.offsets for one in told if one is not None}
+        accepted = accepted_in(known)
         notes = [f"the mirror before ({older}) did not say that it ended"] if older else []
         mark, ended = await StopMark.open(LOOPBACK), asyncio.Event()
 
@@ -68,7 +67,7 @@ async def drain(flow: Flow) -> list[str]:
         tidings = Tidings(flow.name, instance, taken_over, lambda _: end(), Metrics(flow.name), until=claimed)
         watching = asyncio.create_task(_watch(tidings, journal))
         try:
-            open_ = tuple(replace(a, accepted=accepted.get(a.target)) for a in assignments)
+            open_ = tuple(replace(a, accepted=accepted_for(a, accepted)) for a in assignments)
             await _stretches(flow, instance, open_, mark.address, ended)
         finally:
             watching.cancel()

@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark import SparkContext
 
+from mirror.assignment import Assignment
 from mirror.errors import EngineLost
 from mirror.observe import logs
 from mirror.spark.relay import Lane, Receipt, relay
 from mirror.spark.session import LOOPBACK, first_line, is_alive
 from mirror.spark.stopmark import MarkAddress, StopMark
+from mirror.wire.cluster import TopicPartition
 
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.
 GRACE_SECONDS: Final = 15.0
@@ -25,10 +27,41 @@ CANCEL_SECONDS: Final = 1.0
 FAILED_EPOCHS: Final = 3
 FAILED_PAUSE: Final = 1.0
 
+#: What may join an epoch beside the partitions that it began with, for which its lanes shared out memory and work.
+JOINING: Final = 1 / 8
+
 #: The lanes of an epoch that ends at a time (Unix time), or when its stop mark is set.
 LanesFor = Callable[[float, MarkAddress], Sequence[Lane]]
 
 _log = logs.get("mirror.supervisor")
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """The epoch that runs: what each lane has, by its number, and of how many partitions more it takes."""
+
+    mark: StopMark
+    lanes: list[set[TopicPartition]]
+    room: int
+
+    @classmethod
+    def of(cls, mark: StopMark, lanes: Sequence[Lane]) -> UnderWay:
+        """As it begins."""
+        held = [{one.source for one in lane.assignments} for lane in lanes]
+        return cls(mark, held, int(JOINING * sum(map(len, held))))
+
+    async def join(self, more: Sequence[Assignment]) -> bool:
+        """Each goes to the lane that has fewest, unless one has it already. False where not all are taken."""
+        more = [one for one in more if not any(one.source in lane for lane in self.lanes)]
+        if len(more) > self.room:
+            return False
+        self.room -= len(more)
+        shares: dict[int, list[Assignment]] = {}
+        for one in more:
+            number = min(range(len(self.lanes)), key=lambda lane: len(self.lanes[lane]))
+            self.lanes[number].add(one.source)
+            shares.setdefault(number, []).append(one)
+        return all(await asyncio.gather(*(self.mark.hand(number, tuple(of)) for number, of in shares.items())))
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +74,25 @@ class Epochs:
     stopping: asyncio.Event
     on_failure: Callable[[], None]
     _failed: int = 0
+    _under_way: UnderWay | None = field(default=None, init=False)
+
+    def slots(self, wanted: int) -> int:
+        """Of the lanes wanted, as many as can run at a time now: a cluster's executors come and go, and a lane that
+        waits for another to end would get nothing done.
+        """
+        if (self.context.getConf().get("spark.master") or "local").startswith("local"):
+            return wanted
+        return max(1, min(wanted, int(self.context.defaultParallelism)))
+
+    async def join(self, more: Sequence[Assignment]) -> bool:
+        """Let the epoch under way mirror these partitions as well; false where there is none, where they are many
+        beside its own, or where a lane does not take them.
+        """
+        return self._under_way is not None and await self._under_way.join(more)
 
     async def run(self, number: int, lanes_for: LanesFor) -> list[Receipt]:
-        """One job; no receipts where it failed as a whole.
+        """One job; no receipts where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
+        executors may take minutes to come.
 
         Raises EngineLost where Spark is gone, or `FAILED_EPOCHS` jobs in a row failed.
         """
@@ -51,9 +100,11 @@ class Epochs:
         host = conf.get("spark.driver.host") or LOOPBACK
         mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
         lanes = lanes_for(time.time() + self.seconds, mark.address)
+        self._under_way = UnderWay.of(mark, lanes)
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
         job.add_done_callback(lambda ended: ended.exception())  # one that ends too late has told its reason here
         stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
+        is_starved = False
         try:
             await asyncio.wait(
                 [job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds + GRACE_SECONDS
@@ -61,13 +112,17 @@ class Epochs:
             mark.set()
             await asyncio.wait([job], timeout=STOP_SECONDS)
             if not job.done():
-                _log.warning("epoch_cancelled", flow=self.flow, epoch=number, reason="lanes did not end in time")
+                is_starved = not mark.was_reached
+                reason = "no lane has begun: Spark has no core for it" if is_starved else "lanes did not end in time"
+                _log.warning("epoch_cancelled", flow=self.flow, epoch=number, reason=reason)
                 self.context.cancelAllJobs()
                 await asyncio.wait([job], timeout=CANCEL_SECONDS)
             receipts: list[Receipt] = job.result()
             self._failed = 0
             return receipts
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+            if is_starved and is_alive(self.context):
+                return []
             if not self.stopping.is_set():  # else it was cut short, by us
                 self._count_failure(number, failure)
                 with contextlib.suppress(TimeoutError):
@@ -75,6 +130,7 @@ class Epochs:
                         await self.stopping.wait()
             return []
         finally:
+            self._under_way = None
             stopping.cancel()
             await mark.close()
 

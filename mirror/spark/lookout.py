@@ -29,7 +29,7 @@ class Mirroring(Protocol):
     def seen(self) -> Mapping[str, FirstSeen]:
         """By target topic, as what its source was first seen."""
 
-    def found(self, look: Look) -> None:
+    async def found(self, look: Look) -> None:
         """There is something else to mirror."""
 
     def configured(self, settings: Settings) -> None:
@@ -71,7 +71,7 @@ class Lookout:
                 continue
             self._failing = ""
             if look.made or look.assignments != before:
-                mirror.found(look)
+                await mirror.found(look)
 
     def _take_over(self, mirror: Mirroring) -> None:
         """What can change while running does; a configuration with a mistake is told, and the old one stays."""

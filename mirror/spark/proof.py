@@ -20,10 +20,9 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
 from mirror.spark.plan import lane_count
-from mirror.spark.session import close_context, first_line, open_context
-from mirror.verify.flow import prove
+from mirror.spark.session import close_context, first_line, open_context, slots_of
+from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
-from mirror.verify.report import PartitionReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Hindered:
         return AccessDenied(self.text) if self.denied else ClusterUnreachable(self.text)
 
 
-def compared(shares: Iterable[Share]) -> Iterator[PartitionReport | Hindered]:
+def compared(shares: Iterable[Share]) -> Iterator[Found | Hindered]:
     """For `RDD.mapPartitions`."""
     for share in shares:
         try:
@@ -54,11 +53,9 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
 
     def __init__(self, settings: SparkSettings, flow: str, shares: int) -> None:
         """Start Spark for at most `shares` at a time. Raises ConfigError as `open_context` does."""
-        lanes = lane_count(settings.lanes, shares)
-        self._context = open_context(settings, flow, lanes)
+        self._context = open_context(settings, flow, lane_count(settings.lanes, shares))
         self._group = f"mirror-verify-{flow}"
-        local = str(self._context.master).startswith("local")
-        self.slots = lanes if local else max(1, min(shares, settings.lanes or self._context.defaultParallelism))
+        self.slots = slots_of(self._context, settings, shares)
         self._threads = ThreadPoolExecutor(self.slots, "proof")
 
     def __enter__(self) -> Self:
@@ -70,7 +67,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         self._threads.shutdown(cancel_futures=True)
         close_context(self._context)
 
-    async def prove(self, share: Share, read: Callable[[int], None]) -> Sequence[PartitionReport]:
+    async def prove(self, share: Share, read: Callable[[int], None]) -> Sequence[Found]:
         """Compare one share in a task. Raises ClusterUnreachable, AccessDenied; EngineLost where Spark gives it up."""
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._threads, self._job, self._context, share)
@@ -80,7 +77,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         except Exception as failure:  # whatever Spark raises
             text = f"Spark gave up a part of the proof: {first_line(failure)}. Finished ranges are kept"
             raise EngineLost(text) from failure
-        reports: list[PartitionReport] = []
+        reports: list[Found] = []
         for one in found:
             if isinstance(one, Hindered):
                 raise one.error()
@@ -88,11 +85,11 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         read(share.offsets)
         return reports
 
-    def _job(self, context: SparkContext, share: Share) -> list[PartitionReport | Hindered]:
+    def _job(self, context: SparkContext, share: Share) -> list[Found | Hindered]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         first = share.ranges[0]
         more = f" and {len(share.ranges) - 1} more ranges" if len(share.ranges) > 1 else ""
         told = f"{first.pair.source} {first.bounds.begin} to {first.bounds.end}{more}"
         context.setJobGroup(self._group, told, interruptOnCancel=True)
-        found: list[PartitionReport | Hindered] = context.parallelize([share], 1).mapPartitions(compared).collect()
+        found: list[Found | Hindered] = context.parallelize([share], 1).mapPartitions(compared).collect()
         return found

@@ -33,9 +33,10 @@ LAST_WORD_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One task's work for one epoch. `deadline` is Unix time, so that a retried attempt ends with the others. `runs`:
-    by target partition whose offsets move, the last ones that the journal has before `journal_offset`; that is None
-    where all of it is to be read. `bytes_per_second` is the lane's share of the flow's bound, None where it has none.
+    """One task's work for one epoch, as that begins: more partitions may join (`stopmark.py`). `deadline` is
+    Unix time, so that a retried attempt ends with the others. `runs`: by target partition whose offsets move, the last
+    ones that the journal has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is
+    the lane's share of the flow's bound, None where it has none.
     """
 
     flow: str
@@ -89,7 +90,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             ledgers.recall,
             lane.bytes_per_second,
         )
-        marked = watch(lane.stop_mark, pipeline.finish)
+        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish)
         reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal))
         try:
             await pipeline.run(lane.deadline)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror.admin.acls import create_acls, plan_acls
-from mirror.admin.client import Admin
 from mirror.admin.history import History, Own, read_history
+from mirror.admin.remembering import RememberingAdmin
 from mirror.admin.topics import TopicPlan, apply, plan_topics
 from mirror.assignment import Assignment
 from mirror.config import Settings
@@ -27,8 +27,10 @@ from mirror.spark.prepare import assignments_of
 
 #: Looks in the time within which a change is to be seen.
 LOOKS: Final = 2
-#: A look that takes long is followed by a rest that is so many times longer.
-_RESTS: Final = 4
+#: A look that takes long is followed by a rest that is so many times as long.
+_RESTS: Final = 1
+#: The part of that time which a look may spend on each cluster to describe again what seems to be as it was.
+_AGAIN: Final = 0.05
 
 _log = logs.get("mirror.sync")
 
@@ -40,6 +42,12 @@ class Look:
     assignments: tuple[Assignment, ...]
     made: frozenset[str] = frozenset()
 
+    def only_adds(self, current: Sequence[Assignment]) -> bool:
+        """Whether all that changes is that more is mirrored than `current`, which goes on as it is."""
+        added = self.assignments[len(current) :]
+        goes_on = self.assignments[: len(current)] == tuple(current)
+        return goes_on and bool(added) and self.made <= {one.target.topic for one in added}
+
 
 class Renewal:
     """The looks of one flow, at both of its clusters."""
@@ -47,9 +55,11 @@ class Renewal:
     def __init__(self, settings: Settings) -> None:
         """Nothing is asked before the first look. `settings` may be replaced between two looks."""
         self.settings = settings
-        self._source, self._target = Admin(settings.source), Admin(settings.target)
+        self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._deletions = Deletions(self._source, self._target)
         self._names, self._history = frozenset[str](), History()
+        self._plan: TopicPlan | None = None
+        self._basis: tuple[Settings, History] | None = None
         self._told: set[str] = set()
         self._hindrance = ""
         self._took = 0.0
@@ -71,8 +81,7 @@ class Renewal:
             self._took = time.monotonic() - began
 
     def _look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
-        source, target = self._source, self._target
-        plan = plan_topics(source, target, self.settings, replace(self._elsewhere(), seen=seen))
+        target, plan = self._target, self._planned(seen)
         self._tell(str(finding) for finding in plan.refusals)
         if gone := self._deletions.due(self.settings, plan, current, seen):
             target.delete_topics(gone)
@@ -86,9 +95,21 @@ class Renewal:
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
         return Look(renewed(current, planned, lambda topic: selects(topic, topics)), made)
 
+    def _planned(self, seen: Mapping[str, FirstSeen]) -> TopicPlan:
+        """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""
+        seconds = self.settings.sync.interval_s * _AGAIN
+        is_other = [cluster.look(seconds) for cluster in (self._source, self._target)]
+        basis = self.settings, replace(self._elsewhere(), seen=seen)
+        if self._plan is None or any(is_other) or basis != self._basis:
+            self._plan = None
+            plan = plan_topics(self._source, self._target, *basis)
+            self._plan, self._basis = plan if plan.is_empty else None, basis
+            return plan
+        return self._plan
+
     def _elsewhere(self) -> History:
         """What journals on the source tell; they are read again when a topic appears there, which may be a copy."""
-        names = frozenset(self._source.topic_names())
+        names = frozenset(self._source.topics())
         if names - self._names:
             own = Own({}, self._target.cluster_id())
             self._history = asyncio.run(read_history(self.settings, own, names))

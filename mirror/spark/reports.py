@@ -1,13 +1,14 @@
-"""What the driver itself reports of partitions: that they rest, and that they are mirrored no longer."""
+"""What the driver itself reports: partitions that rest or are mirrored no longer, and how an epoch ended."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from mirror.assignment import Assignment
-from mirror.observe.figures import Figures
+from mirror.observe import logs
+from mirror.observe.figures import Figures, Totals
 from mirror.offsets.journal import Journal
 from mirror.states import State
 
@@ -41,3 +42,24 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
 async def forget(journal: Journal, gone: Iterable[Assignment]) -> None:
     """Delete the last reports of partitions that are mirrored no longer. Raises as `Journal.append` does."""
     await journal.append_all((Figures.key_of(*one.target), None) for one in gone)
+
+
+def log_epoch(flow: str, number: int, seconds: float, figures: Collection[Figures]) -> None:
+    """An epoch's one line: where the flow stands now; counts are since this mirror began."""
+    totals = Totals.of(figures)
+    logs.get("mirror.supervisor").info(
+        "epoch_ended",
+        flow=flow,
+        epoch=number,
+        seconds=round(seconds, 1),
+        partitions=totals.partitions,
+        states={str(state): many for state, many in sorted(totals.states.items())},
+        records=totals.records,
+        batches=totals.batches,
+        bytes=totals.bytes,
+        lag_records=totals.lag_records,
+        latency_ms=totals.lag_ms,
+        filled=totals.filled,
+        lost=totals.lost,
+        stopped=totals.stopped,
+    )

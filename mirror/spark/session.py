@@ -19,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from mirror import java
 from mirror.config import SparkSettings
 from mirror.errors import ConfigError
+from mirror.spark.plan import lane_count
 
 #: A lane that fails is tried this often within its epoch; the next epoch tries again.
 ATTEMPTS: Final = 4
@@ -67,6 +68,13 @@ def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext
         conf.setIfMissing(key, value)
     conf.setMaster(master)
     return SparkContext(conf=conf)
+
+
+def slots_of(context: SparkContext, settings: SparkSettings, tasks: int) -> int:
+    """How many of `tasks`, each a job of its own, run at a time."""
+    if str(context.master).startswith("local"):
+        return lane_count(settings.lanes, tasks)
+    return max(1, min(tasks, settings.lanes or context.defaultParallelism))
 
 
 def is_alive(context: SparkContext) -> bool:

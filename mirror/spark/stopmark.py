@@ -1,7 +1,10 @@
-"""The stop mark: how the driver tells lanes, on any machine, to end their epoch now.
+"""The stop mark: how the driver tells lanes, on any machine, to end their epoch now, or what to mirror as well.
 
-Each lane holds a connection to the driver and reads from it; nothing is ever sent but its end. So a lane also stops
-when the driver dies, and no lane outlives its driver to write on behalf of nobody.
+Each lane holds a connection to the driver. The mark is the end of that connection, so a lane also stops when the driver
+dies, and no lane outlives its driver to write on behalf of nobody.
+
+Decision: both sides prove that they know the epoch's token, which is never sent. Partitions come pickled, as lanes do
+through Spark, and nothing may be unpickled that comes from whoever listens where a driver was.
 """
 
 from __future__ import annotations
@@ -9,66 +12,138 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import pickle
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from mirror.assignment import Assignment
 from mirror.observe import logs
 
 _TOKEN_BYTES: Final = 16
+_NUMBER_BYTES: Final = 4
+_PROOF: Final = "sha256"
+_PROOF_BYTES: Final = 32
+#: What a proof is for, so that none serves for the other.
+_LANE, _MORE = b"lane", b"more"
+_TAKEN: Final = b"+"
 _CONNECT_SECONDS: Final = 5.0
+#: How long a lane may take to say that it has taken what was handed to it.
+_TAKEN_SECONDS: Final = 3.0
+
+#: Given partitions to mirror as well; false where they were not taken.
+Take = Callable[[tuple[Assignment, ...]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class MarkAddress:
-    """Where lanes hold on to. The token keeps strangers from holding connections open."""
+    """Where lanes hold on to. The token keeps strangers from holding connections open, and from handing out work."""
 
     host: str
     port: int
     token: bytes
 
+    def hello(self, lane: int) -> bytes:
+        """How a lane begins."""
+        number = lane.to_bytes(_NUMBER_BYTES)
+        return _proof(self.token, _LANE, number) + number
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The driver's end of a lane's connection; the lane is -1 until it has said which one it is."""
+
+    writer: asyncio.StreamWriter
+    lane: int = -1
+    handed: int = 0
+    taken: int = 0
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hand(self, frame: bytes) -> None:
+        self.handed += 1
+        self.writer.write(frame)
+
+
+class _Switchboard:
+    """The lines of an epoch's lanes, and what was handed to each."""
+
+    def __init__(self, token: bytes) -> None:
+        self.lines: set[_Line] = set()
+        self.handed: dict[int, list[bytes]] = {}
+        self.marked = False
+        self.has_met = False
+        self._token = token
+
+    async def hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its first byte to its end."""
+        if self.marked:
+            writer.close()
+            return
+        line = _Line(writer)
+        self.lines.add(line)  # before it is known: the mark must not miss a lane that is just coming
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                proof, number = await reader.readexactly(_PROOF_BYTES), await reader.readexactly(_NUMBER_BYTES)
+            if hmac.compare_digest(proof, _proof(self._token, _LANE, number)):
+                line.lane, self.has_met = int.from_bytes(number), True
+                for frame in self.handed.get(line.lane, ()):  # its task is tried again
+                    line.hand(frame)
+                while heard := await reader.read(1 << 10):  # until the lane ends
+                    line.taken += len(heard)
+                    line.heard.set()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # a stranger, or a lane that is gone: either way there is nobody to tell
+        finally:
+            self.lines.discard(line)
+            line.heard.set()
+            writer.close()
+
 
 class StopMark:
     """The driver's side."""
 
-    def __init__(
-        self, server: asyncio.Server, address: MarkAddress, lanes: set[asyncio.StreamWriter], marked: asyncio.Event
-    ) -> None:
-        self._server, self.address, self._lanes, self._marked = server, address, lanes, marked
+    def __init__(self, server: asyncio.Server, address: MarkAddress, board: _Switchboard) -> None:
+        self._server, self.address, self._board = server, address, board
 
     @classmethod
     async def open(cls, bind: str, host: str = "") -> StopMark:
         """Listen on a free port of the address `bind`, which lanes know as `host`."""
         token = secrets.token_bytes(_TOKEN_BYTES)
-        lanes: set[asyncio.StreamWriter] = set()
-        marked = asyncio.Event()
+        board = _Switchboard(token)
+        server = await asyncio.start_server(board.hold, bind, 0)
+        return cls(server, MarkAddress(host or bind, server.sockets[0].getsockname()[1], token), board)
 
-        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if marked.is_set():
-                writer.close()
-                return
-            lanes.add(writer)  # before it is known: the mark must not miss a lane that is just coming
-            try:
-                async with asyncio.timeout(_CONNECT_SECONDS):
-                    known = hmac.compare_digest(await reader.readexactly(_TOKEN_BYTES), token)
-                if known:
-                    await reader.read(1)  # until the lane ends
-            except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                pass  # a stranger, or a lane that is gone: either way there is nobody to tell
-            finally:
-                lanes.discard(writer)
-                writer.close()
+    @property
+    def was_reached(self) -> bool:
+        """Some lane has begun, and has got as far as here."""
+        return self._board.has_met
 
-        server = await asyncio.start_server(hold, bind, 0)
-        return cls(server, MarkAddress(host or bind, server.sockets[0].getsockname()[1], token), lanes, marked)
+    async def hand(self, lane: int, more: tuple[Assignment, ...]) -> bool:
+        """Let a lane mirror these partitions as well, and every further attempt of its task; false where it does not
+        say in time that it does: it may not have begun, or be ending.
+        """
+        payload = pickle.dumps(more)
+        frame = len(payload).to_bytes(_NUMBER_BYTES) + _proof(self.address.token, _MORE, payload) + payload
+        line = next((line for line in self._board.lines if line.lane == lane), None)
+        if line is None or self._board.marked:
+            return False
+        self._board.handed.setdefault(lane, []).append(frame)
+        line.hand(frame)
+        due = line.handed
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TAKEN_SECONDS):
+                while line.taken < due and line in self._board.lines:
+                    line.heard.clear()
+                    await line.heard.wait()
+        return line.taken >= due
 
     def set(self) -> None:
         """End the epoch: every lane, and every lane that has yet to connect."""
-        self._marked.set()
+        self._board.marked = True
         self._server.close()
-        for writer in tuple(self._lanes):
-            writer.close()
+        for line in tuple(self._board.lines):
+            line.writer.close()
 
     async def close(self) -> None:
         """Set the mark, and wait until the port is free."""
@@ -78,8 +153,9 @@ class StopMark:
                 await self._server.wait_closed()
 
 
-async def until_marked(address: MarkAddress) -> None:
-    """Return when the mark is set or the driver is gone: its end of the connection closes, or nobody listens any more.
+async def until_marked(address: MarkAddress, lane: int, take: Take) -> None:
+    """Return when the mark is set or the driver is gone: its end of the connection closes, nobody listens any more, or
+    somebody else does. Until then `take` gets what the driver hands to this lane.
 
     Raises OSError where the driver cannot be reached from here at all.
     """
@@ -88,20 +164,28 @@ async def until_marked(address: MarkAddress) -> None:
     except ConnectionRefusedError:
         return
     try:
-        writer.write(address.token)
-        await reader.read(1)
-    except ConnectionError:
+        writer.write(address.hello(lane))
+        while True:
+            size, proof = await reader.readexactly(_NUMBER_BYTES), await reader.readexactly(_PROOF_BYTES)
+            payload = await reader.readexactly(int.from_bytes(size))
+            if not hmac.compare_digest(proof, _proof(address.token, _MORE, payload)):
+                return
+            if take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
+                writer.write(_TAKEN)
+    except (ConnectionError, asyncio.IncompleteReadError):
         return
     finally:
         writer.close()
 
 
-def watch(address: MarkAddress, marked: Callable[[], None]) -> asyncio.Task[None]:
-    """Call `marked` when the mark is set. A lane that cannot reach the driver says so and runs to its deadline."""
+def watch(address: MarkAddress, lane: int, take: Take, marked: Callable[[], None]) -> asyncio.Task[None]:
+    """Let `take` have what is handed to the lane, and call `marked` when the mark is set. A lane that cannot reach the
+    driver says so and runs to its deadline.
+    """
 
     async def wait() -> None:
         try:
-            await until_marked(address)
+            await until_marked(address, lane, take)
         except OSError as problem:
             where = f"{address.host}:{address.port}"
             logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))
@@ -109,3 +193,7 @@ def watch(address: MarkAddress, marked: Callable[[], None]) -> asyncio.Task[None
             marked()
 
     return asyncio.create_task(wait())
+
+
+def _proof(token: bytes, kind: bytes, said: bytes) -> bytes:
+    return hmac.digest(token, kind + said, _PROOF)

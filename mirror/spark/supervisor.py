@@ -30,15 +30,16 @@ from mirror.config import Settings
 from mirror.errors import ClusterError
 from mirror.names import first_of
 from mirror.observe import logs
-from mirror.observe.figures import Figures, Totals
+from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
-from mirror.offsets.failover import FailedOver
+from mirror.offsets.failover import FailedOver, Garbled
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of, terms_of
 from mirror.offsets.heartbeats import Heart
 from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.ledgers import forget_expired
+from mirror.offsets.losses import Accepted, accepted_for
 from mirror.offsets.owner import Owner
 from mirror.sink import Tally
 from mirror.spark import handover
@@ -51,7 +52,7 @@ from mirror.spark.plan import lanes_of, rates_of
 from mirror.spark.prepare import with_settings
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.renewal import Look
-from mirror.spark.reports import forget, resting
+from mirror.spark.reports import forget, log_epoch, resting
 from mirror.spark.stoplog import StopLog
 from mirror.spark.stopmark import MarkAddress
 from mirror.spark.tidings import Tidings
@@ -84,6 +85,8 @@ class Supervisor:
         new while the mirror runs: a bounded copy needs none.
         """
         self._flow, self._watch, self._metrics = flow, watch, metrics or Metrics(flow.name)
+        self._source, self._target = Cluster(flow.source), Cluster(flow.target)
+        self._journal = Journal(self._target, flow.name)
         self._instance = uuid.uuid4().hex[:12]
         self._tallies: dict[TopicPartition, Tally] = {}
         self._planned: dict[TopicPartition, int] = {}
@@ -92,8 +95,9 @@ class Supervisor:
         self._assignments = list(flow.assignments)
         self._lookout = lookout
         self._next: Look | None = None
+        self._adopting = asyncio.Lock()
         self._resting = frozenset[str]()
-        self._obeyed: dict[TopicPartition, tuple[int, int]] = {}  # what the epoch under way knows to be accepted
+        self._obeyed: dict[TopicPartition, Accepted] = {}  # what the epoch under way knows to be accepted
         self._groups: GroupFollower | None = None
         self._caught_up = False
         self._stopping = asyncio.Event()
@@ -111,8 +115,8 @@ class Supervisor:
             loop.add_signal_handler(number, self._interrupt, number)
         if self._lookout is not None:
             loop.add_signal_handler(signal.SIGHUP, self._lookout.read_again)
-        async with Cluster(self._flow.source) as source, Cluster(self._flow.target) as target:
-            journal = Journal(target, self._flow.name)
+        async with self._source as source, self._target as target:
+            journal = self._journal
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
             since = await handover.claim(journal, Owner.here(self._instance))
@@ -130,7 +134,7 @@ class Supervisor:
             sync = sync_of(source, target, flow.groups, self._assignments, reports, self._tidings.runs)
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds, self._metrics.groups_followed)
             self._groups = groups
-            needed = [asyncio.create_task(self._watch_journal(journal))]
+            needed = [asyncio.create_task(self._watch_journal())]
             if self._lookout is not None:
                 needed.append(asyncio.create_task(self._lookout.run(self)))
             for task in needed:
@@ -140,7 +144,7 @@ class Supervisor:
                 heart = Heart(target, flow.name, self._instance, self._tidings.live.values)
                 beside.append(asyncio.create_task(heart.run()))
             try:
-                await self._epochs(source, journal)
+                await self._epochs()
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
@@ -155,12 +159,12 @@ class Supervisor:
         self._conclude()
         return self._outcome
 
-    async def _epochs(self, source: Cluster, journal: Journal) -> None:
+    async def _epochs(self) -> None:
         number, idle = 0, 0
         while not self._stopping.is_set():
             self._early.clear()
-            await self._adopt(source, journal)
-            await self._rest(journal)
+            await self._adopt()
+            await self._rest()
             if not (left := self._unfinished()):
                 return
             began = time.time()
@@ -169,13 +173,14 @@ class Supervisor:
                     return
                 await self._pause(self._flow.epoch_seconds)
                 continue
-            receipts = await self._epoch(source, number, active)
+            receipts = await self._epoch(number, active)
             for receipt in receipts:
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
                 self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
-            self._log_epoch(number, time.time() - began)
+            log_epoch(self._flow.name, number, time.time() - began, self._outcome.figures.values())
+            self._stops.tell(self._outcome.figures.values())
             if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
                 idle = 0 if self._made_headway() else idle + 1
             if self._flow.once and idle >= IDLE_EPOCHS:
@@ -185,9 +190,9 @@ class Supervisor:
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
-            await self._refreshed(source)
+            await self._refreshed()
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
-                await forget_expired(journal, self._tidings.runs)
+                await forget_expired(self._journal, self._tidings.runs)
 
     @property
     def assignments(self) -> Sequence[Assignment] | None:
@@ -199,9 +204,15 @@ class Supervisor:
         """By target topic, as what its source was first seen."""
         return seen_in(self._tidings.topics)
 
-    def found(self, look: Look) -> None:
-        """There is something else to mirror: the epoch ends early for it."""
-        self._next = look
+    async def found(self, look: Look) -> None:
+        """There is something else to mirror. What is only added joins the epoch under way, so that the others go on
+        undisturbed; for anything else that ends early.
+        """
+        self._next, before = look, len(self._assignments)
+        if look.only_adds(self._assignments):
+            await self._adopt()
+            if self.assignments is not None and await self._joined(self._assignments[before:]):
+                return
         self._early.set()
 
     def configured(self, settings: Settings) -> None:
@@ -211,10 +222,14 @@ class Supervisor:
             self._groups.sync.include, self._groups.interval = self._flow.groups, self._flow.groups_seconds
         self._early.set()
 
-    async def _adopt(self, source: Cluster, journal: Journal) -> None:
+    async def _adopt(self) -> None:
         """Make the newest plan the one that holds. Where a cluster is away the old one does, until the next epoch."""
-        if (look := self._next) is None:
-            return
+        async with self._adopting:
+            if self._next is not None:
+                await self._take_over(self._next)
+
+    async def _take_over(self, look: Look) -> None:
+        source, journal = self._source, self._journal
         before, after = ({one.place for one in some} for some in (self._assignments, look.assignments))
         new = [one for one in look.assignments if one.place not in before]
         gone = [one for one in self._assignments if one.place not in after]
@@ -239,7 +254,18 @@ class Supervisor:
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
         self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(look.assignments))
 
-    async def _rest(self, journal: Journal) -> None:
+    async def _joined(self, added: Sequence[Assignment]) -> bool:
+        """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
+        what the journal tells of those, a lane learns as it begins.
+        """
+        tidings = self._tidings
+        moved = tidings.runs.last()
+        if any(one.target in moved for one in added):
+            return False
+        awake = [one for one in added if one.source.topic not in tidings.paused]
+        return await self._jobs.join([replace(one, accepted=accepted_for(one, tidings.accepted)) for one in awake])
+
+    async def _rest(self) -> None:
         """Report the partitions of topics that rest."""
         self._resting = frozenset(self._tidings.paused)
         if not (at_rest := [one for one in self._assignments if one.source.topic in self._resting]):
@@ -248,7 +274,7 @@ class Supervisor:
         figures = {one.source: resting(one, before.get(one.source), self._flow.name, self._instance) for one in at_rest}
         self._outcome.figures |= figures
         try:
-            await journal.append_all((one.key(), one.to_json()) for one in figures.values())
+            await self._journal.append_all((one.key(), one.to_json()) for one in figures.values())
         except ClusterError as problem:  # reported again soon
             self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
@@ -286,13 +312,13 @@ class Supervisor:
         self._outcome.interrupted = number
         self._stop()
 
-    async def _epoch(self, source: Cluster, number: int, assignments: list[Assignment]) -> list[Receipt]:
+    async def _epoch(self, number: int, assignments: list[Assignment]) -> list[Receipt]:
         """One Spark job; empty where it failed as a whole."""
         flow, tidings = self._flow, self._tidings
         self._obeyed = dict(tidings.accepted)
-        assignments = [replace(a, accepted=tidings.accepted.get(a.target)) for a in assignments]
-        leaders = {a.source: source.leader(a.source) for a in assignments}
-        packed = lanes_of(assignments, leaders, self._tallies, flow.lanes)
+        assignments = [replace(a, accepted=accepted_for(a, tidings.accepted)) for a in assignments]
+        leaders = {a.source: self._source.leader(a.source) for a in assignments}
+        packed = lanes_of(assignments, leaders, self._tallies, self._jobs.slots(flow.lanes))
         last = tidings.runs.last()
         moved = {at: tally.bytes - self._planned.get(at, 0) for at, tally in self._tallies.items()}
         rates = rates_of(flow.bytes_per_second, packed, self._outcome.figures, moved)
@@ -336,24 +362,24 @@ class Supervisor:
             async with asyncio.timeout(seconds):
                 await self._early.wait()
 
-    async def _refreshed(self, source: Cluster) -> None:
+    async def _refreshed(self) -> None:
         """Leaders for the next plan; an unreachable source is the lanes' to report."""
         try:
-            await source.refresh()
+            await self._source.refresh()
         except ClusterError as problem:
             self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
-    async def _watch_journal(self, journal: Journal) -> None:
+    async def _watch_journal(self) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
         live = self._tidings.live
         for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)
-            if not await self._tidings.read(journal):
+            if not await self._tidings.read(self._journal):
                 continue
             if self._tidings.paused != self._resting or self._tidings.accepted != self._obeyed:
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
-                await self._rest(journal)
+                await self._rest()
             self._watch(live)
             self._stops.tell(live.values())
             caught_up = len(live) == len(self._assignments) and all(
@@ -368,28 +394,6 @@ class Supervisor:
         self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
         self._stop()
 
-    def _failed_over(self, done: FailedOver) -> None:
+    def _failed_over(self, done: FailedOver | Garbled) -> None:
         self._log.info("flow_failed_over", flow=self._flow.name, told=str(done))
         self._stop()
-
-    def _log_epoch(self, number: int, seconds: float) -> None:
-        """The epoch's one line: where the flow stands now; counts are since this mirror began."""
-        figures = self._outcome.figures.values()
-        totals = Totals.of(figures)
-        self._log.info(
-            "epoch_ended",
-            flow=self._flow.name,
-            epoch=number,
-            seconds=round(seconds, 1),
-            partitions=totals.partitions,
-            states={str(state): many for state, many in sorted(totals.states.items())},
-            records=totals.records,
-            batches=totals.batches,
-            bytes=totals.bytes,
-            lag_records=totals.lag_records,
-            latency_ms=totals.lag_ms,
-            filled=totals.filled,
-            lost=totals.lost,
-            stopped=totals.stopped,
-        )
-        self._stops.tell(figures)

@@ -17,10 +17,10 @@ from mirror.observe.lanefigures import PREFIX as LANE
 from mirror.observe.lanefigures import LaneFigures
 from mirror.observe.metrics import Metrics
 from mirror.offsets import failover
-from mirror.offsets.failover import FailedOver
+from mirror.offsets.failover import FailedOver, Garbled
 from mirror.offsets.firstseen import PREFIX as TOPIC
 from mirror.offsets.journal import OWNER, Entry, Journal
-from mirror.offsets.losses import read_accepted
+from mirror.offsets.losses import Accepted, read_accepted
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import read_pause
 from mirror.offsets.runlog import Indexes
@@ -32,18 +32,18 @@ class Tidings:
     """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now, and
     `failed_over` when the flow is to be mirrored no more. `metrics` gets every report.
 
-    `live`: figures by source partition. `accepted`: by target partition, the offsets between which losses are
-    accepted. `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys.
+    `live`: figures by source partition. `accepted`: by target partition, what a person accepted of losses. `paused`:
+    source topics that rest. `topics`: the records of what topics were first seen as, by their keys.
     `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
     """
 
     flow: str
     instance: str
     taken_over: Callable[[Owner], None]
-    failed_over: Callable[[FailedOver], None]
+    failed_over: Callable[[FailedOver | Garbled], None]
     metrics: Metrics
     live: dict[TopicPartition, Figures] = field(default_factory=dict)
-    accepted: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     topics: dict[bytes, bytes] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
@@ -74,8 +74,8 @@ class Tidings:
                 owner = Owner.read(entry.value)
                 if owner.instance != self.instance:
                     self.taken_over(owner)
-            elif entry.key == failover.KEY and entry.value:
-                self.failed_over(FailedOver.read(entry.value))
+            elif entry.key == failover.KEY and entry.value is not None:
+                self.failed_over(FailedOver.told(entry.value))
             elif entry.key.startswith(STATE) and entry.value is None:  # mirrored no longer
                 for at in [at for at, figures in self.live.items() if figures.key() == entry.key]:
                     del self.live[at]
@@ -94,7 +94,7 @@ class Tidings:
             elif (pause := read_pause(entry)) is not None:
                 (self.paused.add if pause.rests else self.paused.discard)(pause.topic)
             elif (accepted := read_accepted(entry)) is not None:
-                self.accepted[accepted.target] = accepted.offsets
+                self.accepted[accepted.target] = accepted
         except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))

@@ -1,6 +1,7 @@
 """A proof from its plan to its report: both logs of every partition, in ranges that are compared at the same time.
 
 The ranges are cut once and their ends fixed; whoever compares them, tasks of this process or of Spark, runs `prove`.
+A partition that cannot be read, for want of a leader say, is told of as `Unread`, and the others are compared.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from mirror.verify.compare import Bounds, compare
 from mirror.verify.moved import moved_batches, moved_bounds
 from mirror.verify.ranges import Range, Share, cuts, measured, shared_out
 from mirror.verify.reader import Answer, Fetch, Reader
-from mirror.verify.report import Pair, PartitionReport, joined, with_stray
+from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_stray
 from mirror.verify.saved import ProofPlan, Subject
+from mirror.verify.unread import each, or_unread, readable
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
+#: Of one log: where it begins, where it ends for a reader of committed records, and where it ends.
+_Ends = tuple[int, int, int]
 #: Shares under way in one process: enough for its one core to be busy while brokers answer.
 SHARES_AT_ONCE: Final = 3
 
@@ -43,14 +47,20 @@ class Moves:
 
 #: Told how many offsets were compared since it was last called, and how many there are in all.
 Watch = Callable[[int, int], None]
-#: Compares a share, telling how many offsets it has read as it goes; a report for each range, in their order.
-Prover = Callable[[Share, Callable[[int], None]], Awaitable[Sequence[PartitionReport]]]
+#: What became of a range.
+Found = PartitionReport | Unread
+#: Compares a share, telling how many offsets it has read as it goes; what it found of each range, in their order.
+Prover = Callable[[Share, Callable[[int], None]], Awaitable[Sequence[Found]]]
+
+
+#: A report for each partition, and which ones were not verified to their end.
+Proved = tuple[list[PartitionReport], tuple[Unread, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What is to be proved: the plan, where its clusters are, where offsets moved to and what is there from nobody
-    knows where, by target partition.
+    knows where, by target partition; and which partitions cannot be read now.
     """
 
     plan: ProofPlan
@@ -58,6 +68,7 @@ class Proof:
     target: Endpoint
     indexes: Mapping[TopicPartition, RunIndex]
     strays: Mapping[Pair, PartitionStop]
+    unread: tuple[Unread, ...] = ()
 
     @property
     def size(self) -> int:
@@ -84,35 +95,38 @@ async def plan_proof(
         await asyncio.gather(one.refresh(ours), other.refresh(theirs))
         subject = _subject(flow, one, other, pairs)
         former = saved.resume(file, subject) if file is not None else None
-        bounds = [] if former else await bounds_of(one, other, pairs, since)
+        unread = {told.pair: told for told in former.plan.unread} if former else {}
+        bounds = {} if former else readable(zip(pairs, await bounds_of(one, other, pairs, since), strict=True), unread)
         begun_ms = int(time.time() * 1000)
-        stops: Sequence[PartitionStop | None] = ()
+        strays: dict[Pair, PartitionStop] = {}
         if moves:
-            began = [since.get(pair.target, 0) for pair in pairs]
-            stops = await asyncio.gather(
-                *(_catch_up(moves, one, other, pair, at) for pair, at in zip(pairs, began, strict=True))
-            )
-        strays = {pair: stop for pair, stop in zip(pairs, stops, strict=False) if stop is not None}
+            asked = [pair for pair in pairs if pair not in unread]
+            caught_up = (_catch_up(moves, one, other, pair, since.get(pair.target, 0)) for pair in asked)
+            stops = await each(one, other, asked, caught_up)
+            found = readable(zip(asked, stops, strict=True), unread)
+            strays = {pair: stop for pair, stop in found.items() if stop is not None}
         indexes = moves.indexes if moves else {}
         if former is not None:
-            return Proof(former.plan, source, target, indexes, strays), former
-        cut = await asyncio.gather(
-            *(_cut(one, pair, at, indexes.get(pair.target)) for pair, at in zip(pairs, bounds, strict=True))
-        )
-    ranges = tuple(replace(one, number=number) for number, one in enumerate(chain.from_iterable(cut)))
-    plan = ProofPlan(subject, begun_ms, ranges)
+            return Proof(former.plan, source, target, indexes, strays, tuple(unread.values())), former
+        asked = [pair for pair in bounds if pair not in unread]
+        pieces = (_cut(one, pair, bounds[pair], indexes.get(pair.target)) for pair in asked)
+        cut = readable(zip(asked, await each(one, other, asked, pieces), strict=True), unread)
+    ranges = tuple(replace(one, number=number) for number, one in enumerate(chain.from_iterable(cut.values())))
+    plan = ProofPlan(subject, begun_ms, ranges, tuple(unread.values()))
     kept = saved.begin(file, plan) if file is not None else None
-    return Proof(plan, source, target, indexes, strays), kept
+    return Proof(plan, source, target, indexes, strays, plan.unread), kept
 
 
 async def run_proof(
     proof: Proof, prover: Prover, at_once: int, kept: saved.SavedProof | None = None, watch: Watch | None = None
-) -> list[PartitionReport]:
-    """Compare all that is not finished, `at_once` shares at a time; a report for each partition, in the plan's order.
+) -> Proved:
+    """Compare all that is not finished, `at_once` shares at a time; a report for each partition, in the plan's order,
+    and which ones were not verified to their end. What differs in such a one is reported all the same.
 
     Raises as `prover` does; what was finished before that is kept.
     """
     finished = dict(kept.finished) if kept else {}
+    unread = {one.pair: one for one in proof.unread}
     total = sum(one.offsets for one in proof.plan.ranges)
 
     def read(offsets: int) -> None:
@@ -120,15 +134,18 @@ async def run_proof(
             watch(offsets, total)
 
     read(sum(one.offsets for one in proof.plan.ranges if one.number in finished))
-    left = [one for one in proof.plan.ranges if one.number not in finished]
+    left = [one for one in proof.plan.ranges if one.number not in finished and one.pair not in unread]
     shares = iter([_share(proof, ranges) for ranges in shared_out(left)])
 
     async def work() -> None:
         for share in shares:
-            for one, report in zip(share.ranges, await prover(share, read), strict=True):
-                finished[one.number] = report
+            for one, found in zip(share.ranges, await prover(share, read), strict=True):
+                if isinstance(found, Unread):
+                    unread[one.pair] = found
+                    continue
+                finished[one.number] = found
                 if kept:
-                    kept.add(one.number, report)
+                    kept.add(one.number, found)
 
     workers = [asyncio.create_task(work()) for _ in range(at_once)]
     try:
@@ -137,21 +154,28 @@ async def run_proof(
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
-    return _by_partition(proof, finished)
+    reports = _by_partition(proof, finished)
+    whole = [one for one in reports if one.different or one.pair not in unread]
+    return whole, tuple(unread[pair] for pair in sorted(unread, key=lambda pair: pair.source))
 
 
-async def prove(share: Share, read: Callable[[int], None]) -> list[PartitionReport]:
+async def prove(share: Share, read: Callable[[int], None]) -> list[Found]:
     """Compare the ranges of one share, over connections of its own: a broker serves one request of a connection at a
     time. A `Prover`.
 
-    Raises ClusterUnreachable, AccessDenied, BrokerError.
+    Raises ClusterUnreachable where a whole cluster is away, and AccessDenied.
     """
     async with Cluster(share.source) as one, Cluster(share.target) as other:
         await asyncio.gather(
-            one.refresh({each.pair.source.topic for each in share.ranges}),
-            other.refresh({each.pair.target.topic for each in share.ranges}),
+            one.refresh({part.pair.source.topic for part in share.ranges}),
+            other.refresh({part.pair.target.topic for part in share.ranges}),
         )
-        return [await _compare(one, other, each, share.indexes.get(each.pair.target), read) for each in share.ranges]
+        return [
+            await or_unread(
+                one, other, each.pair, _compare(one, other, each, share.indexes.get(each.pair.target), read)
+            )
+            for each in share.ranges
+        ]
 
 
 async def _compare(
@@ -173,7 +197,8 @@ def _share(proof: Proof, ranges: tuple[Range, ...]) -> Share:
 def _by_partition(proof: Proof, finished: Mapping[int, PartitionReport]) -> list[PartitionReport]:
     parts: dict[Pair, list[PartitionReport]] = {}
     for one in proof.plan.ranges:
-        parts.setdefault(one.pair, []).append(finished[one.number])
+        if one.number in finished:
+            parts.setdefault(one.pair, []).append(finished[one.number])
     reports = {pair: joined(of_pair) for pair, of_pair in parts.items()}
     return [
         with_stray(report, proof.strays[pair]) if pair in proof.strays else report for pair, report in reports.items()
@@ -219,24 +244,32 @@ async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, 
 
 async def bounds_of(
     source: Cluster, target: Cluster, pairs: Sequence[Pair], since: Mapping[TopicPartition, int] = {}
-) -> list[Bounds]:
-    """Starts and ends of now, the target's first (V1). A source begins where the flow began in it, `since` by target
-    partition.
+) -> list[Bounds | Unread]:
+    """Starts and ends of now, the target's first (V1), or why they cannot be told. A source begins where the flow began
+    in it, `since` by target partition.
     """
 
-    async def of(cluster: Cluster, partition: TopicPartition) -> tuple[int, int, int]:
+    async def of(cluster: Cluster, partition: TopicPartition) -> _Ends:
         start, written = await asyncio.gather(
             list_offset(cluster, partition, EARLIEST), list_offset(cluster, partition, LATEST)
         )
         stable = await list_offset(cluster, partition, LATEST, READ_COMMITTED)  # after: what grew is no transaction
         return start, stable, max(stable, written)
 
-    theirs = await asyncio.gather(*(of(target, pair.target) for pair in pairs))
-    ours = await asyncio.gather(*(of(source, pair.source) for pair in pairs))
+    theirs = await each(source, target, pairs, (of(target, pair.target) for pair in pairs))
+    ours = await each(source, target, pairs, (of(source, pair.source) for pair in pairs))
     return [
-        Bounds(max(start, since.get(pair.target, 0)), end, *there)
-        for pair, (start, end, _), there in zip(pairs, ours, theirs, strict=True)
+        _bounds(since.get(pair.target, 0), here, there) for pair, here, there in zip(pairs, ours, theirs, strict=True)
     ]
+
+
+def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> Bounds | Unread:
+    if isinstance(source, Unread):
+        return source
+    if isinstance(target, Unread):
+        return target
+    start, end, _ = source
+    return Bounds(max(start, since), end, *target)
 
 
 def _fetch_from(cluster: Cluster, partition: TopicPartition) -> Fetch:

@@ -70,6 +70,28 @@ class Pair:
     target: TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A partition that was not verified, or not to its end, since it could not be read; `reason` names the cluster."""
+
+    pair: Pair
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pair.source}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A topic that was mirrored and is not on the source any more, by its name there, and its copy, which is left."""
+
+    topic: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: is gone from the source; its copy {self.target} was compared with nothing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
     """What was compared of one partition: the offsets from `begin` to before `end`.
@@ -174,7 +196,8 @@ class VerifyReport:
     """All of a flow. `misfits` are the differences between whole topics; `seconds` is how long the comparison took;
     `moved`: offsets are translated, and compared after that. `source_id` and `target_id` are the clusters' own ids,
     `begun_ms` (Unix time) is when the ends were fixed, `spark` says that Spark read, `resumed` how many ranges were
-    found finished by an earlier run that was interrupted.
+    found finished by an earlier run that was interrupted. `unread` are the partitions that were not verified, `gone`
+    the topics that the source has no more.
     """
 
     flow: str
@@ -189,6 +212,8 @@ class VerifyReport:
     begun_ms: int = 0
     spark: bool = False
     resumed: int = 0
+    unread: tuple[Unread, ...] = ()
+    gone: tuple[Gone, ...] = ()
 
     @property
     def different(self) -> int:
@@ -197,7 +222,7 @@ class VerifyReport:
 
     @property
     def equal(self) -> bool:
-        """True when there is no difference; lag is none."""
+        """True when there is no difference in what was compared; lag is none, and see `unread`."""
         return not self.different
 
     @property

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mirror.errors import ConfigError
 from mirror.verify.ranges import Range
-from mirror.verify.report import PartitionReport
+from mirror.verify.report import PartitionReport, Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class ProofPlan:
-    """A proof as it was begun, at `begun_ms` (Unix time): its ends are fixed."""
+    """A proof as it was begun, at `begun_ms` (Unix time): its ends are fixed, but for partitions that were `unread`."""
 
     subject: Subject
     begun_ms: int
     ranges: tuple[Range, ...]
+    unread: tuple[Unread, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

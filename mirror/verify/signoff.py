@@ -28,6 +28,8 @@ def facts(report: VerifyReport) -> dict[str, Any]:
             [*one.pair.source, *one.pair.target, one.begin, one.end, one.records, one.source_digest, one.target_digest]
             for one in report.partitions
         ],
+        "not_verified": [[*one.pair.source, *one.pair.target] for one in report.unread],
+        "gone": [[one.topic, one.target] for one in report.gone],
     }
 
 
@@ -41,12 +43,23 @@ def verdict(report: VerifyReport) -> str:
     """In a few words: equal or not, and what is not covered."""
     sides = f"{report.source} and {report.target}"
     if not report.equal:
-        return f"{sides} differ: {report.different:,} difference{'s' if report.different > 1 else ''}"
+        many = f"{report.different:,} difference{'s' if report.different > 1 else ''}"
+        return f"{sides} differ: {many}{_gaps(report)}"
+    return f"{_likeness(report, sides)}{_gaps(report)}"
+
+
+def _likeness(report: VerifyReport, sides: str) -> str:
     if not any(one.batches for one in report.partitions):
-        return f"nothing to compare between {sides}"
+        return f"nothing {'was compared' if report.unread else 'to compare'} between {sides}"
     if any(one.own_timestamps for one in report.partitions):
         return f"{sides} are equal, but for timestamps that the target set itself"
     return f"{sides} are equal"
+
+
+def _gaps(report: VerifyReport) -> str:
+    """What the verdict does not cover."""
+    many = len(report.unread)
+    return f"; {many:,} partition{'s were' if many > 1 else ' was'} not verified" if many else ""
 
 
 def at(milliseconds: int) -> str:

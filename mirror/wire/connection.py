@@ -71,6 +71,13 @@ def throttled_seconds(answer: Any) -> float:
     return throttle.total_seconds() if throttle else 0.0
 
 
+class _Due(NamedTuple):
+    future: asyncio.Future[Any]
+    api: Api
+    timeout: float
+    at: float
+
+
 class _InFlight(NamedTuple):
     correlation_id: int
     future: asyncio.Future[Any]
@@ -96,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._lost: ConnectionLost | None = None
         self._muted_until = 0.0
+        self._due: deque[_Due] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(
@@ -193,18 +202,31 @@ class Connection(asyncio.BufferedProtocol):
         for which the broker mutes it (C5).
         """
         clock = asyncio.get_running_loop()
+        while self._due and self._due[0].future.done():
+            self._due.popleft()
+        at = clock.time() + timeout
+        self._due.append(_Due(future, api, timeout, at))
+        if self._alarm is None or at < self._alarm.when():
+            self._look_at(at)
 
-        def look() -> None:
-            due = self._muted_until + timeout
-            if future.done():  # the loop was busy, and comes to the answer and to this in the same round
-                return
-            if clock.time() < due:
-                timers.append(clock.call_at(due, look))
-            else:
-                self._break(ConnectionLost(f"{self}: no answer to {api.name} within {timeout:.3g} s"))
+    def _look_at(self, time: float) -> None:
+        """One timer serves all requests: one for each would cost as much as the deadline is worth."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(time, self._look)
 
-        timers = [clock.call_later(timeout, look)]
-        future.add_done_callback(lambda _: timers[-1].cancel())
+    def _look(self) -> None:
+        self._alarm = None
+        # done already, where the loop was busy and comes to the answer and to this in the same round
+        self._due = deque(due for due in self._due if not due.future.done())
+        ends = [(max(due.at, self._muted_until + due.timeout), due) for due in self._due]
+        if not ends:
+            return
+        end, first = min(ends, key=lambda one: one[0])
+        if asyncio.get_running_loop().time() < end:
+            self._look_at(end)
+        else:
+            self._break(ConnectionLost(f"{self}: no answer to {first.api.name} within {first.timeout:.3g} s"))
 
     def close(self) -> None:
         """Close; requests in flight fail. May be called twice."""
@@ -322,6 +344,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         waiting = [*self._in_flight, *(self._held or ())]
         self._in_flight.clear()
         self._held = None

@@ -131,17 +131,10 @@ LARGE_PART: Final = 4096
 def encode(request: Any, correlation_id: int, client_id: str) -> list[Buffer]:
     """One request as the buffers to send in turn: small fields joined, record sets as the views they came as."""
     parts: Any = _Parts()
-    header = request.__header_schema__
-    entity_writer(header)(
-        parts,
-        header(
-            request_api_key=request.__api_key__,
-            request_api_version=request.__version__,
-            correlation_id=correlation_id,
-            client_id=client_id,
-        ),
-    )
-    entity_writer(type(request))(parts, request)
+    kind: Any = type(request)
+    start, end = _header(kind, client_id)
+    parts.extend((start, correlation_id.to_bytes(4, "big"), end))
+    entity_writer(kind)(parts, request)
     joined: list[Buffer] = [bytearray(sum(map(len, parts)).to_bytes(4, "big"))]
     for part in parts:
         if len(part) >= LARGE_PART:  # as a view: what follows is added to the last bytearray, which must be ours
@@ -151,6 +144,18 @@ def encode(request: Any, correlation_id: int, client_id: str) -> list[Buffer]:
         else:
             joined.append(bytearray(part))
     return joined
+
+
+@cache
+def _header(request: Any, client_id: str) -> tuple[bytes, bytes]:
+    """A request's header before and behind its correlation id, which follows two numbers of 16 bits in all versions."""
+    parts: Any = _Parts()
+    schema = request.__header_schema__
+    key, version = request.__api_key__, request.__version__
+    made = schema(request_api_key=key, request_api_version=version, correlation_id=0, client_id=client_id)
+    entity_writer(schema)(parts, made)
+    whole = b"".join(parts)
+    return whole[:4], whole[8:]
 
 
 def correlation_of(frame: memoryview) -> int:

@@ -34,6 +34,14 @@ class Producer:
     last_sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """A record's offset, and its timestamp in ms since 1970."""
+
+    offset: int
+    timestamp: int
+
+
 def list_offsets_request(
     version: int, epochs: Mapping[TopicPartition, int], when: int, isolation: int = READ_UNCOMMITTED
 ) -> Any:
@@ -58,12 +66,26 @@ async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, is
     """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable
     offset when committed.
     """
+    return int((await _listed(cluster, partition, when, isolation)).offset)
 
+
+async def first_since(cluster: Cluster, partition: TopicPartition, when: int) -> Dated | None:
+    """The first record by offset, below the high watermark, whose timestamp is `when` (ms since 1970, not negative) or
+    later; None where there is none.
+
+    Brokers answer exactly, inside compressed batches too, and count markers and records of aborted transactions (Kafka
+    `FileRecords.searchForTimestamp`, `Partition.fetchOffsetForTimestamp`). They look into one segment alone, the first
+    that has such a time, and find none where all of that lies below the log's start (`UnifiedLog`).
+    """
+    part = await _listed(cluster, partition, when, READ_UNCOMMITTED)
+    return Dated(int(part.offset), int(part.timestamp)) if part.offset >= 0 else None
+
+
+async def _listed(cluster: Cluster, partition: TopicPartition, when: int, isolation: int) -> Any:
     def build(version: int, epoch: int) -> Any:
         return list_offsets_request(version, {partition: epoch}, when, isolation)
 
-    part = await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
-    return int(part.offset)
+    return await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
 
 
 async def log_end(cluster: Cluster, partition: TopicPartition) -> int:

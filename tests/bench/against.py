@@ -28,6 +28,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import json, sys, time
 from helpers import mirror_once
+try:
+    from mirror.heap import keep_what_is_freed
+    keep_what_is_freed()  # as Spark's workers have it
+except ImportError:
+    pass
 source, target, warm, topic, prefix, *more = sys.argv[1:]
 settings = {"naming": {"prefix": prefix}} | json.loads(more[0] if more else "{}")
 def copy(name):

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror.embedded import Cluster, Spec, start_many
@@ -94,7 +94,9 @@ class Reader(threading.Thread):
         while not self.done.is_set():
             message = self._consumer.poll(0.1)
             if message is not None and not message.error():
-                self.appended[int(message.value() or b"0")] = message.timestamp()[1] / 1000
+                stamped, at = message.timestamp()
+                assert stamped == TIMESTAMP_LOG_APPEND_TIME, "the target does not tell when it appended"
+                self.appended[int(message.value() or b"0")] = at / 1000
         self._consumer.close()
 
     def until(self, number: int) -> None:
@@ -237,7 +239,7 @@ def bench(folder: Path) -> Iterator[tuple[Bench, Mirror]]:
         config.write_text(
             f'name: recovery\nsource: {{alias: a, bootstrap.servers: "{ours.bootstrap}"}}\n'
             f'target: {{alias: b, bootstrap.servers: "{theirs.bootstrap}"}}\ntopics: {{include: ["{TOPIC}"]}}\n'
-            f"spark: {{epoch_s: {EPOCH_SECONDS}}}\n"
+            f"sync: {{configs: false}}\nspark: {{epoch_s: {EPOCH_SECONDS}}}\n"
         )
         writer, reader = Writer(source.bootstrap), Reader(target.bootstrap)
         mirror = Mirror(config, folder / "log")

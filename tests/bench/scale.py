@@ -53,7 +53,9 @@ class Bench:
     def __init__(self, source: Cluster, target: Cluster, folder: Path) -> None:
         self._source, self._target, self._folder = source, target, folder
         self._admin = AdminClient({"bootstrap.servers": source.bootstrap})
-        self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5})
+        # A broker may need more than the half minute that a producer gives it to tell of a thousand topics.
+        patient = {"topic.metadata.propagation.max.ms": 180_000}
+        self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5, **patient})
         self._mirror: subprocess.Popen[bytes] | None = None
         self.topics: list[str] = []
         self.groups: list[str] = []
@@ -69,7 +71,10 @@ class Bench:
         for topic, partition, number in product(self.topics, range(partitions), range(RECORDS)):
             self._producer.produce(topic, b"%d" % number, partition=partition)
             self._producer.poll(0)
-        self._producer.flush(60)
+        self._producer.flush(240)
+        there, every = _records(self._source, self.topics, partitions), topics * partitions * RECORDS
+        if there != every:
+            raise RuntimeError(f"the source has {there} records of {every}: nothing can be measured with these")
         self.groups = [f"group-{number:04}" for number in range(groups)]
         self.commit(self.groups, 1)
 
@@ -167,16 +172,7 @@ class Bench:
         return used
 
     def _copied(self, topics: Sequence[str]) -> int:
-        asked = {
-            TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call] # the bindings say nothing there
-            for topic, partition in product(topics, range(self._partitions))
-        }
-        ends = 0
-        admin = AdminClient({"bootstrap.servers": self._target.bootstrap})  # an older one remembers what was not there
-        for future in admin.list_offsets(asked, request_timeout=30).values():
-            with suppress(Exception):  # a topic that is not there yet
-                ends += max(0, future.result(60).offset)
-        return ends
+        return _records(self._target, topics, self._partitions)
 
     def _committed(self, groups: Sequence[str]) -> set[int]:
         """The offsets that these groups have on the target; -1 stands for none."""
@@ -193,6 +189,20 @@ class Bench:
         return asyncio.run(asked())
 
 
+def _records(cluster: Cluster, topics: Sequence[str], partitions: int) -> int:
+    """How many records these topics have, by the ends of their logs; a topic that is not there yet has none."""
+    asked = {
+        TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call] # the bindings say nothing there
+        for topic, partition in product(topics, range(partitions))
+    }
+    ends = 0
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # an older one remembers what was not there
+    for future in admin.list_offsets(asked, request_timeout=30).values():
+        with suppress(Exception):
+            ends += max(0, future.result(60).offset)
+    return ends
+
+
 def _parts(topics: Sequence[str]) -> Iterator[Sequence[str]]:
     for first in range(0, len(topics), AT_ONCE):
         yield topics[first : first + AT_ONCE]
@@ -206,6 +216,9 @@ def bench(folder: Path) -> Iterator[Bench]:
         measured = Bench(source, target, folder)
         try:
             yield measured
+        except TimeoutError:
+            print((folder / "log").read_text()[-20_000:], file=sys.stderr)
+            raise
         finally:
             measured.stop()
 

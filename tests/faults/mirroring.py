@@ -173,18 +173,24 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
         if not left:
             break
+        known = await _patiently(lambda: _handed_over(work), deadline)  # a broker that died may take long to come back
         until = min(deadline, time.time() + EPOCH_SECONDS)
-        for receipt in await _epoch(work, instance, left, until, tallies):
+        for receipt in await _epoch(work, instance, left, until, tallies, known):
             at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
             figures[at], tallies[at] = receipt.figures, receipt.tally
     return [(*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()]
 
 
 async def _epoch(
-    work: Work, instance: str, assignments: tuple[Any, ...], deadline: float, tallies: Mapping[TopicPartition, Tally]
+    work: Work,
+    instance: str,
+    assignments: tuple[Any, ...],
+    deadline: float,
+    tallies: Mapping[TopicPartition, Tally],
+    known: tuple[Mapping[TopicPartition, Runs], int | None],
 ) -> list[Receipt]:
     flow = work.flow
-    runs, journal_offset = await _patiently(lambda: _handed_over(work), deadline)
+    runs, journal_offset = known
     mark = await StopMark.open("127.0.0.1")
     try:
         return await relay.run_lane(  # by its module, where a point may have wrapped it

@@ -79,6 +79,7 @@ MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
     "recall": ("mirror.offsets.ledgers", "Ledgers.recall"),
     "found-position": ("mirror.pipeline", "resume_translated"),
     "checked-tail": ("mirror.retracing", "_check_tail"),
+    "own-stamp": ("mirror.retracing", "next_stamp"),
     "retrace": ("mirror.retracing", "_retrace"),
     "alike": ("mirror.retracing", "_alike"),
     "landed": ("mirror.sink", "Sink.landed"),
@@ -94,7 +95,7 @@ RETRACING: Final = frozenset(f"{when}-{step}" for step in ("retrace", "alike") f
 STAYING: Final = (
     ALIGNING
     | {f"markers-{moment}" for moment in MOMENTS}
-    | {f"{when}-{step}" for step in ("resume", "filled") for when in ("before", "after")}
+    | {f"{when}-{step}" for step in ("resume", "filled", "stamp") for when in ("before", "after")}
 )
 
 

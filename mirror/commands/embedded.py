@@ -1,0 +1,67 @@
+"""`mirror embedded`: real brokers on loopback, by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
+
+
+@embedded.command("up")
+def embedded_up(
+    name: Annotated[str, typer.Argument(help="A name for the cluster.")] = "kafka",
+    nodes: Annotated[int, typer.Option(min=1, max=3, help="Brokers in the cluster.")] = 1,
+) -> None:
+    """Start a cluster that stays up when this command ends; prints its bootstrap address.
+
+    Example: mirror embedded up eu --nodes 3
+    """
+    from mirror.embedded import byhand
+
+    print(byhand.up(name, nodes).bootstrap)
+
+
+@embedded.command("fill")
+def embedded_fill(
+    name: Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Made if need be.", show_default=False)],
+    records: Annotated[int, typer.Option(min=1, help="Records for each topic.")] = 10_000,
+) -> None:
+    """Write made-up records to topics of a cluster that was started by hand.
+
+    Example: mirror embedded fill eu orders clicks-web --records 50000
+    """
+    from mirror.demo.fill import fill
+    from mirror.embedded import byhand
+
+    for topic, held in fill(name, byhand.named(name).bootstrap, topics, records).items():
+        print(f"{topic} holds {held:,} records")
+
+
+@embedded.command("down")
+def embedded_down(name: Clusters) -> None:
+    """Stop a cluster, or all of them, and remove the data.
+
+    Example: mirror embedded down eu
+    """
+    from mirror.embedded import byhand
+
+    for ended in byhand.down(name):
+        print(f"{ended} is down")
+
+
+@embedded.command("list")
+def embedded_list(as_json: Json = False) -> None:
+    """Show the clusters that were started by hand.
+
+    Example: mirror embedded list --json
+    """
+    from mirror.commands.tables import clusters
+    from mirror.embedded import byhand
+
+    clusters(byhand.standing(), as_json)

@@ -1,0 +1,79 @@
+"""A report as one page of HTML that needs nothing from anywhere: no script, font, image or link.
+
+It is built as a tree and not as text, so that no name or detail, whoever chose it, can become markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from mirror.commands.tables import plain
+
+#: Columns that hold them.
+_NUMBERS: Final = frozenset(
+    {"batches", "share", "partitions", "records", "bytes", "lag", "from", "to before"}
+    | {"share of bytes", "mean", "ratio", "from B", "to before B"}
+)
+_STYLE: Final = """
+:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e; --warn: #9a6700; }
+@media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #f85149; --warn: #d29922; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.verdict { border-left: .4rem solid var(--good); padding: .6rem 1rem; font-size: 1.15rem; }
+.verdict.bad { border-color: var(--bad); } .verdict.warn { border-color: var(--warn); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .25rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+.n { text-align: right; white-space: nowrap; } code { font-size: .85em; overflow-wrap: anywhere; }
+.bar { display: flex; height: 1.1rem; border-radius: .3rem; overflow: hidden; margin: .5rem 0; }
+.s0 { background: #1f77b4; } .s1 { background: #2ca02c; } .s2 { background: #ff7f0e; } .s3 { background: #7f7f7f; }
+.s4 { background: #9467bd; } .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; }
+.equal { color: var(--good); } .different { color: var(--bad); } .note { color: var(--warn); }
+footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8rem; }
+"""
+
+
+def document(title: str, heading: str) -> tuple[Element, Element]:
+    """An empty page, and its body with a heading."""
+    root = Element("html", lang="en")
+    head, body = SubElement(root, "head"), SubElement(root, "body")
+    SubElement(head, "meta", charset="utf-8")
+    SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
+    put_text(head, "title", title)
+    SubElement(head, "style").text = _STYLE
+    put_text(body, "h1", heading)
+    return root, body
+
+
+def written(root: Element) -> str:
+    """The page as text."""
+    return f"<!DOCTYPE html>\n{tostring(root, encoding='unicode', method='html')}\n"
+
+
+def put_table(parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of texts; without a head, the first column is one."""
+    table = put_head(parent, head)
+    for cells in rows:
+        row = SubElement(table, "tr")
+        for index, cell in enumerate(cells):
+            style = "n" if head and head[index] in _NUMBERS else ""
+            put_text(row, "td" if head or index else "th", cell, style)
+
+
+def put_head(parent: Element, head: Sequence[str]) -> Element:
+    """A table with its head, for rows of any kind."""
+    table = SubElement(SubElement(parent, "div", {"class": "scroll"}), "table")
+    if head:
+        row = SubElement(table, "tr")
+        for text in head:
+            put_text(row, "th", text, "n" if text in _NUMBERS else "")
+    return table
+
+
+def put_text(parent: Element, tag: str, text: str, style: str = "") -> Element:
+    """An element with a text in which nothing is left that is not printable."""
+    made = SubElement(parent, tag, {"class": style} if style else {})
+    made.text = plain(text)
+    return made

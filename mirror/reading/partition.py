@@ -1,0 +1,71 @@
+"""A live partition, read batch by batch with what became of each batch's transaction.
+
+Up to the last stable offset it is read as the mirror reads it, committed, with the broker's own word on aborted
+transactions. Behind that, up to the high watermark, it is read uncommitted, and every transaction there is undecided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from mirror.batch.header import RawBatch
+from mirror.batch.segment import Damage, DamageKind, Walk
+from mirror.errors import ClusterUnreachable
+from mirror.policy.outcomes import Outcome, Outcomes
+from mirror.verify.reader import EMPTY_ANSWERS, EMPTY_PAUSE
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.fetch import Fetched, fetch_at
+from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+
+
+class Log:
+    """A partition from an offset on. `at` is the next offset to fetch; `damage` says why reading ended early."""
+
+    def __init__(self, cluster: Cluster, partition: TopicPartition, stable: int, end: int) -> None:
+        self._cluster, self._partition, self._stable, self._end = cluster, partition, stable, end
+        self.at = 0
+        self.damage: Damage | None = None
+
+    async def batches(self, begin: int) -> AsyncIterator[tuple[RawBatch, Outcome]]:
+        """Batches up to the end, or to a damaged one. Raises as `fetch_at` does, and ClusterUnreachable where a leader
+        gives nothing for a while.
+        """
+        self.at, empty = begin, 0
+        while self.at < self._end and not self.damage:
+            before = self.at
+            decided = before < self._stable
+            fetched = await self._fetch(READ_COMMITTED if decided else READ_UNCOMMITTED)
+            outcomes = Outcomes(fetched.aborted)
+            walk = Walk(fetched.records)
+            for raw in walk:
+                outcome = outcomes.of(raw) if decided else _undecided(raw)
+                if raw.header.last_offset < before:
+                    continue
+                if raw.header.base_offset >= self._end:
+                    return
+                self.at = raw.header.next_offset
+                yield raw, outcome
+            if walk.damage and not (walk.damage.kind is DamageKind.PARTIAL and walk.position):
+                self.damage = walk.damage
+            elif self.at == before:
+                empty += 1
+                if empty >= EMPTY_ANSWERS:
+                    raise ClusterUnreachable(
+                        f"{self._cluster}: nothing of {self._partition} at offset {before} below its end {self._end};"
+                        " try again when its leader has settled"
+                    )
+                await asyncio.sleep(EMPTY_PAUSE)
+            else:
+                empty = 0
+
+    async def _fetch(self, isolation: int) -> Fetched:
+        return await fetch_at(self._cluster, self._partition, self.at, max_bytes=FETCH_BYTES, isolation=isolation)
+
+
+def _undecided(raw: RawBatch) -> Outcome:
+    header = raw.header
+    return Outcome.UNDECIDED if header.is_transactional and not header.is_control else Outcome.NONE

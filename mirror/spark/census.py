@@ -1,0 +1,220 @@
+"""A census of logs: Spark SQL over the headers of batches, summed up by topic, codec, verdict and size.
+
+One job reads every header once and brings back a small table of groups; every figure is a sum over that table.
+
+**Overhead of the format** (magic 2). A batch spends 61 bytes on its header, and each record one byte on attributes
+that nothing uses. KIP-931, discarded, would have spared that byte behind a flag of the batch, so that the smallest
+record (length, attributes, timestamp delta, offset delta, key length, value length, header count: 7 bytes) takes 6,
+14 % less. And it would have made three fields of the header variable-length: last offset delta (4 bytes), base
+timestamp (8) and, as a delta to that, max timestamp (8). A timestamp of our time takes 6 bytes then, and a delta from
+128 to 16,383 takes 2: 20 bytes become 10. Of the 57 bytes that Kafka's documentation lists (it leaves out the count)
+that is 17.5 %, of all 61 it is 16.4 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from mirror.batch.header import HEADER_BYTES
+from mirror.spark.batches.source import NAME, register
+
+#: Bytes of the three fields that KIP-931 would have made variable-length.
+_FIXED: Final = 20
+#: A size class below this one is a small batch: 2^12 bytes.
+SMALL_CLASS: Final = 12
+#: Bytes of the header as Kafka's documentation lists its fields, the count left out.
+DOCUMENTED_HEADER: Final = 57
+
+Key = TypeVar("Key")
+
+_VIEW: Final = "mirror_census_batches"
+
+
+def _varint(value: str) -> str:
+    """Bytes of a number in groups of seven bits, as SQL; a negative one takes ten."""
+    steps = " ".join(f"WHEN {value} < {1 << 7 * size} THEN {size}" for size in range(1, 9))
+    return f"(CASE WHEN {value} < 0 THEN 10 {steps} ELSE 9 END)"
+
+
+_SPARED: Final = " + ".join(
+    map(
+        _varint,
+        (
+            "(last_offset - base_offset)",
+            "coalesce(base_timestamp, -1)",
+            "(coalesce(max_timestamp - base_timestamp, -1))",
+        ),
+    )
+)
+SQL: Final = f"""
+    SELECT coalesce(topic, '') AS topic,
+           coalesce(codec, '') AS codec,
+           coalesce(verdict, '') AS verdict,
+           coalesce(reason, '') AS reason,
+           CAST(floor(log2(bytes)) AS INT) AS size_class,
+           count(bytes) AS batches,
+           coalesce(sum(records), 0) AS records,
+           coalesce(sum(bytes), 0) AS bytes,
+           coalesce(sum(IF(uncompressed IS NULL, 0, bytes - {HEADER_BYTES})), 0) AS known,
+           coalesce(sum(uncompressed), 0) AS uncompressed,
+           count(IF(magic = 2, 1, NULL)) AS headers,
+           coalesce(sum(IF(magic = 2, records, 0)), 0) AS attributes,
+           coalesce(sum(IF(magic = 2, {_FIXED} - ({_SPARED}), 0)), 0) AS spared,
+           count(IF(control IS NULL, NULL, 1)) AS markers,
+           count(damage) AS damaged
+    FROM {{batches}}
+    GROUP BY ALL
+"""  # noqa: S608 -- no part of it is anybody's input
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Batches of one topic, codec, verdict and size class (the power of two that their bytes reach; None: damage).
+
+    `known` are the bytes of the records sections of which `uncompressed` is the size without compression; `headers` and
+    `attributes` count headers and records of magic 2; `spared` are bytes that KIP-931 would spare in headers.
+    """
+
+    topic: str
+    codec: str
+    verdict: str
+    reason: str
+    size_class: int | None
+    batches: int
+    records: int
+    bytes: int
+    known: int
+    uncompressed: int
+    headers: int
+    attributes: int
+    spared: int
+    markers: int
+    damaged: int
+
+
+_SUMS: Final = tuple(one.name for one in fields(Group))[5:]
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Figures of several groups; names as in `Group`."""
+
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    known: int = 0
+    uncompressed: int = 0
+    headers: int = 0
+    attributes: int = 0
+    spared: int = 0
+    markers: int = 0
+    damaged: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller records are for their compression, where that is known."""
+        return self.uncompressed / self.known if self.known else None
+
+    @property
+    def mean(self) -> float | None:
+        """Bytes of a batch."""
+        return self.bytes / self.batches if self.batches else None
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The groups of a census, and what they add up to. `seconds` is how long it took."""
+
+    groups: tuple[Group, ...]
+    seconds: float
+
+    @property
+    def whole(self) -> Sums:
+        """Everything."""
+        return added(self.groups)
+
+    @property
+    def by_topic(self) -> Mapping[str, Sums]:
+        """Sums by topic, in order of their names."""
+        return dict(sorted(_by(self.groups, lambda one: one.topic).items()))
+
+    @property
+    def by_codec(self) -> Mapping[str, Sums]:
+        """Sums by codec, the largest first."""
+        return _largest_first(_by(self._sound, lambda one: one.codec))
+
+    @property
+    def by_verdict(self) -> Mapping[str, Sums]:
+        """Sums by verdict and reason, the largest first."""
+        return _largest_first(_by(self._sound, lambda one: f"{one.verdict}/{one.reason}"))
+
+    @property
+    def by_size(self) -> Mapping[int, Sums]:
+        """Sums by size class, from the smallest to the largest, those in between included."""
+        found = _by(self._sound, lambda one: one.size_class or 0)
+        return {size: found.get(size, Sums()) for size in range(min(found), max(found) + 1)} if found else {}
+
+    @property
+    def decompressed(self) -> tuple[Sums, Sums]:
+        """What MirrorMaker 2 decompresses and compresses again: every compressed batch of data. Then what this mirror
+        does: the compressed ones that it rewrites.
+        """
+        packed = [one for one in self._sound if one.codec != "none" and one.reason != "control"]
+        return added(packed), added([one for one in packed if one.verdict == "REWRITE"])
+
+    @property
+    def small(self) -> Mapping[str, tuple[int, int]]:
+        """Topics of which more than half the data batches are small: how many are, and of how many."""
+        found: dict[str, tuple[int, int]] = {}
+        for topic, groups in _grouped(self._sound, lambda one: one.topic).items():
+            data = sum(one.batches - one.markers for one in groups)
+            few = sum(one.batches - one.markers for one in groups if (one.size_class or 0) < SMALL_CLASS)
+            if 2 * few > data:
+                found[topic] = few, data
+        return dict(sorted(found.items()))
+
+    @property
+    def _sound(self) -> Sequence[Group]:
+        return [one for one in self.groups if one.batches]
+
+
+def added(groups: Sequence[Group]) -> Sums:
+    """The sums of several groups."""
+    return Sums(*(sum(getattr(one, name) for one in groups) for name in _SUMS))
+
+
+def taken_by(context: SparkContext, options: Mapping[str, str]) -> tuple[Group, ...]:
+    """The same, of what options of `kafka-batches` ask for. Raises what Spark raises."""
+    spark = SparkSession(context)
+    spark.conf.set("spark.sql.shuffle.partitions", "1")  # the groups are few
+    register(spark)
+    return taken(spark, spark.read.format(NAME).options(**options).load())
+
+
+def taken(spark: SparkSession, batches: DataFrame) -> tuple[Group, ...]:
+    """The groups of rows of `kafka-batches`, in one job."""
+    batches.createOrReplaceTempView(_VIEW)
+    try:
+        return tuple(Group(*row) for row in spark.sql(SQL.format(batches=_VIEW)).collect())
+    finally:
+        spark.catalog.dropTempView(_VIEW)
+
+
+def _grouped(groups: Sequence[Group], key: Callable[[Group], Key]) -> dict[Key, list[Group]]:
+    found: dict[Key, list[Group]] = {}
+    for one in groups:
+        found.setdefault(key(one), []).append(one)
+    return found
+
+
+def _by(groups: Sequence[Group], key: Callable[[Group], Key]) -> dict[Key, Sums]:
+    return {name: added(of) for name, of in _grouped(groups, key).items()}
+
+
+def _largest_first(found: Mapping[str, Sums]) -> dict[str, Sums]:
+    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))

@@ -1,0 +1,140 @@
+"""`kafka-batches` over segment files: batches and bytes per second, and memory, of a census by Spark SQL.
+
+Segments of 256 MB in four partitions, filled with batches of JSON records of every codec; only base offsets differ,
+which no CRC covers. The census is `mirror census FOLDER --json` as users run it, Spark's start included; `scan` is one
+process that reads one segment as a task does, without Spark.
+
+    python -m tests.bench.batches [--gigabytes 1] [--batch 100000] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from mirror.batch.header import CODECS
+from mirror.batch.rewrite import build
+from mirror.spark.batches.options import parse
+from mirror.spark.batches.plan import planned
+
+from .rewrite import batch_of
+from .workload import records
+
+SEGMENT_BYTES = 256 << 20
+PARTITIONS = 4
+EVERY = 0.2
+
+
+def fill(folder: Path, size: int, batch_bytes: int) -> int:
+    """Segments of about `size` bytes in all; how many batches they hold."""
+    pool = records(1, 4000, vocabulary=50)
+    count = max(1, batch_bytes // (sum(map(len, pool)) // len(pool)))
+    made = [bytearray(build(batch_of(pool[:count]), codec).data) for codec in range(len(CODECS))]
+    total = 0
+    for partition in range(PARTITIONS):
+        (folder / f"bench-{partition}").mkdir(parents=True)
+        offset = 0
+        left = size // PARTITIONS
+        while left > 0:
+            path = folder / f"bench-{partition}" / f"{offset:020}.log"
+            with path.open("wb") as file:
+                while left > 0 and file.tell() < SEGMENT_BYTES:
+                    data = made[total % len(made)]
+                    struct.pack_into(">q", data, 0, offset)
+                    left -= file.write(data)
+                    offset += count
+                    total += 1
+    return total
+
+
+def scan(folder: Path) -> dict[str, float]:
+    """One segment, read in this process as a task reads it."""
+    options = parse({"path": str(folder), "topic": "bench", "partition": "0", "before": "1"})
+    (part,) = planned(options, options.wanted)
+    options = parse({"path": str(part.place.file)})
+    (part,) = planned(options, options.wanted)
+    size = Path(str(part.place.file)).stat().st_size
+    began, cpu = time.monotonic(), time.process_time()
+    batches = sum(made.num_rows for made in part.read())
+    wall, used = time.monotonic() - began, time.process_time() - cpu
+    return {
+        "batches_per_s": round(batches / wall),
+        "mb_per_s": round(size / wall / 1e6),
+        "cpu_us_per_batch": round(used / batches * 1e6, 1),
+        "mb_per_cpu_s": round(size / used / 1e6),
+    }
+
+
+def census(folder: Path) -> tuple[dict[str, object], dict[str, float]]:
+    """The command's figures, and its most memory in MB: the driver's JVM, and its largest Python process."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mirror", "census", str(folder), "--json"], stdout=subprocess.PIPE, text=True
+    )
+    most = {"jvm_mb": 0.0, "python_mb": 0.0, "python_all_mb": 0.0}
+    began = time.monotonic()
+    while process.poll() is None:
+        now = dict.fromkeys(most, 0.0)
+        for one in psutil.Process(process.pid).children(recursive=True):
+            try:
+                name, size = one.name(), memory(one)
+            except psutil.Error:
+                continue  # it has ended
+            if name == "java":
+                now["jvm_mb"] += size
+            else:
+                now["python_mb"] = max(now["python_mb"], size)
+                now["python_all_mb"] += size
+        most = {key: max(value, now[key]) for key, value in most.items()}
+        time.sleep(EVERY)
+    assert process.stdout is not None
+    assert process.returncode == 0, process.returncode
+    told: dict[str, object] = json.loads(process.stdout.read())
+    return told, {**{key: round(value) for key, value in most.items()}, "wall_s": round(time.monotonic() - began, 1)}
+
+
+def memory(process: psutil.Process) -> float:
+    """Memory of its own in MB: pages of mapped files are the system's, which takes them back when it likes."""
+    found = process.memory_info()
+    return float(found.rss - found.shared) / 1e6
+
+
+def main() -> None:
+    """Fill, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--batch", type=int, default=100_000, help="bytes of a batch before compression")
+    parser.add_argument("--folder", type=Path, default=None, help="where there is room")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as made:
+        folder = Path(made)
+        batches = fill(folder, int(given.gigabytes * 1e9), given.batch)
+        alone = scan(folder)
+        told, usage = census(folder)
+    seconds = float(str(told["seconds"]))
+    size = int(str(told["bytes"]))
+    assert told["batches"] == batches
+    result = {
+        "batches": batches,
+        "bytes": size,
+        "scan": alone,
+        "census": {
+            "seconds_with_spark_start": seconds,
+            "batches_per_s": round(batches / seconds),
+            "mb_per_s": round(size / seconds / 1e6),
+            **usage,
+        },
+    }
+    json.dump(result, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A Spark standalone cluster on loopback, its master and its workers as processes of their own, as on machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pyspark
+
+from mirror import java
+
+_HOME: Final = Path(pyspark.__file__).parent
+_PATIENCE: Final = 120.0
+_HOST: Final = "127.0.0.1"
+_CORES: Final = 2
+
+
+class SparkCluster:
+    """`kill` takes a worker with all that runs under it away, as a machine that loses its power; `start_worker` brings
+    it back.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """The master alone."""
+        self._folder, self._workers = folder, dict[int, subprocess.Popen[bytes]]()
+        self._master = self._start("master", ["master.Master", "--host", _HOST, "--port", "0", "--webui-port", "0"])
+        self.address = self._told("master", r"Starting Spark master at (spark://\S+)", self._master)
+
+    def start_worker(self, number: int) -> None:
+        """Start one, and wait until the master knows it."""
+        name, before = f"worker-{number}", self._registered()
+        work = str(self._folder / name)
+        options = ["--host", _HOST, "--webui-port", "0", "--cores", str(_CORES), "--memory", "1g", "--work-dir", work]
+        self._workers[number] = self._start(name, ["worker.Worker", *options, self.address])
+        deadline = time.monotonic() + _PATIENCE
+        while self._registered() == before:
+            assert time.monotonic() < deadline, self._log("master")
+            time.sleep(0.05)
+
+    def has_executor(self, number: int) -> bool:
+        """Whether something runs under a worker."""
+        return bool(psutil.Process(self._workers[number].pid).children())
+
+    def kill(self, number: int) -> None:
+        """SIGKILL for the worker, its executors and their Python processes."""
+        process = self._workers.pop(number)
+        worker = psutil.Process(process.pid)
+        # Python's daemon leads a process group of its own, but is the executor's child all the same.
+        tree = [worker, *worker.children(recursive=True)]
+        for one in tree:
+            one.kill()
+        psutil.wait_procs(tree[1:], timeout=10)
+        process.wait()
+
+    def stop(self) -> None:
+        """End everything."""
+        for number in tuple(self._workers):
+            self.kill(number)
+        self._master.kill()
+        self._master.wait()
+
+    def _registered(self) -> int:
+        return self._log("master").count("Registering worker")
+
+    def _log(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text()
+
+    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        jvm = [java.find(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{_HOME / 'jars'}/*"]
+        program = [f"org.apache.spark.deploy.{command[0]}", *command[1:]]
+        environment = os.environ | {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}
+        with (self._folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen([*jvm, *program], stdout=log, stderr=log, env=environment)
+
+    def _told(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
+        deadline = time.monotonic() + _PATIENCE
+        while not (found := re.search(pattern, self._log(name))):
+            assert process.poll() is None, self._log(name)
+            assert time.monotonic() < deadline, self._log(name)
+            time.sleep(0.05)
+        return found[1]
+
+
+@contextmanager
+def spark_cluster(folder: Path, workers: int) -> Iterator[SparkCluster]:
+    """A master and its workers, until the end."""
+    cluster = SparkCluster(folder)
+    try:
+        for number in range(workers):
+            cluster.start_worker(number)
+        yield cluster
+    finally:
+        cluster.stop()

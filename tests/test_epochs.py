@@ -1,0 +1,97 @@
+"""Epochs of which Spark makes nothing: a cluster without cores is waited for, a job that fails is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from sparkless import InThisProcess
+
+from mirror.errors import EngineLost
+from mirror.spark import epoch
+from mirror.spark.epoch import FAILED_EPOCHS, Epochs
+
+
+class Starved(InThisProcess):
+    """A cluster with no core to give: its job waits until it is cancelled."""
+
+    def __init__(self, cores: int = 0) -> None:
+        super().__init__()
+        self.defaultParallelism = cores
+        self._cancelled = threading.Event()
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 -- Spark's name
+        return {"spark.master": "spark://127.0.0.1:7077"}
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 -- Spark's name
+        self._cancelled.set()
+
+    def collect(self) -> list[Any]:
+        self._cancelled.wait()
+        self._cancelled.clear()
+        raise RuntimeError("cancelled")
+
+
+def epochs(context: Any) -> tuple[Epochs, list[None]]:
+    """Short ones, and what they told of failures."""
+    failures: list[None] = []
+    return Epochs(context, "test", 0.1, asyncio.Event(), lambda: failures.append(None)), failures
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for."""
+    for name in ("GRACE_SECONDS", "STOP_SECONDS", "FAILED_PAUSE"):
+        monkeypatch.setattr(epoch, name, 0.01)
+
+
+def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch, "is_alive", lambda _: True)
+
+    async def run() -> None:
+        ours, failures = epochs(Starved())
+        for number in range(FAILED_EPOCHS + 2):
+            assert await ours.run(number, lambda *_: []) == []
+        assert failures == []
+
+    asyncio.run(run())
+
+
+def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch, "is_alive", lambda _: False)
+
+    async def run() -> None:
+        ours, _ = epochs(Starved())
+        with pytest.raises(EngineLost, match="JVM died"):
+            await ours.run(0, lambda *_: [])
+
+    asyncio.run(run())
+
+
+def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch, "is_alive", lambda _: True)
+
+    class Failing(Starved):
+        def collect(self) -> list[Any]:
+            raise RuntimeError("no such module")
+
+    async def run() -> None:
+        ours, failures = epochs(Failing())
+        for number in range(FAILED_EPOCHS - 1):
+            assert await ours.run(number, lambda *_: []) == []
+        with pytest.raises(EngineLost, match="no such module"):
+            await ours.run(FAILED_EPOCHS, lambda *_: [])
+        assert len(failures) == FAILED_EPOCHS
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("cores", "wanted", "lanes"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
+def test_lanes_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, lanes: int) -> None:
+    assert epochs(Starved(cores))[0].slots(wanted) == lanes
+
+
+def test_one_machine_runs_all_lanes() -> None:
+    assert epochs(InThisProcess())[0].slots(64) == 64

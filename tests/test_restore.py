@@ -1,0 +1,247 @@
+"""Topics out of the data folder of a broker that was killed, and what happens when it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from helpers import config_file, make_topic, mirror_once, produce, stored_batches
+from samerecords import assert_same_records, read
+from test_gaps import transactions
+
+from mirror.commands import restore as command
+from mirror.config import load
+from mirror.embedded import Cluster
+from mirror.errors import ConfigError, PreflightError
+from mirror.spark.restoring import Portion, Restored, restored
+from mirror.states import State
+from mirror.wire.cluster import Cluster as KafkaCluster
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.queries import LATEST, list_offset
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Cluster]:
+    """One to be killed, with a folder that outlives it."""
+    with Cluster.start(name="lost", folder=tmp_path / "lost") as cluster:
+        yield cluster
+
+
+def data_folder(cluster: Cluster) -> Path:
+    """Where its partitions lie."""
+    return next(cluster.folder.rglob("__cluster_metadata-0")).parent
+
+
+def restore(config: Path, folder: Path, *more: str) -> tuple[int, Any]:
+    """The exit code of `mirror restore --json`, and what it printed."""
+    command = [sys.executable, "-m", "mirror", "restore", str(config), "--from", str(folder), "--json", *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path) -> None:
+    """Same bytes and offsets, transactions and all; a torn tail is cut and told; the broker that returns is followed
+    from where its files ended.
+    """
+    source, target, topic = broker.bootstrap, target_cluster.bootstrap, topic_name
+    make_topic(source, topic, 2)
+    produce(source, topic, [b"%d" % number for number in range(300)], codec="zstd")
+    transactions(source, topic, [True, False, True, False])
+    produce(source, topic, [b"other %d" % number for number in range(50)], partition=1, codec="lz4")
+    wanted = [list(read(source, topic, partition)) for partition in range(2)]
+    stored = {partition: stored_batches(source, topic, partition) for partition in range(2)}
+    broker.kill(0)
+    folder = data_folder(broker)
+    torn = next((folder / f"{topic}-1").glob("*.log"))
+    whole = torn.read_bytes()
+    torn.write_bytes(whole + whole[:40])
+
+    config = config_file(tmp_path, source, target, [topic], flow=topic)
+    code, planned = restore(config, folder, "--dry-run")
+    assert (code, planned["create"], planned["missing"]) == (10, [topic], [])
+    code, told = restore(config, folder)
+    assert code == 0, told
+    assert [one["whole"] for one in told["partitions"]] == [True, True]
+    assert "not written whole" in told["partitions"][1]["notes"][0]
+    assert [list(read(target, topic, partition)) for partition in range(2)] == wanted
+    for partition, batches in stored.items():
+        copies = {raw.header.base_offset: raw for raw in stored_batches(target, topic, partition)}
+        for raw in batches:
+            if not raw.header.is_transactional:
+                assert bytes(copies[raw.header.base_offset].records) == bytes(raw.records)
+
+    assert restore(config, folder)[1]["partitions"][0]["records"] == 0, "what is there is not written again"
+    torn.write_bytes(whole)
+    broker.restart(0)
+    produce(source, topic, [b"after"])
+    run = [sys.executable, "-m", "mirror", "run", str(config), "--once"]
+    after = subprocess.run(run, capture_output=True, text=True, timeout=240, check=False)
+    assert after.returncode == 0, after.stderr
+    assert list(read(target, topic, 0)) == list(read(source, topic, 0))
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_restore_that_is_killed_and_started_again(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Driver, JVM and workers at once, in the middle of both partitions."""
+    source, target, topic = source_cluster.bootstrap, target_cluster.bootstrap, topic_name
+    make_topic(source, topic, 2)
+    transactions(source, topic, [True, False])
+    for partition in range(2):
+        produce(source, topic, [b"%d" % number + bytes(2_000) for number in range(1_000)], partition=partition)
+    transactions(source, topic, [False, True])
+    ends = [stored_batches(source, topic, partition)[-1].header.next_offset for partition in range(2)]
+    config = config_file(tmp_path, source, target, [topic], flow=topic)
+    unbound = config.read_text()  # and bound, it takes some eight seconds
+    config.write_text(json.dumps(json.loads(unbound) | {"limits": {"bytes_per_second": 500_000}}))
+    arguments = [sys.executable, "-m", "mirror", "restore", str(config), "--from", str(data_folder(source_cluster))]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(arguments, stdout=log, stderr=log) as process:
+        try:
+            await_share(target, topic, ends, process)
+        finally:
+            kill_tree(process)
+    reached = log_ends(target, topic, len(ends))
+    assert all(0 < at < end for at, end in zip(reached, ends, strict=True)), "nothing was tested"
+
+    config.write_text(unbound)
+    code, told = restore(config, data_folder(source_cluster))
+    assert (code, [one["next_offset"] for one in told["partitions"]]) == (0, ends)
+    for partition, at in enumerate(reached):
+        assert told["partitions"][partition]["records"] < ends[partition] - at + 1, "nothing is written twice"
+        ours, theirs = (list(stored_batches(one, topic, partition)) for one in (target, source))
+        data = [raw for raw in theirs if not raw.header.is_transactional]
+        copies = {raw.header.base_offset: raw for raw in ours}
+        assert all(bytes(copies[raw.header.base_offset].records) == bytes(raw.records) for raw in data)
+    assert assert_same_records(source, target, topic, 2) == 2_010
+
+
+def await_share(bootstrap: str, topic: str, ends: Sequence[int], process: subprocess.Popen[bytes]) -> None:
+    """Until a fifth of each partition is there."""
+    deadline = time.monotonic() + 180
+    while any(5 * at < end for at, end in zip(log_ends(bootstrap, topic, len(ends)), ends, strict=True)):
+        assert process.poll() is None, "it was over before the kill"
+        assert time.monotonic() < deadline, "it does not get on"
+        time.sleep(0.05)
+
+
+def log_ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
+    """The end of each partition's log; 0 where the topic is not there yet."""
+
+    async def asked() -> list[int]:
+        host, port = bootstrap.split(":")
+        async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic])
+            if topic not in cluster.topics:
+                return [0] * partitions
+            return [await list_offset(cluster, TopicPartition(topic, number), LATEST) for number in range(partitions)]
+
+    return asyncio.run(asked())
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a process and all that it started, and wait for their ends."""
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for one in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that ended by itself
+            one.kill()
+    process.wait()
+    assert not psutil.wait_procs(tree[1:], 30)[1]
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run here, one after another."""
+
+    def here(_: Any, __: str, portions: Sequence[Portion], done: Callable[[Restored], None]) -> None:
+        for one in restored(portions):
+            done(one)
+
+    monkeypatch.setattr("mirror.spark.restoring.restore_on_spark", here)
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_offsets_that_move(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From the files of a broker that runs: records alone, and runs in the journal for whoever goes on."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    transactions(source, topic_name, [True, False, True])
+    produce(source, topic_name, [b"%d" % number for number in range(30)])
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate"))
+    folder = data_folder(source_cluster)
+    assert command.restore(config, [folder], dry_run=False, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["partitions"][0]["records"] == 40
+    values = [(record[1], record[2]) for record in read(target, topic_name, 0)]
+    assert values == [(record[1], record[2]) for record in read(source, topic_name, 0)]
+    produce(source, topic_name, [b"after"])
+    after = mirror_once(source, target, [topic_name], topic_name, offsets="translate")
+    assert after[TopicPartition(topic_name, 0)].state is State.CAUGHT_UP
+    assert len(list(read(target, topic_name, 0))) == 41
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_what_is_missing_or_damaged_is_told(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 3)
+    for partition in (0, 1, 2):
+        produce(source, topic_name, [b"%d" % number for number in range(40)], partition=partition)
+    found, lost = data_folder(source_cluster), tmp_path / "disk"
+    for partition in (0, 2):
+        shutil.copytree(found / f"{topic_name}-{partition}", lost / f"{topic_name}-{partition}")
+    segment = next((lost / f"{topic_name}-2").glob("*.log"))
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    assert command.restore(config, [lost], dry_run=False, as_json=False) == 4
+    told = capsys.readouterr().out
+    assert f"no replica in these folders of {topic_name}-1" in told
+    assert "damaged behind offset 19" in told
+    assert "1 of 3 partitions restored whole" in told
+    assert [len(list(read(target, topic_name, partition))) for partition in range(3)] == [40, 0, 20]
+
+
+@pytest.mark.brokers
+def test_what_cannot_be_restored_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    make_topic(target, topic_name, 1)
+    produce(source, topic_name, [b"one"], partition=1)
+    config = load(config_file(tmp_path, source, target, [topic_name, "nothing-of-it"], flow=topic_name))
+    with pytest.raises(PreflightError) as refused:
+        command.restore(config, [data_folder(source_cluster)], dry_run=True, as_json=True)
+    assert "nothing-of-it: there are no files of it in these folders" in str(refused.value)
+    assert f"{topic_name}: 1 of the 2 partitions in the files are on the target" in str(refused.value)
+    with pytest.raises(ConfigError, match="no such folder"):
+        command.restore(config, [tmp_path / "gone"], dry_run=True, as_json=True)

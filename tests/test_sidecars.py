@@ -1,0 +1,92 @@
+"""The small files beside segments: believed when they are whole, and harmless when they are anything else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mirror.reading.sidecars import history_of, log_start_of, topic_id_of
+from mirror.reading.timeindex import largest_timestamp
+
+HISTORY, STARTS, METADATA = "leader-epoch-checkpoint", "log-start-offset-checkpoint", "partition.metadata"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A partition's."""
+    path = tmp_path / "orders-0"
+    path.mkdir()
+    return path
+
+
+def test_a_history_as_brokers_write_it(folder: Path) -> None:
+    (folder / HISTORY).write_text("0\n3\n0 0\n2 17\n5 17\n")
+    assert history_of(folder) == [(0, 0), (2, 17), (5, 17)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0\n2\n0 0\n1 1",  # of 1234: it would cut off nearly all
+        "0\n2\n0 0\n",
+        "0\n1\n0 0\n1 1234\n",
+        "1\n1\n0 0\n",
+        "0\n2\n1 0\n0 9\n",
+        "0\n2\n0 9\n1 0\n",
+        "0\n1\n2147483648 0\n",
+        "0\n1\n0 9223372036854775808\n",
+        f"0\n1\n0 {'9' * 5000}\n",
+        "0\n1\n0 0 0\n",
+        "0\n",
+        "",
+    ],
+)
+def test_a_history_that_is_not_whole_tells_nothing(folder: Path, text: str) -> None:
+    (folder / HISTORY).write_text(text)
+    assert history_of(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("0\n2\nother 0 5\norders 0 40\n", 40),
+        ("0\n2\nother 0 5\norders 0 4", 0),
+        ("0\n2\nother 0 5\norders 1 40\n", 0),
+        (f"0\n1\norders 0 {'9' * 5000}\n", 0),
+    ],
+)
+def test_a_log_start(folder: Path, text: str, start: int) -> None:
+    (folder.parent / STARTS).write_text(text)
+    assert log_start_of(folder) == start
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ("AAAAAAAAAAAAAAAAAAAABw", True),
+        ("AAAAAAAAAAAAAAAAAAAAAA", False),  # no id at all (Kafka `Uuid.ZERO_UUID`)
+        ("AAAAAAAAAAAAAAAAAAAAB", False),
+        ("!AAAAAAAAAAAAAAAAAAAABw!", False),
+    ],
+)
+def test_a_topic_id(folder: Path, told: str, *, known: bool) -> None:
+    (folder / METADATA).write_text(f"version: 0\ntopic_id: {told}\n")
+    assert (topic_id_of(folder) is not None) is known
+
+
+def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:
+    """A pipe without a writer."""
+    for path in (folder / HISTORY, folder / METADATA, folder.parent / STARTS, folder / "0.timeindex"):
+        os.mkfifo(path)
+    assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
+    assert largest_timestamp(folder / "0.log") is None
+
+
+def test_what_is_too_large_is_not_read(folder: Path) -> None:
+    """A terabyte, none of it on the disk."""
+    for path in (folder / HISTORY, folder / METADATA, folder.parent / STARTS):
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
