@@ -19,7 +19,15 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Watermark
 from confluent_kafka.admin import AdminClient
-from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between, wait_for_markers
+from helpers import (
+    RECENT_MS,
+    make_topic,
+    mirror_once,
+    produce,
+    settings_between,
+    stored_batches,
+    wait_for_markers,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, forged, legacy, raw
@@ -771,7 +779,12 @@ def test_a_mirrored_topic_is_equal(source_cluster: Cluster, target_cluster: Clus
     assert (topic.partitions, topic.records, topic.batches, topic.identical, topic.lag) == (3, 160, 18, 18, 0)
     assert (topic.codecs, topic.offsets_equal) == (("zstd", "gzip"), True)
     assert [one.source_digest == one.target_digest for one in report.partitions] == [True] * 3
-    assert len({one.source_digest for one in report.partitions}) == 2, "the same records in 0 and 2, more in 1"
+    # a codec may give other bytes for the same records: as many digests as there are different logs
+    logs = {
+        tuple(bytes(raw.records) for raw in stored_batches(between.source, topic_name, partition))
+        for partition in range(3)
+    }
+    assert len({one.source_digest for one in report.partitions}) == len(logs) >= 2
 
 
 @pytest.mark.brokers
