@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from mirror import __version__, config
 from mirror.commands.embedded import embedded
 from mirror.commands.offsets import offsets
+from mirror.commands.options import ConfigFile, Json, LogLevel, Side
 from mirror.errors import ExitCode, MirrorError
 from mirror.observe import logs
 
@@ -22,11 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
-]
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Source topics.", show_default=False)]
 
 
@@ -238,9 +234,7 @@ def inspect(
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="A flow's YAML file: a topic of its clusters.")
     ] = None,
-    side: Annotated[
-        Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
-    ] = None,
+    side: Side = None,
     bootstrap: Annotated[
         str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="A topic of this cluster.")
     ] = None,
@@ -275,9 +269,7 @@ def census(
             show_default=False,
         ),
     ],
-    side: Annotated[
-        Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
-    ] = None,
+    side: Side = None,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic there; may be repeated.")
     ] = None,

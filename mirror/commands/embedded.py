@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from mirror.commands.options import Json
+
 Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from mirror.commands.options import ConfigFile, Json, LogLevel, Side
 from mirror.observe import logs
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
-]
 _TRANSLATE = "translate"
 
 
@@ -32,7 +29,7 @@ offsets = typer.Typer(cls=_ConfigFirst, help="Look up offsets: by time, or on th
 
 @offsets.command("translate")
 def offsets_translate(
-    config_file: Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)],
+    config_file: ConfigFile,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.", show_default=False)],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The source's.", show_default=False)],
@@ -66,9 +63,7 @@ def offsets_find(
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="A flow's YAML file: on one of its clusters.")
     ] = None,
-    side: Annotated[
-        Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
-    ] = None,
+    side: Side = None,
     bootstrap: Annotated[str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="On this cluster.")] = None,
     folders: Annotated[
         list[Path] | None,

@@ -1,0 +1,17 @@
+"""Arguments and options that several commands have, each with one name and one text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
+]
+Side = Annotated[
+    Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
+]
