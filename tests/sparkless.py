@@ -15,6 +15,8 @@ from mirror.spark.supervisor import Supervisor
 class InThisProcess:
     """As much of a SparkContext as the supervisor uses: each job runs in the thread that asks for it."""
 
+    master = "local[1]"
+
     def __init__(self) -> None:
         self._job: Callable[[], list[Any]] = list
 

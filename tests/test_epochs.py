@@ -17,13 +17,12 @@ from mirror.spark.epoch import FAILED_EPOCHS, Epochs
 class Starved(InThisProcess):
     """A cluster with no core to give: its job waits until it is cancelled."""
 
+    master = "spark://127.0.0.1:7077"
+
     def __init__(self, cores: int = 0) -> None:
         super().__init__()
         self.defaultParallelism = cores
         self._cancelled = threading.Event()
-
-    def getConf(self) -> dict[str, str]:  # noqa: N802 -- Spark's name
-        return {"spark.master": "spark://127.0.0.1:7077"}
 
     def cancelAllJobs(self) -> None:  # noqa: N802 -- Spark's name
         self._cancelled.set()

@@ -15,7 +15,7 @@ from mirror.assignment import Assignment
 from mirror.errors import EngineLost
 from mirror.observe import logs
 from mirror.spark.relay import Lane, Receipt, relay
-from mirror.spark.session import LOOPBACK, first_line, is_alive
+from mirror.spark.session import LOOPBACK, first_line, is_alive, is_local
 from mirror.spark.stopmark import MarkAddress, StopMark
 from mirror.wire.cluster import TopicPartition
 
@@ -80,7 +80,7 @@ class Epochs:
         """Of the lanes wanted, as many as can run at a time now: a cluster's executors come and go, and a lane that
         waits for another to end would get nothing done.
         """
-        if (self.context.getConf().get("spark.master") or "local").startswith("local"):
+        if is_local(self.context):
             return wanted
         return max(1, min(wanted, int(self.context.defaultParallelism)))
 

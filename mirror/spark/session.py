@@ -70,9 +70,14 @@ def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext
     return SparkContext(conf=conf)
 
 
+def is_local(context: SparkContext) -> bool:
+    """Whether tasks run on this machine, in as many slots as were asked for."""
+    return str(context.master).startswith("local")
+
+
 def slots_of(context: SparkContext, settings: SparkSettings, tasks: int) -> int:
     """How many of `tasks`, each a job of its own, run at a time."""
-    if str(context.master).startswith("local"):
+    if is_local(context):
         return lane_count(settings.lanes, tasks)
     return max(1, min(tasks, settings.lanes or context.defaultParallelism))
 
