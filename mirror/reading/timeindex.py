@@ -8,7 +8,7 @@ written is behind, and ends in zeros that were reserved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from struct import Struct
@@ -40,21 +40,22 @@ def largest_timestamp(segment: Path) -> int | None:
     """The largest timestamp, in ms, of a segment that is no longer written; None where no index tells it, and where
     one does not hold good to its last entry, which is the one that would.
     """
-    largest = None
-    for entry, _ in zip_longest(entries(segment), _stored(segment)):
-        if entry is None:
-            return None
-        largest = entry[0]
-    return largest
+    last = _last(segment)
+    return last and last[0]
 
 
 def last_entry(segment: Path) -> tuple[int, int] | None:
     """The last entry of an index that looks as a broker leaves one: entries that rise, then zeros at most. None for any
     other, and where there is no entry.
     """
+    return _last(segment, behind=(_RESERVED,))
+
+
+def _last(segment: Path, behind: Collection[tuple[int, int]] = ()) -> tuple[int, int] | None:
+    """The last of `entries`; None where there is none, or where the file holds anything but `behind` after it."""
     last = None
     for entry, stored in zip_longest(entries(segment), _stored(segment)):
-        if entry is None and stored != _RESERVED:
+        if entry is None and stored not in behind:
             return None
         last = entry or last
     return last
