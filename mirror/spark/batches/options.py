@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -118,8 +117,7 @@ def milliseconds(text: str) -> int:
     """A time as ISO 8601, in UTC where it names no zone, or as ms since 1970. Raises ValueError."""
     if text.isascii() and text.isdigit():
         return int(text)
-    when = datetime.fromisoformat(text)
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int(configuration.instant(text).timestamp() * 1000)
 
 
 def folder_of(path: str) -> str:
