@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mirror import config as configuration
 from mirror.commands.batches import iso
-from mirror.commands.inspect_topic import parse_target
+from mirror.commands.inspect_topic import chosen, cluster_at, parse_target
 from mirror.commands.tables import console, count, number, plain, print_json, table
 from mirror.config import ClusterSettings
 from mirror.errors import ConfigError, ExitCode
@@ -89,7 +89,7 @@ def _when(time: str) -> int:
 
 def _cluster(where: Where) -> ClusterSettings:
     if where.config is None:
-        return configuration.cluster({"bootstrap.servers": where.bootstrap or ""}, "unnamed")
+        return cluster_at(where.bootstrap or "")
     flow = configuration.load(where.config)
     return flow.target if where.side == "target" else flow.source
 
@@ -98,14 +98,13 @@ async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | No
     async with Cluster(Endpoint.of(settings)) as cluster:
         await cluster.refresh((topic,))
         known = cluster.topics.get(topic)
-        numbers = sorted(known.leaders) if known else []
-        chosen = _chosen(numbers, topic, partition, str(cluster))
+        numbers = chosen(known.leaders if known else (), topic, partition, str(cluster))
 
         async def answer(at: TopicPartition) -> Answer:
             end = await list_offset(cluster, at, LATEST)  # asked before: what comes in between may be of that time
             return Answer(at, Lookup(first=await first_since(cluster, at, when), end=end))
 
-        return list(await asyncio.gather(*(answer(TopicPartition(topic, number)) for number in chosen)))
+        return list(await asyncio.gather(*(answer(TopicPartition(topic, number)) for number in numbers)))
 
 
 def _in_files(where: Where, topic: str, partition: int | None, when: int) -> list[Answer]:
@@ -115,20 +114,9 @@ def _in_files(where: Where, topic: str, partition: int | None, when: int) -> lis
     told = ", ".join(map(str, where.folders))
     return [
         Answer(at, first_in(folder, when, believes=not where.scan), folder)
-        for at in (TopicPartition(topic, one) for one in _chosen(numbers, topic, partition, told, hint))
+        for at in (TopicPartition(topic, one) for one in chosen(numbers, topic, partition, told, hint))
         for folder in there[at]
     ]
-
-
-def _chosen(numbers: Sequence[int], topic: str, partition: int | None, place: str, hint: str = "") -> Sequence[int]:
-    """The partitions asked for, of those there are. Raises ConfigError where there is none."""
-    if not numbers:
-        raise ConfigError(f"{place}: no topic {topic}{hint}")
-    if partition is None:
-        return numbers
-    if partition not in numbers:
-        raise ConfigError(f"{place}: no partition {partition} of {topic}")
-    return [partition]
 
 
 def _as_dict(answer: Answer) -> dict[str, Any]:

@@ -8,10 +8,10 @@ undecided.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pydantic
 from rich.text import Text
 
 from mirror import config as configuration
@@ -36,7 +36,7 @@ def inspect_topic(target: str, wish: Wish, *, config: Path | None, side: str, bo
         if side == "source":
             rules, judged_by = rules_for(settings, topic)
     else:
-        cluster = _at(bootstrap or "")
+        cluster = cluster_at(bootstrap or "")
     return asyncio.run(_inspect(Endpoint.of(cluster), topic, partition, wish, rules, judged_by))
 
 
@@ -48,17 +48,36 @@ def parse_target(target: str) -> tuple[str, int | None]:
     return topic, int(number) if colon else None
 
 
+def chosen(there: Iterable[int], topic: str, partition: int | None, place: str, hint: str = "") -> list[int]:
+    """The partitions asked for, in order, of those of a topic that are `there`; None asks for all. Raises ConfigError
+    where there is none.
+    """
+    numbers = sorted(there)
+    if not numbers:
+        raise ConfigError(f"{place}: no topic {topic}{hint}")
+    if partition is None:
+        return numbers
+    if partition not in numbers:
+        raise ConfigError(f"{place}: no partition {partition} of {topic}")
+    return [partition]
+
+
+def cluster_at(bootstrap: str) -> ClusterSettings:
+    """A cluster of which the command line tells the addresses alone. Raises ConfigError."""
+    try:
+        return configuration.cluster({"bootstrap.servers": bootstrap}, "unnamed")
+    except ConfigError as problem:
+        raise ConfigError(f"--bootstrap {bootstrap}: {problem}") from problem
+
+
 async def _inspect(
     endpoint: Endpoint, topic: str, partition: int | None, wish: Wish, rules: Rules, judged_by: str
 ) -> ExitCode:
     async with Cluster(endpoint) as cluster:
         await cluster.refresh((topic,))
         known = cluster.topics.get(topic)
-        if known is None or (partition is not None and partition not in known.leaders):
-            what = f"topic {topic}" if known is None else f"partition {partition} of {topic}"
-            raise ConfigError(f"{cluster}: no {what}")
         at_risk = False
-        for number in sorted(known.leaders) if partition is None else [partition]:
+        for number in chosen(known.leaders if known else (), topic, partition, str(cluster)):
             at_risk |= await _inspect_partition(cluster, TopicPartition(topic, number), wish, rules, judged_by)
     return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
 
@@ -92,11 +111,3 @@ async def _inspect_partition(
         notes.append(Text(f"read up to offset {log.at - 1:,}: --limit N or --from OFFSET for more, --summary for all"))
     view.close({**told, "rules": judged_by, "damage": damage}, notes)
     return log.damage is not None or view.totals.at_risk
-
-
-def _at(bootstrap: str) -> ClusterSettings:
-    try:
-        return ClusterSettings.model_validate({"alias": "unnamed", "bootstrap.servers": bootstrap})
-    except pydantic.ValidationError as problem:
-        details = "; ".join(error["msg"] for error in problem.errors(include_url=False, include_input=False))
-        raise ConfigError(f"--bootstrap {bootstrap}: {details}") from problem
