@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,15 @@ from typing import Final
 
 import psutil
 import pyspark
+from test_run import PATIENCE, wait_for
 
 from mirror import java
 
 _HOME: Final = Path(pyspark.__file__).parent
-_PATIENCE: Final = 120.0
 _HOST: Final = "127.0.0.1"
 _CORES: Final = 2
+#: Where either kind listens: on loopback, at ports that are free.
+_ADDRESSES: Final = ("--host", _HOST, "--port", "0", "--webui-port", "0")
 
 
 class SparkCluster:
@@ -30,19 +31,16 @@ class SparkCluster:
     def __init__(self, folder: Path) -> None:
         """The master alone."""
         self._folder, self._workers = folder, dict[int, subprocess.Popen[bytes]]()
-        self._master = self._start("master", ["master.Master", "--host", _HOST, "--port", "0", "--webui-port", "0"])
+        self._master = self._start("master", ["master.Master"])
         self.address = self._told("master", r"Starting Spark master at (spark://\S+)", self._master)
 
     def start_worker(self, number: int) -> None:
         """Start one, and wait until the master knows it."""
         name, before = f"worker-{number}", self._registered()
         work = str(self._folder / name)
-        options = ["--host", _HOST, "--webui-port", "0", "--cores", str(_CORES), "--memory", "1g", "--work-dir", work]
+        options = ["--cores", str(_CORES), "--memory", "1g", "--work-dir", work]
         self._workers[number] = self._start(name, ["worker.Worker", *options, self.address])
-        deadline = time.monotonic() + _PATIENCE
-        while self._registered() == before:
-            assert time.monotonic() < deadline, self._log("master")
-            time.sleep(0.05)
+        wait_for(lambda: self._registered() > before, PATIENCE, lambda: self._log("master"))
 
     def has_executor(self, number: int) -> bool:
         """Whether something runs under a worker."""
@@ -74,17 +72,19 @@ class SparkCluster:
 
     def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         jvm = [java.find(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{_HOME / 'jars'}/*"]
-        program = [f"org.apache.spark.deploy.{command[0]}", *command[1:]]
+        program = [f"org.apache.spark.deploy.{command[0]}", *_ADDRESSES, *command[1:]]
         environment = os.environ | {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen([*jvm, *program], stdout=log, stderr=log, env=environment)
 
     def _told(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
-        deadline = time.monotonic() + _PATIENCE
-        while not (found := re.search(pattern, self._log(name))):
-            assert process.poll() is None, self._log(name)
-            assert time.monotonic() < deadline, self._log(name)
-            time.sleep(0.05)
+        wait_for(
+            lambda: re.search(pattern, self._log(name)) or process.poll() is not None,
+            PATIENCE,
+            lambda: self._log(name),
+        )
+        found = re.search(pattern, self._log(name))
+        assert found, self._log(name)
         return found[1]
 
 
