@@ -8,6 +8,7 @@
     │   ├── ClusterUnreachable      6  no broker answered
     │   ├── AccessDenied            6  a broker answered, and refused us
     │   │   └── NotAuthenticated    6  because we could not prove who we are
+    │   ├── Fenced                  6  another writer took over the transactional id of this one
     │   └── BrokerError             6  a broker answered with an error code that a retry did not cure
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
@@ -104,6 +105,14 @@ class AccessDenied(ClusterError):
 
 class NotAuthenticated(AccessDenied):
     """A broker does not take us for who we say we are; the message names the mechanism and what to check."""
+
+
+class Fenced(ClusterError):
+    """Another writer began with the same `transactional_id`, and nothing more of this one is taken."""
+
+    def __init__(self, message: str, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        super().__init__(message)
 
 
 class BrokerError(ClusterError):

@@ -20,9 +20,7 @@ from kio.serial import entity_writer
 from mirror.wire import protocol
 from mirror.wire.protocol import Api
 
-#: A small request for tests of what any request goes through; the mirror itself asks for no producer id.
-INIT_PRODUCER_ID: Final = Api(22, "init_producer_id", 2, 5)
-APIS: Final = (*(value for value in vars(protocol).values() if isinstance(value, Api)), INIT_PRODUCER_ID)
+APIS: Final = tuple(value for value in vars(protocol).values() if isinstance(value, Api))
 VERSIONS: Final = tuple((api, version) for api in APIS for version in range(api.oldest, api.newest + 1))
 RESPONSES: Final = tuple(api.response(version) for api, version in VERSIONS)
 REQUESTS: Final = tuple(api.request(version) for api, version in VERSIONS)

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from entities import INIT_PRODUCER_ID
 from fakebroker import HOST, Call, FakeBroker, FakeCluster, FakeTopic, framed, in_loop, offers, scripted
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from mirror.wire import cluster as cluster_module
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, Endpoint, Leader, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.protocol import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA
+from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
 from mirror.wire.queries import LATEST, list_offset, list_offsets_request
 
 ORDERS = TopicPartition("orders", 0)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from entities import INIT_PRODUCER_ID, encoded
+from entities import encoded
 from fakebroker import Call, FakeBroker, framed, in_loop, offers
 from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v0.header import ResponseHeader
@@ -23,9 +23,10 @@ from mirror.wire import connection as connection_module
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.connection import FRAME_LIMIT, Connection
 from mirror.wire.produce import produce_request
-from mirror.wire.protocol import API_VERSIONS, FETCH, PRODUCE
+from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE
 from mirror.wire.sasl import Conversation
 
+#: A small request, for what any request goes through.
 ASK = INIT_PRODUCER_ID
 
 

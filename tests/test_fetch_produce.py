@@ -148,6 +148,7 @@ def test_a_produce_request(version: int) -> None:
     assert len(request.topic_data) == 2, "a topic is named once"
     assert sum(len(topic.partition_data) for topic in request.topic_data) == 3, "and a partition too"
     assert (request.transactional_id, request.acks, request.timeout) == (None, -1, timedelta(seconds=30))
+    assert read_back(produce_request(version, batches, IDS, "flow/0")).transactional_id == "flow/0"
 
 
 def acked(version: int, parts: Sequence[Part]) -> Any:

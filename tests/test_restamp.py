@@ -63,6 +63,16 @@ def test_only_append_time_transactional_and_delete_horizon_are_cleared(attribute
     assert after.attributes == attributes & ~0b101_1000
 
 
+@given(st.integers(-(2**15), 2**15 - 1))
+def test_in_a_transaction_the_batch_says_so(attributes: int) -> None:
+    data = batch(attributes=attributes)
+    head = restamp(raw(data), Stamp(7, 3, 9), transactional=True)
+    after = parse_header(head + data[HEADER_BYTES:])
+    assert after.attributes == attributes & ~0b100_1000 | 0b1_0000
+    assert (after.producer_id, after.producer_epoch, after.base_sequence) == (7, 3, 9)
+    assert after.crc == crc32c((head + data[HEADER_BYTES:])[21:])
+
+
 @given(batches)
 def test_a_passed_batch_changes_its_base_offset_alone(data: bytes) -> None:
     head = passed(raw(data))

@@ -62,11 +62,12 @@ class Stamp:
         return self.producer_id // ERAS == producer_id // ERAS
 
 
-def restamp(raw: RawBatch, stamp: Stamp) -> bytes:
+def restamp(raw: RawBatch, stamp: Stamp, *, transactional: bool = False) -> bytes:
     """The 61 header bytes that append `raw` under a producer of ours.
 
     Base offset becomes 0, as a leader demands (Kafka `UnifiedLog.analyzeAndValidateRecords`). The transactional bit
-    goes, since the target's coordinator does not know the transaction; the append-time bit goes, since a producer
+    goes, since the target's coordinator does not know the transaction, unless `stamp` is one that it gave out for a
+    transaction of its own (`transactional`); the append-time bit goes, since a producer
     may not claim it (`LogValidator.validateTimestamp`); the delete-horizon bit goes, so that the target's cleaner
     sets its own (`Cleaner.shouldRetainRecord`). The CRC is computed anew: verify the old one first.
     """
@@ -78,7 +79,7 @@ def restamp(raw: RawBatch, stamp: Stamp) -> bytes:
             -1,
             h.magic,
             0,
-            h.attributes & _CLEARED,
+            h.attributes & _CLEARED | (TRANSACTIONAL if transactional else 0),
             h.last_offset_delta,
             h.base_timestamp,
             h.max_timestamp,

@@ -36,11 +36,14 @@ def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:
     return f"Grant {right} on topic {topic}: {allow(cluster, right, topic=topic)}"
 
 
-def allow(cluster: Endpoint, *operations: str, topic: str = "") -> str:
-    """The command that gives the mirror rights, by Kafka's names for operations, on a topic or on the cluster."""
+def allow(cluster: Endpoint, *operations: str, topic: str = "", transactional_id: str = "") -> str:
+    """The command that gives the mirror rights, by Kafka's names for operations, on a topic, on a transactional id or
+    on the cluster.
+    """
     names = ("".join(word.capitalize() for word in operation.split("_")) for operation in operations)
     options = " ".join(f"--operation {name}" for name in names)
-    resource = f"--topic {topic}" if topic else "--cluster"
+    named = f"--transactional-id {transactional_id}" if transactional_id else "--cluster"
+    resource = f"--topic {topic}" if topic else named
     return (
         f"kafka-acls.sh --bootstrap-server {cluster.servers} --add --allow-principal User:PRINCIPAL"
         f" {options} {resource}"

@@ -67,10 +67,13 @@ async def append(
 
 
 def produce_request(
-    version: int, batches: Mapping[TopicPartition, tuple[Buffer, ...]], topic_ids: Mapping[str, uuid.UUID | None]
+    version: int,
+    batches: Mapping[TopicPartition, tuple[Buffer, ...]],
+    topic_ids: Mapping[str, uuid.UUID | None],
+    transactional_id: str | None = None,
 ) -> Any:
     """A request in kio's schema for `version`, one batch for each partition, each given in pieces that are sent as
-    they are.
+    they are. Batches of a transaction need its `transactional_id`.
     """
     schema = PRODUCE.schema(version, "request")
     topics: dict[str, list[Any]] = {}
@@ -78,7 +81,7 @@ def produce_request(
         data = schema.PartitionProduceData(index=partition.partition, records=RecordSet(parts))
         topics.setdefault(partition.topic, []).append(data)
     return schema.ProduceRequest(
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=ACKS_ALL,
         timeout=timedelta(seconds=ACK_TIMEOUT),
         topic_data=tuple(

@@ -66,12 +66,16 @@ LIST_GROUPS: Final = Api(16, "list_groups", 4, 5)
 SASL_HANDSHAKE: Final = Api(17, "sasl_handshake", 1, 1)
 API_VERSIONS: Final = Api(18, "api_versions", 3, 3)
 DELETE_RECORDS: Final = Api(21, "delete_records", 1, 2)
+INIT_PRODUCER_ID: Final = Api(22, "init_producer_id", 4, 5)
 LEADER_EPOCH: Final = Api(23, "offset_for_leader_epoch", 3, 4)
+# Newer versions of these two are another protocol: of brokers to brokers (4 and 5), and KIP-890's (5).
+ADD_PARTITIONS_TO_TXN: Final = Api(24, "add_partitions_to_txn", 3, 3)
+END_TXN: Final = Api(26, "end_txn", 3, 4)
 WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 1)
 SASL_AUTHENTICATE: Final = Api(36, "sasl_authenticate", 1, 2)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
 
-#: What every lane speaks; those of consumer groups are for the driver alone.
+#: What every lane speaks; those of consumer groups and of transactions are not for lanes.
 APIS: Final = (
     *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DELETE_RECORDS),
     *(LEADER_EPOCH, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS),
