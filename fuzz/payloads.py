@@ -18,6 +18,7 @@ from mirror.batch import legacy as old
 from mirror.batch import records as new
 from mirror.batch.codecs import Buffer, decompress
 from mirror.batch.header import CODECS, split
+from mirror.batch.partitioner import partitions_of
 from mirror.batch.records import Records
 from mirror.errors import BadRecords, MalformedBatch, TooManyBytes
 
@@ -66,6 +67,7 @@ def records(data: bytes) -> None:
     assert (np.diff(found.offsets) > 0).all()
     assert not count or base_offset <= found.offsets[0] <= found.offsets[-1] < base_offset + _INT32S
     within(found, len(section))
+    assert ((partitions_of(found, 7) < 0) == (found.key_size < 0)).all()
     if len(section) <= _COMPARED:
         for index, record in enumerate(decoded(bytes(section), count)):
             assert found.offsets[index] == base_offset + record.offset

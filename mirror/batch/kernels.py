@@ -268,3 +268,32 @@ def split_headers(
             value_at[header], value_size[header] = begin, max(size, -1)
             at = begin + max(size, 0)
             header += 1
+
+
+@_kernel(types.void(_BYTES, _SMALL, _SMALL, _INT, _SMALL))
+def murmur2_partitions(data: Any, at: Any, size: Any, count: int, out: Any) -> None:
+    """The partition of each key among `count`, as Kafka's Java client chooses it (`BuiltInPartitioner.partitionForKey`,
+    `Utils.murmur2`); -1 for a null, whose size is -1.
+    """
+    low, mix = np.uint64(0xFFFFFFFF), np.uint64(0x5BD1E995)  # 32-bit numbers in 64: numba widens products anyway
+    for i in range(len(at)):
+        begin, length = at[i], size[i]
+        if length < 0:
+            out[i] = -1
+            continue
+        words = begin + length // 4 * 4
+        state = np.uint64(0x9747B28C) ^ np.uint64(length)
+        for word in range(begin, words, 4):
+            number = np.uint64(data[word]) | np.uint64(data[word + 1]) << np.uint64(8)
+            number |= np.uint64(data[word + 2]) << np.uint64(16) | np.uint64(data[word + 3]) << np.uint64(24)
+            number = number * mix & low
+            number ^= number >> np.uint64(24)
+            state = (state * mix & low) ^ (number * mix & low)
+        if words < begin + length:
+            for byte in range(words, begin + length):
+                state ^= np.uint64(data[byte]) << np.uint64(8 * (byte - words))
+            state = state * mix & low
+        state ^= state >> np.uint64(13)
+        state = state * mix & low
+        state ^= state >> np.uint64(15)
+        out[i] = np.int64(state & np.uint64(0x7FFFFFFF)) % count

@@ -113,11 +113,8 @@ class JavaFiller(Filler):
             "batch.size": str(BATCH_BYTES),
             "linger.ms": str(LINGER_MS),
         }
-        command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-        command += [f"-Djava.io.tmpdir={self.folder}", f"-Dlog4j2.configurationFile={RESOURCES / 'log4j2.properties'}"]
-        command += ["-cp", os.pathsep.join([classpath(), *_compiler()]), "org.codehaus.janino.SimpleCompiler"]
-        command += [str(_JAVA_SOURCE), _JAVA_SOURCE.stem, self.topic, str(lines), str(self.count)]
-        command += [f"{key}={value}" for key, value in settings.items()]
+        arguments = [self.topic, str(lines), str(self.count), *(f"{key}={value}" for key, value in settings.items())]
+        command = java_program(_JAVA_SOURCE, self.folder, *arguments)
         with Bound(command, self.folder / f"{self.topic}.log", grace=1.0) as process:
             while process.exit_code is None:
                 if self.stopping.wait(0.05):
@@ -251,6 +248,18 @@ def _flush(producer: Producer, topic: str) -> None:
 
 def _size(records: Iterable[Record]) -> int:
     return sum(len(record.value) for record in records)
+
+
+def java_program(source: Path, folder: Path, *arguments: str) -> list[str]:
+    """The command that compiles a Java class by the name of its file and runs it beside Kafka's client; what it leaves
+    is in `folder`. Raises EmbeddedError.
+    """
+    return [
+        *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+        *(f"-Djava.io.tmpdir={folder}", f"-Dlog4j2.configurationFile={RESOURCES / 'log4j2.properties'}"),
+        *("-cp", os.pathsep.join([classpath(), *_compiler()]), "org.codehaus.janino.SimpleCompiler"),
+        *(str(source), source.stem, *arguments),
+    ]
 
 
 def _compiler() -> list[str]:
