@@ -31,6 +31,8 @@ from kraftbroker import KraftBroker
 from proxy import Proxy
 from releases import NotFetched
 from secured import scram, spec
+from test_cluster import a_cluster, end_offset
+from test_fetch_produce import fetched
 from test_gaps import CLEANED
 
 from mirror.batch import records
@@ -38,15 +40,17 @@ from mirror.batch.header import CODECS, RawBatch, split
 from mirror.batch.rewrite import build, read
 from mirror.embedded import Cluster as Brokers
 from mirror.embedded import start_many
-from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Fenced
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Fenced, MalformedBatch
 from mirror.reading.last import FIRST_STEP, last_committed
 from mirror.wire import transactions
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.protocol import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
+    FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_OFFSETS,
     PRODUCE,
     Api,
 )
@@ -656,6 +660,55 @@ def test_the_last_batch_is_the_consumer_s(target_cluster: Brokers, topic_name: s
             assert values[-1:] == [records.value(read(last), 0)]
 
     asyncio.run(story())
+
+
+@asynccontextmanager
+async def answering(*answers: tuple[int, bytes]) -> AsyncIterator[Cluster]:
+    """A cluster whose partition ends at offset 5, and whose fetches are answered in turn with (last stable offset,
+    records), the last one again and again.
+    """
+    left = list(answers)
+
+    def fetch(call: Call) -> Any:
+        stable, data = left.pop(0) if len(left) > 1 else left[0]
+        given = {"last_stable_offset": stable, "records": data}
+        return fetched(call.version, [("orders", metadata.topics["orders"].topic_id, 0, given)])
+
+    def offsets(call: Call) -> Any:
+        return end_offset(5 if call.request.topics[0].partitions[0].timestamp == LATEST else 0)(call)
+
+    async with a_cluster() as (cluster, metadata, (broker,)):
+        broker.script |= {FETCH.key: fetch, LIST_OFFSETS.key: offsets}
+        yield cluster
+
+
+@in_loop
+async def test_a_leader_that_has_not_settled_is_asked_again() -> None:
+    raw = made(*[b"a"] * 5)
+    async with answering((0, b""), (3, b""), (5, bytes(raw.data))) as cluster:
+        found = await last_committed(cluster, ORDERS)
+        assert found
+        assert found.data == raw.data
+    async with answering((4, b"")) as cluster:
+        with pytest.raises(ClusterUnreachable, match="nothing of orders-0 at offset 0 below its end 5; try again"):
+            await last_committed(cluster, ORDERS)
+
+
+@in_loop
+async def test_a_hole_up_to_the_end_is_none() -> None:
+    async with answering((5, bytes(made(b"a", b"b").data)), (5, b"")) as cluster:
+        found = await last_committed(cluster, ORDERS)
+        assert found
+        assert found.header.count == 2
+
+
+@in_loop
+async def test_a_last_batch_that_is_damaged() -> None:
+    data = bytearray(made(*[b"a"] * 5).data)
+    data[-2] ^= 1
+    async with answering((5, bytes(data))) as cluster:
+        with pytest.raises(MalformedBatch, match="orders-0: the CRC does not hold"):
+            await last_committed(cluster, ORDERS)
 
 
 def test_the_last_batch_of_a_compacted_partition(target_cluster: Brokers, topic_name: str) -> None:
