@@ -41,6 +41,7 @@ from mirror.batch.rewrite import build, read
 from mirror.embedded import Cluster as Brokers
 from mirror.embedded import start_many
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Fenced, MalformedBatch
+from mirror.reading import last as last_module
 from mirror.reading.last import FIRST_STEP, last_committed
 from mirror.wire import transactions
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -468,6 +469,7 @@ async def test_what_passes_is_tried_again(newest: int) -> None:
         assert sequences == [0, 2]
         await transaction.commit()
         assert [call.request.committed for call in told.broker.of(END_TXN)] == [True] * 5
+        assert len(told.broker.of(FIND_COORDINATOR)) == 11, "asked anew, but for a transaction that is about to end"
         assert {call.version for call in told.broker.of(PRODUCE)} == {11}, "no newer one: those begin by themselves"
 
 
@@ -639,8 +641,11 @@ def test_the_last_batch_behind_which_there_is_much_of_no_account(target_cluster:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_last_batch_is_the_consumer_s(target_cluster: Brokers, topic_name: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "first_step"), [(0, 1), (1, 2), (2, FIRST_STEP)])
+def test_the_last_batch_is_the_consumer_s(
+    target_cluster: Brokers, topic_name: str, seed: int, first_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_module, "FIRST_STEP", first_step)
     bootstrap, at, random = target_cluster.bootstrap, TopicPartition(topic_name, 0), Random(seed)
     make_topic(bootstrap, topic_name)
 
@@ -648,7 +653,9 @@ def test_the_last_batch_is_the_consumer_s(target_cluster: Brokers, topic_name: s
         async with connected(bootstrap) as cluster:
             last = None
             for number in range(25):
-                batches = [made(*[b"%d" % number] * random.randrange(1, 40)) for _ in range(random.randrange(1, 4))]
+                batches = [
+                    made(*[b"%d" % number] * random.choice((1, 1, 2, 5, 40))) for _ in range(random.randrange(1, 4))
+                ]
                 committed = random.random() < 0.3
                 await write(cluster, topic_name, at, *batches, committed=committed)
                 await settled(cluster, at)
