@@ -1,9 +1,9 @@
 """The loops over records, compiled by numba.
 
 A kernel gets buffers and fills arrays; it makes no Python object for a record. Signatures are given, so a kernel is
-compiled when this module is imported, once for a machine: the result is kept in the user's cache folder, and every
-other process loads it from there. Importing numba takes
-half a second, which is why only what rewrites a batch imports this module, and only when there is one to rewrite.
+compiled when this module is imported, once for a machine: the result is kept (`folders.kernels`), and every other
+process loads it from there. Where nothing can be kept, each process compiles for itself. Importing numba takes half a
+second, which is why only what rewrites a batch imports this module, and only when there is one to rewrite.
 
 Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (`recipe.CAP`).
 """
@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from mirror import folders
 
-os.environ.setdefault("NUMBA_CACHE_DIR", str(folders.cache() / "kernels"))  # numba looks when it is imported
+if (_KEPT := folders.kernels()) is not None:
+    os.environ["NUMBA_CACHE_DIR"] = str(_KEPT)  # numba looks when it is imported
 
 import numba
 import numpy as np
@@ -48,7 +49,7 @@ _PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call] # numba 
 
 
 def _kernel(signature: Any) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = numba.njit(signature, cache=True, nogil=True, boundscheck=False)
+    compiled: Callable[..., Any] = numba.njit(signature, cache=_KEPT is not None, nogil=True, boundscheck=False)
     return compiled
 
 

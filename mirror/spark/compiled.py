@@ -19,20 +19,21 @@ _KERNELS = "mirror.batch.kernels"
 
 def ensure_compiled() -> None:
     """Compile the kernels unless they are there. A machine where that fails still copies what need not be rewritten."""
-    if _is_compiled():
-        return
     log = logs.get("mirror.kernels")
+    if (kept := folders.kernels()) is None:
+        log.warning("kernels_not_kept", text="no folder can be written: set XDG_CACHE_HOME, or each process compiles")
+        return
+    if _is_compiled(kept):
+        return
     log.info("kernels_compiling", text="for batches that must be rewritten; once for this machine")
     done = subprocess.run([sys.executable, "-m", _KERNELS], capture_output=True, text=True, check=False)
     if done.returncode:
         log.warning("kernels_not_compiled", text=done.stderr.strip().rpartition("\n")[2])
 
 
-def _is_compiled() -> bool:
+def _is_compiled(kept: Path) -> bool:
     spec = find_spec(_KERNELS)
     assert spec is not None
     assert spec.origin is not None
     made = Path(spec.origin).stat().st_mtime
-    return any(
-        found.stat().st_mtime > made for found in (folders.cache() / "kernels").glob("*/kernels.gather_bytes-*.nbi")
-    )
+    return any(found.stat().st_mtime > made for found in kept.glob("*/kernels.gather_bytes-*.nbi"))
