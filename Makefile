@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars demo test fuzz lint lock clean
+.PHONY: help setup java jars demo test fuzz lint lock pack clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -51,6 +51,9 @@ lint: setup ## ruff and mypy
 lock: setup ## pin the newest allowed versions of all dependencies, with hashes
 	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade -o requirements.lock
 	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade --extra dev -c requirements.lock -o requirements-dev.lock
+
+pack: setup ## an archive of the environment for the executors of a Spark cluster: dist/mirror-env.tar.gz
+	@scripts/pack-environment $(BIN) dist/mirror-env.tar.gz
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov

@@ -1,4 +1,4 @@
-"""`python -m mirror` and `spark-submit` of this file are the `mirror` command."""
+"""`python -m mirror` is the `mirror` command. For `spark-submit` there is `configs/spark/mirror_app.py`."""
 
 from mirror.cli import main
 
