@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -28,19 +29,42 @@ class SparkCluster:
     it back.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """The master alone."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        conf: Mapping[str, str] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        within: Sequence[str] = (),
+    ) -> None:
+        """The master alone. `conf`: settings of Spark's for master and workers; `environment`: variables of workers,
+        empty for none of that name; `within`: a command that a worker is started by.
+        """
         self._folder, self._workers = folder, dict[int, subprocess.Popen[bytes]]()
+        self._environment, self._within = environment, within
+        self._properties = folder / "daemons.conf"
+        self._properties.write_text("".join(f"{key} {value}\n" for key, value in conf.items()))
+        self._properties.chmod(0o600)
         self._master = self._start("master", ["master.Master"])
         self.address = self._told("master", r"Starting Spark master at (spark://\S+)", self._master)
 
     def start_worker(self, number: int) -> None:
         """Start one, and wait until the master knows it."""
         name, before = f"worker-{number}", self._registered()
-        work = str(self._folder / name)
+        work = str(self.folder_of(number))
         options = ["--cores", str(_CORES), "--memory", "1g", "--work-dir", work]
-        self._workers[number] = self._start(name, ["worker.Worker", *options, self.address])
+        program = ["worker.Worker", *options, self.address]
+        self._workers[number] = self._start(name, program, self._environment, self._within)
         wait_for(lambda: self._registered() > before, PATIENCE, lambda: self._log("master"))
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the master and the workers."""
+        return [self._master.pid, *(worker.pid for worker in self._workers.values())]
+
+    def folder_of(self, number: int) -> Path:
+        """Where a worker keeps what its executors write, and what they print."""
+        return self._folder / f"worker-{number}"
 
     def has_executor(self, number: int) -> bool:
         """Whether something runs under a worker."""
@@ -70,12 +94,20 @@ class SparkCluster:
     def _log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
 
-    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] = MappingProxyType({}),
+        within: Sequence[str] = (),
+    ) -> subprocess.Popen[bytes]:
         jvm = [java.find(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{_HOME / 'jars'}/*"]
-        program = [f"org.apache.spark.deploy.{command[0]}", *_ADDRESSES, *command[1:]]
-        environment = os.environ | {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}
+        own = ["--properties-file", str(self._properties)]
+        program = [f"org.apache.spark.deploy.{command[0]}", *_ADDRESSES, *own, *command[1:]]
+        spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}
+        wanted = {key: value for key, value in {**os.environ, **spark, **environment}.items() if value}
         with (self._folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen([*jvm, *program], stdout=log, stderr=log, env=environment)
+            return subprocess.Popen([*within, *jvm, *program], stdout=log, stderr=log, env=wanted)
 
     def _told(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
         wait_for(
@@ -89,9 +121,16 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(folder: Path, workers: int) -> Iterator[SparkCluster]:
-    """A master and its workers, until the end."""
-    cluster = SparkCluster(folder)
+def spark_cluster(
+    folder: Path,
+    workers: int,
+    *,
+    conf: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
+    within: Sequence[str] = (),
+) -> Iterator[SparkCluster]:
+    """A master and its workers, until the end; as for `SparkCluster`."""
+    cluster = SparkCluster(folder, conf=conf, environment=environment, within=within)
     try:
         for number in range(workers):
             cluster.start_worker(number)
