@@ -20,10 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Confluent
@@ -62,21 +63,59 @@ class Copy:
     peak_pss_mb: float
 
 
-def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Path) -> Copy:
-    """One `mirror run --once` of one topic, measured from outside."""
-    config = folder / f"{topic}.yaml"
-    config.write_text(
-        f"name: bench-{topic}\n"
-        f'source: {{alias: a, bootstrap.servers: "{source.bootstrap}"}}\n'
-        f'target: {{alias: b, bootstrap.servers: "{target.bootstrap}"}}\n'
-        f'topics: {{include: ["{topic}"]}}\n'
-    )
+class Trees:
+    """The mirror's processes, and those of a Spark cluster that has run before: what these take from now on."""
+
+    def __init__(self, beside: Sequence[int]) -> None:
+        self._trees = [Tree(pid) for pid in beside]
+        self._before = sum(tree.sample() for tree in self._trees)
+
+    def add(self, pid: int) -> None:
+        """One more, of which all counts."""
+        self._trees.append(Tree(pid))
+
+    def sample(self) -> float:
+        """CPU-seconds of all since then."""
+        return sum(tree.sample() for tree in self._trees) - self._before
+
+    def peaks(self) -> tuple[int, int]:
+        """Bytes, resident and with shared pages once: the sum of each tree's own peak."""
+        tallies = [tree.tally for tree in self._trees]
+        return sum(one.peak_rss for one in tallies), sum(one.peak_pss or 0 for one in tallies)
+
+
+def mirrored(
+    source: Brokers,
+    target: Brokers,
+    topic: str,
+    size: int,
+    folder: Path,
+    *,
+    prefix: str = "",
+    spark: Mapping[str, Any] | None = None,
+    beside: Sequence[int] = (),
+) -> Copy:
+    """One `mirror run --once` of one topic, measured from outside; `prefix`: of the copy's name. `spark`: the
+    configuration's section, and `beside`: processes of the cluster that it names, which count as well.
+    """
+    config = folder / f"{prefix}{topic}.yaml"
+    settings = {
+        "name": f"bench-{prefix}{topic}",
+        "source": {"alias": "a", "bootstrap.servers": source.bootstrap},
+        "target": {"alias": "b", "bootstrap.servers": target.bootstrap},
+        "topics": {"include": [topic], "naming": {"prefix": prefix} if prefix else "identity"},
+        "spark": spark or {},
+    }
+    config.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
+    topic = prefix + topic
     os.sync()  # what was written to fill the source must not slow the copy down
+    tree = Trees(beside)
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=subprocess.PIPE, text=True
     )
-    tree, output = Tree(process.pid), [""]
+    tree.add(process.pid)
+    output = [""]
     reading = threading.Thread(target=lambda: output.__setitem__(0, process.stderr.read() if process.stderr else ""))
     reading.start()
     consumer = Consumer(
@@ -100,6 +139,7 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
     consumer.close()
     if process.returncode:
         raise SystemExit(f"mirror ended with {process.returncode}:\n{output[0]}")
+    rss, pss = tree.peaks()
     return Copy(
         size / 1e9,
         wall,
@@ -108,8 +148,8 @@ def mirrored(source: Brokers, target: Brokers, topic: str, size: int, folder: Pa
         first_cpu,
         last - first_wall,
         last_cpu - first_cpu,
-        tree.tally.peak_rss / 1e6,
-        (tree.tally.peak_pss or 0) / 1e6,
+        rss / 1e6,
+        pss / 1e6,
     )
 
 

@@ -1,0 +1,105 @@
+"""The same copy in local mode and on a Spark standalone cluster with two workers: speed and CPU, in one run, taken turn
+and turn about.
+
+Both read one source topic and write to topics of their own on one target. Speed and CPU per GB are those of the time
+from the first record on the target to the last one; CPU is that of every process of the mirror and, on the cluster, of
+the master, the workers, their executors and the lanes. All share one machine here: what a cluster's own machines would
+add is not measured, only what its processes cost.
+
+    python -m tests.bench.standalone [--megabytes 2000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from mirror.embedded import Spec, start_many
+
+from .copy import LANES, PARTITIONS, Copy, loaded, mirrored
+from .workload import fill
+
+WORKERS: Final = 2
+_LOOPBACK: Final = "127.0.0.1"
+_TOPIC: Final = "load"
+
+
+def spark_of(master: str) -> dict[str, Any]:
+    """A section `spark` with one lane for each worker."""
+    conf = {
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.cores.max": LANES,
+        "spark.executor.cores": 1,
+        "spark.executor.memory": "512m",
+    }
+    return {"master": master, "lanes": LANES, "conf": conf}
+
+
+def told(name: str, found: Sequence[float], form: str) -> str:
+    """A median and its range."""
+    low, middle, high = (format(one, form) for one in (min(found), statistics.median(found), max(found)))
+    return f"  {name:<44}{middle}  ({low} to {high})"
+
+
+def main() -> None:
+    """Measure and print a summary and, last, the raw figures as JSON."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+    from sparkcluster import spark_cluster
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=2000, help="uncompressed size of the topic")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    found: dict[str, list[Copy]] = {"local": [], "standalone": []}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        specs = [Spec(name="bench-source", jit="full"), Spec(name="bench-target", jit="full")]
+        source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
+        spark = stack.enter_context(spark_cluster(folder, WORKERS))
+        for topic, megabytes in (("warm", options.megabytes // 10), (_TOPIC, options.megabytes)):
+            fill(source.bootstrap, topic, megabytes=megabytes, partitions=PARTITIONS)
+        size = sum(len(raw.data) for raws in loaded(source.bootstrap, _TOPIC).values() for raw in raws)
+        mirrored(source, target, "warm", 0, folder)  # brokers compile what they are about to do
+        ways: dict[str, tuple[dict[str, Any], Sequence[int]]] = {
+            "local": ({"lanes": LANES}, ()),
+            "standalone": (spark_of(spark.address), spark.pids),
+        }
+        for number in range(options.rounds):
+            for way, (section, beside) in ways.items():
+                prefix = f"{way}-{number}-"
+                copy = mirrored(source, target, _TOPIC, size, folder, prefix=prefix, spark=section, beside=beside)
+                found[way].append(copy)
+                print(f"{way} {copy}", file=sys.stderr)
+    rows: dict[str, tuple[Callable[[Copy], float], str]] = {
+        "MB/s of batches": (lambda copy: copy.gigabytes * 1000 / copy.copying, ".0f"),
+        "CPU-s per GB of batches": (lambda copy: copy.copying_cpu / copy.gigabytes, ".2f"),
+        "s from the start to the first record": (lambda copy: copy.first_record_wall, ".1f"),
+        "s from the start to the exit": (lambda copy: copy.wall, ".1f"),
+        "CPU-s from the start to the exit": (lambda copy: copy.cpu, ".1f"),
+        "MB resident at most, shared pages once": (lambda copy: copy.peak_pss_mb, ".0f"),
+    }
+    print(f"{size / 1e6:.0f} MB of batches, {LANES} lanes, {options.rounds} rounds")
+    for way, copies in found.items():
+        print(way)
+        for name, (figure, form) in rows.items():
+            print(told(name, [figure(copy) for copy in copies], form))
+    pairs = zip(found["local"], found["standalone"], strict=True)
+    ratios = [local.copying / cluster.copying for local, cluster in pairs]
+    print("standalone beside local")
+    print(told("speed", ratios, ".2f"))
+    print(json.dumps({way: [asdict(copy) for copy in copies] for way, copies in found.items()}))
+
+
+if __name__ == "__main__":
+    main()
