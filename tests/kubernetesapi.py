@@ -43,6 +43,7 @@ class KubernetesApi:
         self._changed = threading.Condition()
         self._versions = itertools.count(1)
         self._ended = False
+        self._followers: list[threading.Thread] = []
         self._server = ThreadingHTTPServer((_HOST, 0), _handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -63,7 +64,9 @@ class KubernetesApi:
         self._thread.join()
         self._server.server_close()
         for process in self.processes:
-            self._kill(process)
+            kill(process)
+        for thread in self._followers:
+            thread.join()
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Thing]:
         """To anything but a watch: status and what goes back."""
@@ -151,25 +154,36 @@ class KubernetesApi:
             command = [str(self._entrypoint), *container["args"]]
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=home)
         self.processes.append(process)
-        pod["status"] = {
-            "phase": "Running",
-            "podIP": _HOST,
-            "containerStatuses": [{"name": container["name"], "ready": True, "state": {"running": {}}}],
-        }
+        self._phase(pod, "Running", {"running": {}})
+        thread = threading.Thread(target=self._follow, args=(pod, process))
+        self._followers.append(thread)
+        thread.start()
+
+    def _phase(self, pod: Thing, phase: str, state: Thing) -> None:
+        (container,) = pod["spec"]["containers"]
+        told = [{"name": container["name"], "ready": phase == "Running", "state": state}]
+        pod["status"] = {"phase": phase, "podIP": _HOST, "containerStatuses": told}
         self._keep("MODIFIED", "pods", pod)
 
-    @staticmethod
-    def _kill(process: subprocess.Popen[bytes]) -> None:
-        try:
-            tree = psutil.Process(process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            tree = []
-        process.kill()
-        process.wait()
-        for one in tree:
-            if one.is_running():
-                one.kill()
-        psutil.wait_procs(tree, timeout=10)
+    def _follow(self, pod: Thing, process: subprocess.Popen[bytes]) -> None:
+        """Tell of the end of a pod's process, where somebody has not deleted the pod."""
+        code = process.wait()
+        with self._changed:
+            if ("pods", pod["metadata"]["name"]) in self._things:
+                self._phase(pod, "Failed" if code else "Succeeded", {"terminated": {"exitCode": code}})
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a pod's process and all under it, as where its node is lost."""
+    try:
+        tree = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        tree = []
+    process.kill()
+    for one in tree:
+        if one.is_running():
+            one.kill()
+    psutil.wait_procs(tree, timeout=10)
 
 
 @contextmanager

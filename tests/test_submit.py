@@ -21,11 +21,12 @@ import pytest
 import yaml
 from helpers import config_file, make_topic, produce
 from kubernetes_validate import validate
-from kubernetesapi import image_environment, kubernetes_api
+from kubernetesapi import image_environment, kill, kubernetes_api
 from samerecords import assert_same_records
 from sparkcluster import SparkCluster, spark_cluster
 from test_clusters import RELEASES, executor, flow_map, manifests, referred_to
-from test_run import PATIENCE, wait_for
+from test_run import PATIENCE, running, wait_for
+from test_sync import ends
 
 from mirror.embedded import Cluster
 
@@ -183,7 +184,7 @@ def test_the_driver_on_kubernetes_gets_its_executors(
     source_cluster: Cluster, target_cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flow and the pod template of the manifests, with these clusters, against a stand-in for Kubernetes' API: it
-    is asked for nothing that the driver has no right to, and its executors copy.
+    is asked for nothing that the driver has no right to, its executors copy, and one that is lost is made anew.
     """
     written: dict[str, Any] = yaml.safe_load(flow_map()["eu-to-us.yaml"])["spark"]
     template = tmp_path / "executor.yaml"
@@ -198,9 +199,23 @@ def test_the_driver_on_kubernetes_gets_its_executors(
         conf = written["conf"] | {"spark.kubernetes.executor.podTemplateFile": str(template)}
         spark = written | {"master": f"k8s://{api.address}", "conf": conf}
         flow = flow_of(tmp_path, source_cluster, target_cluster, topic, spark)
-        log = ran(sys.executable, "-m", "mirror", "run", flow, "--once")
-        assert was_rewritten(log), log
-        assert len(api.pods) == int(conf["spark.executor.instances"])
+        with running(flow, tmp_path / "mirror.log") as mirror:
+
+            def is_copied() -> bool:
+                assert mirror.process.poll() is None, mirror.log
+                return ends(target_cluster.bootstrap, topic) == ends(source_cluster.bootstrap, topic)
+
+            wait_for(is_copied, PATIENCE, lambda: mirror.log)
+            instances = int(conf["spark.executor.instances"])
+            assert len(api.pods) == instances
+            kill(api.processes[0])
+            wait_for(lambda: len(api.pods) > instances, PATIENCE, lambda: mirror.log)
+            for partition in range(PARTITIONS):
+                produce(source_cluster.bootstrap, topic, [b"later"] * RECORDS, partition=partition)
+            wait_for(is_copied, PATIENCE, lambda: mirror.log)
+            mirror.process.terminate()
+            assert mirror.ended() == 0, mirror.log
+        assert was_rewritten(mirror.log), mirror.log
         for pod in api.pods.values():
             (owner,) = pod["metadata"]["ownerReferences"]
             assert owner["name"] == os.environ["POD_NAME"]
