@@ -47,6 +47,13 @@ def plan_restoration(
             if (found := existing.get(pair.target)) and len(found.partitions) < pair.partitions
         ),
     ]
+    findings += [
+        refused(
+            pair.target, "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic"
+        )
+        for pair in selection.pairs
+        if pair.rekeying is not None
+    ]
     if not selection.pairs and not selection.missing:
         findings.append(refused("", "no topic in these folders matches topics.include and escapes topics.exclude"))
     creations = tuple(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from mirror.admin.client import Admin
 from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, changes_to, configs_for
 from mirror.admin.history import History
+from mirror.admin.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo
 from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
@@ -21,6 +22,7 @@ from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
+from mirror.policy.rekeying import Rekeying
 from mirror.policy.remedies import allow
 from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight
 from mirror.policy.selection import Selection, TopicPair, select
@@ -57,13 +59,15 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What a flow copies (`pairs`), what it must make (`creations`, `growths`, `changes`), and what preflight found.
+    """What a flow copies (`pairs`) and re-keys (`rekeyed`), what it must make (`creations`, `growths`,
+    `changes`), and what preflight found.
 
     `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
     their copies that exist, `target_configs` their settings. `compacted`: source topics that are.
     """
 
     pairs: tuple[TopicPair, ...]
+    rekeyed: tuple[Rekeying, ...] = ()
     creations: tuple[Creation, ...]
     growths: tuple[Growth, ...]
     changes: tuple[ConfigChange, ...]
@@ -87,10 +91,12 @@ class TopicPlan:
         """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
         refused = {finding.topic for finding in self.refusals}
         pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
-        left = {pair.target for pair in pairs}
+        rekeyed = tuple(one for one in self.rekeyed if "" not in refused and one.target not in refused)
+        left = {pair.target for pair in pairs}.union(*(one.own_topics for one in rekeyed))
         return replace(
             self,
             pairs=pairs,
+            rekeyed=rekeyed,
             creations=tuple(one for one in self.creations if one.topic in left),
             growths=tuple(one for one in self.growths if one.topic in left),
             changes=tuple(one for one in self.changes if one.topic in left),
@@ -120,11 +126,14 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
         text = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
         findings.append(_advise("", text))
 
-    pairs = tuple(_as_begun(pair, source_topics, target_topics, history) for pair in selection.pairs)
+    copied = [pair for pair in selection.pairs if pair.rekeying is None]
+    rekeyed = [pair for pair in selection.pairs if pair.rekeying is not None]
+    pairs = tuple(_as_begun(pair, source_topics, target_topics, history) for pair in copied)
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
-    source_configs = source.topic_configs(pair.source for pair in pairs)
+    source_configs = source.topic_configs(pair.source for pair in (*pairs, *rekeyed))
     target_configs = target.topic_configs(copies)
-    brokers, defaults = target.brokers(), broker_defaults(target) if len(copies) < len(pairs) and sync.topics else {}
+    may_create = sync.topics and (len(copies) < len(pairs) or bool(rekeyed))
+    brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
     creations: list[Creation] = []
     growths: list[Growth] = []
     changes: list[ConfigChange] = []
@@ -160,12 +169,23 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
             offsets=offsets,
             may_fill=may_fill,
         )
+    rekey_plan = RekeyPlan()
+    if rekeyed:
+        known = Clusters(
+            source_topics=source_topics,
+            target_topics=target_topics,
+            source_configs=source_configs,
+            defaults=defaults,
+            brokers=brokers,
+        )
+        rekey_plan = plan_rekeyed(target, settings, rekeyed, known)
     return TopicPlan(
         pairs=pairs,
-        creations=tuple(creations),
+        rekeyed=rekey_plan.rekeyings,
+        creations=(*creations, *rekey_plan.creations),
         growths=tuple(growths),
         changes=tuple(changes),
-        findings=tuple(findings),
+        findings=(*findings, *rekey_plan.findings),
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
         target_topics=copies,
         target_configs=target_configs,

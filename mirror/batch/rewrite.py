@@ -55,7 +55,7 @@ def rewritten(
     for every in _together(raws, recipe.cap):
         wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
         for run in (wanted,) if closes_up else dense(wanted):
-            yield from _fitting(run, codec, recipe.max_bytes)
+            yield from fitting(run, codec, recipe.max_bytes)
 
 
 def pieces(offsets: Int64s) -> tuple[tuple[int, int], ...]:
@@ -88,7 +88,7 @@ def dense(every: Records) -> Iterator[Records]:
         at += count
 
 
-def _fitting(run: Records, codec: int, max_bytes: int) -> Iterator[tuple[RawBatch, Int64s]]:
+def fitting(run: Records, codec: int, max_bytes: int) -> Iterator[tuple[RawBatch, Int64s]]:
     """Cut where a batch would be too large, each time after as many records as fit."""
     while len(run):
         fits, batch = _longest(run, codec, max_bytes)

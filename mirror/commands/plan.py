@@ -44,7 +44,12 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "source": {"alias": settings.source.alias, "cluster_id": found.source_id},
         "target": {"alias": settings.target.alias, "cluster_id": found.target_id},
         "changes": found.has_changes,
-        "topics": [asdict(pair) for pair in topics.pairs] if topics else [],
+        "topics": [
+            {"source": pair.source, "target": pair.target, "partitions": pair.partitions} for pair in topics.pairs
+        ]
+        if topics
+        else [],
+        "rekey": [one.to_dict() for one in topics.rekeyed] if topics else [],
         "create": [asdict(one) for one in topics.creations] if topics else [],
         "own_topics": list(found.own_topics),
         "add_partitions": [asdict(one) for one in topics.growths] if topics else [],
@@ -80,6 +85,9 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     if topics := found.topics:
         partitions = sum(pair.partitions for pair in topics.pairs)
         yield f"{count(len(topics.pairs), 'topic')} with {count(partitions, 'partition')} to mirror"
+        for one in topics.rekeyed:
+            changed = f" by {', '.join(one.expressions)}" if one.expressions else ""
+            yield f"> {one.source} goes to {count(one.partitions, 'partition')} of {one.target}{changed}"
         for made in topics.creations:
             configs = ", ".join(f"{name}={value}" for name, value in made.configs.items())
             replicas = count(made.replication_factor, "replica")
@@ -91,9 +99,9 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
             yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
     yield from (f"+ create {topic}: the flow's own" for topic in found.own_topics)
     yield from (f"+ ACL {acl}" for acl in found.acls.missing)
-    for one in found.beginnings:
-        offsets = ", ".join(map(number, one.offsets))
-        yield f"{one.topic}: begins at offset {offsets} of its source (topics.start), settled by the first start"
+    for begun in found.beginnings:
+        offsets = ", ".join(map(number, begun.offsets))
+        yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), settled by the first start"
     yield from _filled("pad", found.padding, "before its first record")
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
     if settings.groups.include:

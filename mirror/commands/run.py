@@ -51,7 +51,9 @@ def _run(
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.spark.compiled import ensure_compiled
     from mirror.spark.lookout import Lookout
+    from mirror.spark.plan import MOST_LANES, lane_count
     from mirror.spark.prepare import prepare
+    from mirror.spark.rekey.queries import check_rules, queries_for
     from mirror.spark.renewal import Renewal
     from mirror.spark.session import close_context, local_master, open_context
     from mirror.spark.supervisor import Supervisor
@@ -59,16 +61,26 @@ def _run(
     log = logs.get("mirror.run")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
         local_master(settings.spark.master, 1)
-    flow = prepare(settings, once=once, until_caught_up=until_caught_up)
-    ensure_compiled()
-    log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), lanes=flow.lanes)
     context = None
     try:
-        context = open_context(settings.spark, flow.name, flow.lanes)
+        if settings.topics.rules:  # Spark alone can tell whether their expressions will do
+            context = open_context(settings.spark, settings.flow, lane_count(settings.spark.lanes, MOST_LANES))
+            check_rules(context, settings)
+        flow = prepare(settings, once=once, until_caught_up=until_caught_up)
+        ensure_compiled()
+        log.info(
+            "flow_prepared",
+            flow=flow.name,
+            partitions=len(flow.assignments),
+            lanes=flow.lanes,
+            rekeyed=[one.source for one in flow.rekeyed],
+        )
+        context = context or open_context(settings.spark, flow.name, flow.lanes)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
             lookout = None if once else Lookout(Renewal(settings), load)
-            outcome = asyncio.run(Supervisor(context, flow, watch.show, metrics, lookout).run())
+            queries = queries_for(context, flow)
+            outcome = asyncio.run(Supervisor(context, flow, watch.show, metrics, lookout, queries).run())
     finally:
         if context is not None:
             close_context(context)

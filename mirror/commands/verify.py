@@ -29,6 +29,7 @@ from mirror.commands.verifyview import as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.names import did_you_mean
+from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal, newest
 from mirror.offsets.runlog import Indexes
@@ -207,7 +208,10 @@ def _pairs(source: Admin, target: Admin, settings: Settings) -> Sequence[TopicPa
     selection = select({name: len(info.partitions) for name, info in source.topics().items()}, settings.topics)
     if selection.missing or selection.clashes or selection.illegal or not selection.pairs:
         plan_topics(source, target, settings).raise_refusals()  # in the words in which `mirror run` refuses it
-    return selection.pairs
+    for pair in selection.pairs:
+        if pair.rekeying is not None:
+            logs.get("mirror.verify").warning("not_verified", topic=pair.source, reason="a rule re-keys its records")
+    return [pair for pair in selection.pairs if pair.rekeying is None]
 
 
 def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Sequence[TopicPair]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from mirror.config.clusters import ClusterSettings
 from mirror.config.section import Section
 from mirror.config.values import (
     DEFAULT_EXCLUDE,
+    Expression,
     FlowName,
     Listen,
     Pattern,
@@ -50,11 +51,29 @@ def _naming(value: object) -> object:
 
 
 class TopicRule(Section):
-    """What is done differently for the topics that `match`."""
+    """What is done differently for the topics that `match`: their records go through the re-key query.
+
+    `rekey`, `where`, `value` and `headers` are expressions of Spark SQL over key, value, headers, topic, partition,
+    offset and timestamp. The first rule that matches a topic holds.
+    """
 
     match: Pattern
-    rekey: str | None = None
-    partitions: Whole | None = Field(default=None, ge=1)
+    rekey: Expression | None = None
+    partitions: Whole | None = Field(default=None, ge=1, le=100_000)
+    where: Expression | None = None
+    value: Expression | None = None
+    headers: Expression | None = None
+    codec: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = None
+    on_bad_record: Literal["stop", "drop", "dead-letter"] = "stop"
+    dead_letter: TopicPart | None = None
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if all(one is None for one in (self.rekey, self.partitions, self.where, self.value, self.headers)):
+            raise ValueError("does nothing: give it rekey, partitions, where, value or headers")
+        if (self.dead_letter is not None) != (self.on_bad_record == "dead-letter"):
+            raise ValueError("on_bad_record: dead-letter and dead_letter, a topic of the target, go together")
+        return self
 
 
 class TopicSettings(Section):

@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[Settings, yamltree.Tree]:
 def check(tree: yamltree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     """The settings of a tree, if they are any, and all that is wrong with them, each with where it stands."""
     _locate_files(tree, folder)
-    problems = [*tree.problems, *_careless(tree, folder), *_inactive(tree.data)]
+    problems = [*tree.problems, *_careless(tree, folder)]
     try:
         return Settings.model_validate(tree.data), problems
     except Invalid as error:
@@ -99,15 +99,6 @@ def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
     alias = _at(tree.data, "source", "alias")
     if alias is not None and alias == _at(tree.data, "target", "alias"):
         yield (("target", "alias"), "the same as source.alias; the two clusters need different names")
-
-
-def _inactive(data: object) -> Iterator[tuple[Keys, str]]:
-    """What the format knows and the program cannot do yet: refused, so that no wish is dropped in silence."""
-    rules = _at(data, "topics", "rules")
-    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
-        for key in ("rekey", "partitions"):
-            if _at(rule, key) is not None:
-                yield (("topics", "rules", index, key), "rules are not supported yet; remove it")
 
 
 def _at(data: object, *keys: str) -> Any:

@@ -13,6 +13,7 @@ from mirror import names
 
 DEFAULT_EXCLUDE = ("__.*", r"mirror\..*")
 MAX_PATTERN = 200
+MAX_EXPRESSION = 10_000
 MAX_FLOW_NAME = 200
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -120,6 +121,13 @@ def _no_truth(value: object) -> object:
     return value
 
 
+def _expression(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must be an expression of Spark SQL, such as get_json_object(string(value), '$.user')")
+    return text
+
+
+Expression = Annotated[str, Field(max_length=MAX_EXPRESSION), AfterValidator(_expression)]
 FlowName = Annotated[str, Field(max_length=MAX_FLOW_NAME), AfterValidator(_topic_part)]
 TopicPart = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_topic_part)]
 Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]

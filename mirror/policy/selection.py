@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mirror import names
+from mirror.batch.header import CODECS
+from mirror.policy.rekeying import OnBadRecord, Rekeying
 
 INTERNAL_PREFIX = "__"
 
@@ -23,6 +25,29 @@ class Naming(Protocol):
     """The target's name for a source topic."""
 
     def target_of(self, topic: str) -> str: ...
+
+
+class Rule(Protocol):
+    """What is done differently for the topics that match."""
+
+    @property
+    def match(self) -> re.Pattern[str]: ...
+    @property
+    def rekey(self) -> str | None: ...
+    @property
+    def partitions(self) -> int | None: ...
+    @property
+    def where(self) -> str | None: ...
+    @property
+    def value(self) -> str | None: ...
+    @property
+    def headers(self) -> str | None: ...
+    @property
+    def codec(self) -> str | None: ...
+    @property
+    def on_bad_record(self) -> OnBadRecord: ...
+    @property
+    def dead_letter(self) -> str | None: ...
 
 
 class Patterns(Protocol):
@@ -37,14 +62,20 @@ class Patterns(Protocol):
     @property
     def naming(self) -> Naming: ...
 
+    @property
+    def rules(self) -> Sequence[Rule]: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPair:
-    """One mirrored topic; `partitions` is the number on the source."""
+    """One mirrored topic; `partitions` is the number on the source. Where a rule matches it, `rekeying` says what
+    becomes of its records, and how many partitions the target has.
+    """
 
     source: str
     target: str
     partitions: int
+    rekeying: Rekeying | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +111,7 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
     """Choose among `topics` (name to number of partitions)."""
     wanted = sorted(topic for topic in topics if selects(topic, patterns))
     pairs = [
-        TopicPair(source=topic, target=patterns.naming.target_of(topic), partitions=topics[topic])
+        _pair(topic, patterns.naming.target_of(topic), topics[topic], patterns.rules)
         for topic in wanted
         if not topic.startswith(INTERNAL_PREFIX)
     ]
@@ -93,6 +124,30 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
         clashes=tuple(Clash(target=t, sources=tuple(s)) for t, s in sorted(by_target.items()) if len(s) > 1),
         illegal=tuple(pair for pair in pairs if not names.is_legal(pair.target)),
         internal=tuple(topic for topic in wanted if topic.startswith(INTERNAL_PREFIX)),
+    )
+
+
+def _pair(source: str, target: str, partitions: int, rules: Sequence[Rule]) -> TopicPair:
+    rule = next((one for one in rules if one.match.fullmatch(source)), None)
+    if rule is None:
+        return TopicPair(source=source, target=target, partitions=partitions)
+    rekeying = rekeyed_by(rule, source, target, rule.partitions or partitions)
+    return TopicPair(source=source, target=target, partitions=partitions, rekeying=rekeying)
+
+
+def rekeyed_by(rule: Rule, source: str, target: str, partitions: int) -> Rekeying:
+    """What a rule means for one topic."""
+    return Rekeying(
+        source=source,
+        target=target,
+        partitions=partitions,
+        rekey=rule.rekey,
+        where=rule.where,
+        value=rule.value,
+        headers=rule.headers,
+        codec=None if rule.codec is None else CODECS.index(rule.codec),
+        on_bad_record=rule.on_bad_record,
+        dead_letter=rule.dead_letter or "",
     )
 
 

@@ -10,6 +10,20 @@ from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
 
+class Headway:
+    """How far each partition has ever come."""
+
+    def __init__(self) -> None:
+        """Nowhere yet."""
+        self._reached: dict[TopicPartition, int] = {}
+
+    def made(self, told: Mapping[TopicPartition, Figures]) -> bool:
+        """Whether any partition got further than ever before."""
+        further = {at: one.next_offset for at, one in told.items() if one.next_offset > self._reached.get(at, 0)}
+        self._reached |= further
+        return bool(further)
+
+
 def is_over(figures: Figures, until: int) -> bool:
     """Nothing is left to do for a partition of a bounded copy, but for a person."""
     return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)

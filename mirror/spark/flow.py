@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mirror.assignment import Assignment
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
+from mirror.policy.rekeying import Rekeying
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST
@@ -19,7 +20,8 @@ class Flow:
 
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
     `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there; `made`: target topics
-    that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it.
+    that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it. `rekeyed`:
+    what the re-key query does, topic by topic.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Flow:
     heartbeats: bool = False
     made: frozenset[str] = frozenset()
     start: int = EARLIEST
+    rekeyed: tuple[Rekeying, ...] = ()
 
 
 @dataclass(slots=True)

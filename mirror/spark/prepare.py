@@ -77,6 +77,7 @@ def prepare(
         made=made,
         start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow),
+        rekeyed=plan.rekeyed,
     )
     return with_settings(flow, settings)
 

@@ -44,12 +44,13 @@ from mirror.offsets.owner import Owner
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
-from mirror.spark.ending import is_over, unfinished_of
+from mirror.spark.ending import Headway, is_over, unfinished_of
 from mirror.spark.epoch import Epochs
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.lookout import Lookout
 from mirror.spark.plan import lanes_of, rates_of
 from mirror.spark.prepare import with_settings
+from mirror.spark.rekey.queries import Queries
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.renewal import Look
 from mirror.spark.reports import forget, log_epoch, resting
@@ -80,17 +81,19 @@ class Supervisor:
         watch: Watch,
         metrics: Metrics | None = None,
         lookout: Lookout | None = None,
+        queries: Queries | None = None,
     ) -> None:
         """`watch` is called about once a second; `metrics` learns all that there is to tell; `lookout` finds what is
-        new while the mirror runs: a bounded copy needs none.
+        new while the mirror runs: a bounded copy needs none. `queries` re-key what no lane copies.
         """
+        self._queries = queries or Queries()
         self._flow, self._watch, self._metrics = flow, watch, metrics or Metrics(flow.name)
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
         self._journal = Journal(self._target, flow.name)
         self._instance = uuid.uuid4().hex[:12]
         self._tallies: dict[TopicPartition, Tally] = {}
         self._planned: dict[TopicPartition, int] = {}
-        self._reached: dict[TopicPartition, int] = {}
+        self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
         self._assignments = list(flow.assignments)
         self._lookout = lookout
@@ -143,14 +146,17 @@ class Supervisor:
             if flow.heartbeats:
                 heart = Heart(target, flow.name, self._instance, self._tidings.live.values)
                 beside.append(asyncio.create_task(heart.run()))
+            self._queries.start(self._instance, self._stopping, self._stop, lambda: self._tidings.paused)
             try:
                 await self._epochs()
+                await self._queries.ended()
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
                             await self._tidings.read(journal)
                     await groups.finish(self._stopping)
             finally:
+                await self._queries.cancel()
                 for task in beside:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
@@ -166,7 +172,7 @@ class Supervisor:
             await self._adopt()
             await self._rest()
             if not (left := self._unfinished()):
-                return
+                return  # what is left to do, if anything, the queries do
             began = time.time()
             if not (active := [one for one in left if one.source.topic not in self._resting]):
                 if self._flow.once:
@@ -182,7 +188,7 @@ class Supervisor:
             log_epoch(self._flow.name, number, time.time() - began, self._outcome.figures.values())
             self._stops.tell(self._outcome.figures.values())
             if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
-                idle = 0 if self._made_headway() else idle + 1
+                idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
             number += 1
@@ -283,22 +289,12 @@ class Supervisor:
         reports = [*self._tidings.live.values(), *self._outcome.figures.values()]
         return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
 
-    def _made_headway(self) -> bool:
-        """Whether any partition got further than ever before."""
-        further = {
-            at: figures.next_offset
-            for at, figures in self._outcome.figures.items()
-            if figures.next_offset > self._reached.get(at, 0)
-        }
-        self._reached |= further
-        return bool(further)
-
     def _conclude(self) -> None:
         """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
         is said.
         """
-        self._outcome.figures |= self._newest()
-        missing = [f"{at}: {why}" for at, why in self._left_out.items()]
+        self._outcome.figures |= self._newest() | self._queries.figures
+        missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
             missing.append("not caught up")
@@ -382,7 +378,7 @@ class Supervisor:
                 await self._rest()
             self._watch(live)
             self._stops.tell(live.values())
-            caught_up = len(live) == len(self._assignments) and all(
+            caught_up = len(live) == len(self._assignments) + len(self._queries.figures) and all(
                 f.state in (State.CAUGHT_UP, State.PAUSED) or f.state.is_stop for f in live.values()
             )
             if self._flow.until_caught_up and caught_up:

@@ -62,7 +62,8 @@ Parts = tuple[Buffer, ...]
 
 
 class Transaction:
-    """One transaction of one transactional id, made by `begin`; for one call at a time, and for use once.
+    """One transaction of one transactional id, made by `begin` or `following`; for one call at a time, and for
+    use once.
 
     All calls raise Fenced, AccessDenied, ClusterUnreachable, and BrokerError for what no retry cures. Behind any error
     there is `abort`, or nothing: the next holder of the id, or the coordinator after `timeout_ms`, aborts what is left.
@@ -72,6 +73,7 @@ class Transaction:
         self._coordinator, self._cluster, self._timeout = coordinator, coordinator.cluster, timeout
         self._first = stamp
         self._next: dict[TopicPartition, Stamp] = {}
+        self._sequences: dict[TopicPartition, Stamp] = {}
         self._named = self._doubtful = self._over = False
 
     @classmethod
@@ -91,6 +93,15 @@ class Transaction:
 
         answer = await coordinator.ask(INIT_PRODUCER_ID, build, _only_code, "InitProducerId", BEGIN_TIMEOUT)
         return cls(coordinator, timeout_ms / 1000, Stamp(int(answer.producer_id), int(answer.producer_epoch)))
+
+    def following(self) -> Transaction:
+        """The next transaction of the same holder, behind one that has ended: it takes nothing over, and is refused
+        (Fenced) where somebody has taken the transactional id over since.
+        """
+        assert self._over, f"{self} has not ended"
+        following = Transaction(self._coordinator, self._timeout, self._first)
+        following._sequences = self._sequences | self._next
+        return following
 
     @property
     def producer_id(self) -> int:
@@ -130,7 +141,7 @@ class Transaction:
 
         self._named = True
         await self._coordinator.ask(ADD_PARTITIONS_TO_TXN, build, _codes_by_topic, "AddPartitionsToTxn", self._timeout)
-        self._next |= dict.fromkeys(asked, self._first)
+        self._next |= {at: self._sequences.get(at, self._first) for at in asked}
 
     async def append(self, batches: Mapping[TopicPartition, RawBatch]) -> dict[TopicPartition, int]:
         """Append one batch to each of several partitions that have joined, and wait for all in-sync replicas: the

@@ -17,7 +17,7 @@ from mirror.errors import BadRecords, ConfigError
 from mirror.spark.batches.rows import TIME, times
 
 if TYPE_CHECKING:
-    pass
+    from mirror.batch.records import Column
 
 _DDL: Final = (
     "array<struct<offset: bigint, timestamp: timestamp, key: binary, value: binary,"
@@ -76,19 +76,24 @@ def _records(where: str, data: memoryview) -> pa.Array:
         found = read(RawBatch(parse_header(data), data))
     except BadRecords as problem:
         raise BadRecords(f"{where}: {problem.detail}", problem.offset) from None
-    offsets, keys, values = header_columns(found)
-    pairs = pa.StructArray.from_arrays([_binary(*keys, pa.string()), _binary(*values)], fields=list(_HEADER))
     columns = [
         pa.array(found.offsets),
         times(pa.array(found.timestamps)),
-        _binary(*column(found, "key")),
-        _binary(*column(found, "value")),
-        pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(pa.list_(_HEADER)),
+        binary(*column(found, "key")),
+        binary(*column(found, "value")),
+        header_lists(*header_columns(found)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(_RECORD))
 
 
-def _binary(offsets: np.ndarray, gathered: np.ndarray, known: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
+def header_lists(offsets: np.ndarray, keys: Column, values: Column) -> pa.Array:
+    """The headers of records, as `records.header_columns` has them, as an array of lists."""
+    pairs = pa.StructArray.from_arrays([binary(*keys, pa.string()), binary(*values)], fields=list(_HEADER))
+    return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(pa.list_(_HEADER))
+
+
+def binary(offsets: np.ndarray, gathered: np.ndarray, known: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
+    """A column as `records.column` has it, as an array of bytes, or of another `kind` with the same layout."""
     valid = np.packbits(known, bitorder="little")
     buffers = [pa.py_buffer(one) for one in (valid, offsets, gathered)]
     return pa.Array.from_buffers(kind or pa.binary(), len(known), buffers)

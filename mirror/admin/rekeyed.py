@@ -1,0 +1,124 @@
+"""The target's side of topics that are re-keyed: the copy with its own number of partitions, the topic that holds where
+the query stands, and the one for records that could not be re-keyed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror import names
+from mirror.admin.client import Admin
+from mirror.admin.configs import configs_for
+from mirror.admin.values import ConfigValue, Creation, TopicInfo
+from mirror.config import Settings
+from mirror.policy.rekeying import Rekeying
+from mirror.policy.rules import Finding, Rules, Severity, is_compacted
+from mirror.policy.selection import TopicPair
+
+#: Where a re-key query stands: few records, of which the newest of each partition counts.
+PROGRESS_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "8388608",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+_FEWEST_SLOTS: Final = 2
+
+
+def progress_topic(flow: str, target: str) -> str:
+    """The topic that holds where the re-key query into `target` stands (`spark/rekey/`)."""
+    return f"mirror.{flow}.rekey.{target}"
+
+
+@dataclass(frozen=True, slots=True)
+class RekeyPlan:
+    """What re-keyed topics need on the target, and the rules as they fit the topics there."""
+
+    rekeyings: tuple[Rekeying, ...] = ()
+    creations: tuple[Creation, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clusters:
+    """What is known of both clusters: topics by name, configs of those that matter, and the target's defaults."""
+
+    source_topics: Mapping[str, TopicInfo]
+    target_topics: Mapping[str, TopicInfo]
+    source_configs: Mapping[str, Mapping[str, ConfigValue]]
+    defaults: Mapping[str, str]
+    brokers: int
+
+
+def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], known: Clusters) -> RekeyPlan:
+    """Plan `pairs`, which all have a `rekeying`. Writes nothing; raises ClusterError."""
+    copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
+    target_configs = target.topic_configs(copy.name for copy in copies)
+    filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
+    creations: list[Creation] = []
+    findings: list[Finding] = []
+    rekeyings: list[Rekeying] = []
+    dead_letters: set[str] = set()
+    for pair in pairs:
+        rekeying = pair.rekeying
+        assert rekeying is not None
+        ours = known.source_configs.get(pair.source, {})
+        replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
+        progress = progress_topic(settings.flow, pair.target)
+        copy = known.target_topics.get(pair.target)
+        if copy is None:
+            configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync)
+            creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
+            configs = {**known.defaults, **configs}
+        else:
+            configs = {name: found.value for name, found in target_configs.get(pair.target, {}).items()}
+            if not _sets_partitions(settings, pair.source):
+                rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
+        if progress not in known.target_topics:
+            slots = min(rekeying.partitions, settings.spark.lanes or max(_FEWEST_SLOTS, os.cpu_count() or 1))
+            creations.append(_creation(progress, 1 + slots, replicas, PROGRESS_CONFIGS))
+        wanted = rekeying.dead_letter
+        if wanted and wanted not in known.target_topics and wanted not in dead_letters:
+            creations.append(_creation(wanted, 1, replicas, {"compression.type": "producer"}))
+        dead_letters.add(wanted)
+        is_foreign = pair.target in filled and progress not in known.target_topics
+        texts = _refusals(rekeying, copy, progress, is_foreign=is_foreign)
+        findings += [Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in texts]
+        rules = Rules.from_configs(configs)
+        rekeyings.append(
+            replace(
+                rekeying,
+                progress=progress,
+                compacted=is_compacted(configs),
+                max_bytes=rules.max_message_bytes,
+                continues_on_loss=settings.topics.on_data_loss == "continue",
+            )
+        )
+    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(findings))
+
+
+def _sets_partitions(settings: Settings, source: str) -> bool:
+    rule = next(one for one in settings.topics.rules if one.match.fullmatch(source))
+    return rule.partitions is not None
+
+
+def _refusals(rekeying: Rekeying, copy: TopicInfo | None, progress: str, *, is_foreign: bool) -> Iterator[str]:
+    if copy is not None and len(copy.partitions) != rekeying.partitions:
+        yield (
+            f"has {len(copy.partitions)} partitions and its rule says {rekeying.partitions}: keys would change their"
+            " partition; recreate it, or change the rule"
+        )
+    if is_foreign:
+        yield f"holds records that were not re-keyed by this flow, which has no {progress}; recreate the target topic"
+    if not names.is_legal(progress):
+        yield f"the flow's topic {progress} would have a name that is too long; shorten the flow's name"
+    if rekeying.dead_letter in (rekeying.target, rekeying.source):
+        yield "is its own dead_letter topic; name another one"
+
+
+def _creation(topic: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> Creation:
+    return Creation(topic=topic, partitions=partitions, replication_factor=replicas, configs=configs)

@@ -1,0 +1,381 @@
+"""The driver's side of one re-keyed topic: plan a micro-batch, have Spark carry it out, report, and again.
+
+D1  what is true is in the target: a driver that starts takes over the plans and every slot, finishes what was begun
+    (R4), and only then plans
+D2  a source partition that must stop is stopped at its record: the plan is made anew up to there, unless a slot has
+    committed it already, which it cannot have: slots begin when every range was read
+D3  a stop is looked at again from the logs after a while, so mending its cause is enough
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import Row, SparkSession
+
+from mirror.errors import ClusterError, ConfigError, EngineLost, Fenced, MirrorError, WireError
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.offsets.journal import Journal
+from mirror.policy.rekeying import Rekeying
+from mirror.reading.last import last_committed
+from mirror.spark.flow import Flow
+from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.spark.rekey.progress import NOTHING, last_plan, number_of, planned, plans_of
+from mirror.spark.rekey.query import carried_out
+from mirror.spark.rekey.standing import Standing
+from mirror.spark.rekey.stops import Stopped
+from mirror.spark.session import first_line, is_alive
+from mirror.states import State
+from mirror.wire.backoff import Backoff
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.wire.transactions import Transaction
+
+#: Between two looks at the source while there is nothing new.
+POLL_SECONDS: Final = 0.2
+REPORT_SECONDS: Final = 1.0
+#: Offsets of one source partition in the first micro-batch, and at most; between them the time that one takes decides.
+FIRST_OFFSETS: Final = 20_000
+MOST_OFFSETS: Final = 2_000_000
+_SHORT, _LONG = 3.0, 8.0
+#: Failures in a row after which a bounded copy gives up.
+FAILURES: Final = 5
+#: What a micro-batch that is given up may still take.
+CANCEL_SECONDS: Final = 5.0
+
+
+class Rekeyer:
+    """Re-keys one topic until it is told to end, or, for a bounded copy, is at the ends of its beginning."""
+
+    def __init__(self, session: SparkSession, flow: Flow, rule: Rekeying, used: frozenset[str]) -> None:
+        """`used`: what the rule's expressions look at."""
+        self._session, self._flow, self._rule, self._used, self._instance = session, flow, rule, used, ""
+        self._source, self._target = Cluster(flow.source), Cluster(flow.target)
+        self._journal = Journal(self._target, flow.name)
+        self._parts: dict[int, Standing] = {}
+        self._slots = 0
+        self._committed, self._newest = NOTHING, NOTHING
+        self._plans: Transaction | None = None
+        self._is_bound = False  # a plan must be finished as it is (R4)
+        self._bounds: dict[int, int] | None = None
+        self._offsets = FIRST_OFFSETS
+        self._waiting = ""
+        self._reported = float("-inf")
+        self._failures, self._backoff = 0, _patience()
+        self._stops_since = time.monotonic()
+        self._job = ""
+        self._log = logs.get("mirror.rekey").bind(flow=flow.name, topic=rule.source)
+
+    @property
+    def figures(self) -> dict[TopicPartition, Figures]:
+        """How each source partition stands now."""
+        return {TopicPartition(self._rule.source, number): self._figures(number) for number in sorted(self._parts)}
+
+    @property
+    def unfinished(self) -> Iterator[str]:
+        """Of a bounded copy, what was not re-keyed."""
+        if not self._flow.once:
+            return
+        if self._bounds is None:
+            yield f"{self._rule.source}: not begun{self._waiting and f', {self._waiting}'}"
+        for number, bound in sorted((self._bounds or {}).items()):
+            if self._parts[number].at < bound:
+                figures = self._figures(number)
+                where = f"{self._rule.source}-{number} up to offset {bound}"
+                detail = figures.detail and f", {figures.detail}"
+                yield f"{where}: {figures.state} at offset {figures.next_offset}{detail}"
+
+    async def run(self, instance: str, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
+        """Until `stopping` is set, or all is done that was asked for. While its topic is among those `paused`, nothing
+        is planned. `instance` names the process in its reports.
+        """
+        self._instance = instance
+        async with self._source, self._target:
+            while not stopping.is_set():
+                try:
+                    await self._go_on(stopping, paused)
+                    break
+                except Stopped as stop:
+                    if self._is_stopped_by(stop):
+                        break
+                    if self._is_bound:  # some slots have it: it can only be tried again
+                        await self._last_word()
+                        await _pause(stopping, self._flow.epoch_seconds)
+                except (Fenced, ConfigError) as problem:
+                    self._stop_all(State.CONTENDED if isinstance(problem, Fenced) else State.REFUSED, str(problem))
+                    break
+                except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
+                    if not is_alive(self._session.sparkContext):
+                        raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from problem
+                    self._waiting = first_line(problem)
+                    self._failures += 1
+                    self._log.warning("rekey_waits", reason=self._waiting)
+                    await self._last_word()
+                    if self._flow.once and self._failures >= FAILURES:
+                        break
+                    await _pause(stopping, self._backoff.next())
+            await self._last_word()
+
+    async def _go_on(self, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
+        """One micro-batch after another, the first of them that which was begun and not finished."""
+        plan = await self._take_over()
+        while not stopping.is_set():
+            if plan is None and self._rule.source in paused():
+                await self._report(State.PAUSED)
+                await _pause(stopping, REPORT_SECONDS)
+                continue
+            plan = plan or await self._planned()
+            if plan is not None:
+                self._learn(plan, await self._carry_out(plan, stopping))
+                self._waiting, self._failures, self._backoff = "", 0, _patience()
+            await self._report()
+            if plan is None:
+                if self._is_done():
+                    return
+                await _pause(stopping, POLL_SECONDS)
+            plan = None
+
+    async def _take_over(self) -> Plan | None:
+        """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None."""
+        rule = self._rule
+        await self._source.refresh([rule.source])
+        await self._target.refresh(rule.own_topics)
+        progress = self._target.topics.get(rule.progress)
+        if progress is None:
+            raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
+        self._slots = len(progress.leaders) - 1
+        self._is_bound = False
+        self._plans = await Transaction.begin(self._target, f"{rule.progress}.plans")
+        numbers = await asyncio.gather(*map(self._fenced, range(self._slots)))
+        plan = await last_plan(self._target, rule)
+        if plan is None:
+            self._committed = self._newest = NOTHING
+            self._stand_at({})
+            return None
+        self._newest = plan.number
+        if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
+            detail = (
+                f"the target topic {rule.target} was deleted and made anew; to begin anew delete {rule.progress}, too"
+            )
+            raise Stopped(State.RECREATED, -1, -1, detail)
+        if set(numbers) == {plan.number}:
+            self._committed = plan.number
+            self._stand_at(plan.upto)
+            return None
+        if unlike := set(numbers) - {plan.number, plan.after}:
+            detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+        self._committed = plan.after
+        self._stand_at(plan.begin)
+        self._is_bound = plan.number in numbers
+        return plan if self._is_bound else None
+
+    async def _fenced(self, slot: int) -> int:
+        work = Work(
+            flow=self._flow.name,
+            plan=_nothing(self._rule),
+            source=self._flow.source,
+            target=self._flow.target,
+            slots=self._slots,
+        )
+        await Transaction.begin(self._target, work.transactional_id(slot))
+        return number_of(await last_committed(self._target, work.progress_of(slot)))
+
+    def _stand_at(self, offsets: Mapping[int, int]) -> None:
+        for number, offset in offsets.items():
+            self._parts.setdefault(number, Standing(offset)).at = offset
+
+    async def _planned(self) -> Plan | None:
+        """The next plan, on record; None while there is nothing new."""
+        rule = self._rule
+        if time.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
+            self._stops_since = time.monotonic()
+            for part in self._parts.values():
+                part.stop = None
+        await self._look()
+        begin = {number: part.at for number, part in self._parts.items()}
+        upto = {number: self._upto(number, part) for number, part in self._parts.items()}
+        if begin == upto:
+            return None
+        plan = Plan(
+            number=self._newest + 1,
+            after=self._committed,
+            begin=begin,
+            upto=upto,
+            rule=rule,
+            source_id=self._source.topic_id(rule.source),
+            target_id=self._target.topic_id(rule.target),
+        )
+        assert self._plans is not None
+        plans = plans_of(rule)
+        await self._plans.join([plans])
+        await self._plans.append({plans: planned(plan)})
+        await self._plans.commit()
+        self._plans = self._plans.following()
+        self._newest = plan.number
+        return plan
+
+    def _upto(self, number: int, part: Standing) -> int:
+        upto = min(part.end, part.at + self._offsets)
+        if self._bounds is not None:
+            upto = min(upto, self._bounds.get(number, 0))
+        if part.stop is not None:
+            upto = min(upto, part.stop.offset)
+        return max(part.at, upto)
+
+    async def _look(self) -> None:
+        """Where the source's partitions end now, and whether they still begin where they stand."""
+        topic = self._rule.source
+        known = self._source.topics.get(topic)
+        numbers = sorted(known.leaders) if known is not None else []
+
+        async def look(number: int) -> tuple[int, int]:
+            at = TopicPartition(topic, number)
+            start = await list_offset(self._source, at, EARLIEST)
+            return start, await list_offset(self._source, at, LATEST, READ_COMMITTED)
+
+        spans = await asyncio.gather(*map(look, numbers))
+        if not self._parts and self._flow.start != EARLIEST:
+            await self._begin_later(numbers)
+        for number, (start, end) in zip(numbers, spans, strict=True):
+            part = self._parts.setdefault(number, Standing(start))
+            part.end = end
+            if start > part.at:
+                self._lost(number, part, start)
+            elif end < part.at:
+                detail = f"the source's log ends at {end}, below what was re-keyed"
+                part.stop = Stopped(State.TRUNCATED, number, part.at, detail)
+        if self._flow.once and self._bounds is None:
+            self._bounds = {number: end for number, (_, end) in zip(numbers, spans, strict=True)}
+
+    async def _begin_later(self, numbers: list[int]) -> None:
+        """As `topics.start` asks for it, at the first start alone."""
+        for number in numbers:
+            at = TopicPartition(self._rule.source, number)
+            isolation = READ_COMMITTED if self._flow.start == LATEST else 0
+            found = await list_offset(self._source, at, self._flow.start, isolation)
+            end = await list_offset(self._source, at, LATEST, READ_COMMITTED)
+            self._parts[number] = Standing(found if found >= 0 else end)
+
+    def _lost(self, number: int, part: Standing, start: int) -> None:
+        detail = f"the source deleted offsets {part.at} to {start - 1} before they were re-keyed"
+        if not self._rule.continues_on_loss:
+            part.stop = Stopped(State.RETENTION_GAP, number, part.at, detail)
+            return
+        self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
+        part.lost += start - part.at
+        part.at = start
+
+    async def _carry_out(self, plan: Plan, stopping: asyncio.Event) -> list[Row]:
+        """A job of Spark, in a thread of its own; cut short where the mirror ends, since it can be finished later."""
+        work = Work(
+            flow=self._flow.name,
+            plan=plan,
+            source=self._flow.source,
+            target=self._flow.target,
+            slots=self._slots,
+        )
+        began = time.monotonic()
+        self._job = f"mirror-{self._flow.name}-rekey-{self._rule.source}"
+        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, partial(self._in_spark, work))
+        ending: asyncio.Future[Any] = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait([job, ending], return_when=asyncio.FIRST_COMPLETED)
+            if not job.done():
+                await asyncio.wait([job], timeout=CANCEL_SECONDS)
+            if not job.done():
+                self._session.sparkContext.cancelJobGroup(self._job)
+            receipts: list[Row] = await job
+        except Exception as failure:
+            if (stop := Stopped.told_by(failure)) is not None:
+                raise stop from None
+            raise
+        finally:
+            ending.cancel()
+        took = time.monotonic() - began
+        is_full = any(upto - plan.begin[number] >= self._offsets for number, upto in plan.upto.items())
+        if took > _LONG:
+            self._offsets = max(FIRST_OFFSETS, self._offsets // 2)
+        elif took < _SHORT and is_full:
+            self._offsets = min(MOST_OFFSETS, self._offsets * 2)
+        return receipts
+
+    def _in_spark(self, work: Work) -> list[Row]:
+        context = self._session.sparkContext
+        context.setJobGroup(self._job, f"{self._flow.name}: {self._rule.source}, micro-batch {work.plan.number}", True)
+        return carried_out(self._session, work, self._used)
+
+    def _learn(self, plan: Plan, receipts: list[Row]) -> None:
+        """The micro-batch is committed by every slot."""
+        self._committed = plan.number
+        self._stand_at(plan.upto)
+        for row in receipts:
+            self._parts[row.source_partition].learn(row)
+
+    def _is_stopped_by(self, stop: Stopped) -> bool:
+        """Note a stop; whether it is that of the whole topic."""
+        self._log.error(
+            "partition_stopped", partition=stop.partition, offset=stop.offset, state=stop.state, reason=stop.detail
+        )
+        if stop.partition < 0:
+            self._stop_all(stop.state, stop.detail)
+            return True
+        self._stops_since = time.monotonic()
+        part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
+        part.stop = stop
+        return False
+
+    def _stop_all(self, state: State, detail: str) -> None:
+        for number, part in self._parts.items():
+            part.stop = Stopped(state, number, part.at, detail)
+
+    def _is_done(self) -> bool:
+        """Of a bounded copy: every partition is where it was to come, or stopped."""
+        if self._bounds is None:
+            return False
+        parts = self._parts.items()
+        return all(part.stop is not None or part.at >= (self._bounds or {}).get(number, 0) for number, part in parts)
+
+    async def _report(self, state: State | None = None) -> None:
+        """The figures, every second."""
+        if time.monotonic() - self._reported < REPORT_SECONDS:
+            return
+        self._reported = time.monotonic()
+        await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures(state))
+
+    async def _last_word(self) -> None:
+        """The figures once more; where the target is away, nobody can be told."""
+        with contextlib.suppress(MirrorError, WireError, ClusterError, TimeoutError):
+            async with asyncio.timeout(REPORT_SECONDS):
+                await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
+
+    def _all_figures(self, state: State | None = None) -> list[Figures]:
+        return [self._figures(number, state) for number in sorted(self._parts)]
+
+    def _figures(self, number: int, state: State | None = None) -> Figures:
+        at = TopicPartition(self._rule.source, number)
+        part = self._parts[number]
+        return part.figures(
+            at, self._rule.target, self._flow.name, self._instance, waits_for=self._waiting, state=state
+        )
+
+
+def _patience() -> Backoff:
+    return Backoff(first=0.5, longest=10.0)
+
+
+def _nothing(rule: Rekeying) -> Plan:
+    """A plan that names the rule alone."""
+    return Plan(number=NOTHING, after=NOTHING, begin={}, upto={}, rule=rule, source_id=None, target_id=None)
+
+
+async def _pause(stopping: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()

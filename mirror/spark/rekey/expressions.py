@@ -1,0 +1,131 @@
+"""A rule's expressions: refused before anything runs, or a column that says what becomes of each record.
+
+An expression must give the same for the same record, whenever and wherever it is evaluated (R2), and look at nothing
+but the record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, functions, types
+
+from mirror.errors import ConfigError
+from mirror.policy.rekeying import Rekeying
+
+#: What an expression sees of a record, with Spark's types.
+RECORD: Final = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+}
+#: The column of what became of a record: null where an expression failed.
+MADE: Final = "made"
+IT: Final = "it"
+
+_BYTES: Final = (types.StringType, types.BinaryType)
+_HEADERS: Final = "array<struct<key: string, value: binary>>"
+#: Expressions of Spark that depend on the clock, though Spark calls them deterministic: within one query they are.
+_CLOCKS: Final = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
+_PLAIN_PLANS: Final = ("Project", "LocalRelation", "LogicalRDD")
+
+
+def used_by(session: SparkSession, rule: Rekeying) -> frozenset[str]:
+    """The columns of `RECORD` that a rule's expressions look at. Raises ConfigError for one that cannot be."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # the error says it, once
+    nothing = session.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in RECORD.items()))
+    used: set[str] = set()
+    for name, text in rule.expressions.items():
+        where = f"topics.rules: {rule.source}: {name}: {text}"
+        try:
+            column = _converted(nothing, name, functions.expr(text))
+            plan = nothing.select(column.alias(IT))._jdf.queryExecution().analyzed()
+        except PySparkException as problem:
+            raise ConfigError(f"{where}: {_first_line(problem)}") from None
+        except ConfigError as problem:
+            raise ConfigError(f"{where}: {problem}") from None
+        if foreign := sorted({kind for kind in _nodes(plan) if kind not in _PLAIN_PLANS}):
+            raise ConfigError(f"{where}: must be about one record; {', '.join(foreign)} is about several")
+        for expression in _each(plan.expressions()):
+            for part in _tree(expression):
+                kind = part.getClass().getSimpleName()
+                if not part.deterministic() or kind in _CLOCKS or kind.endswith("Subquery"):
+                    raise ConfigError(f"{where}: must give the same whenever it is asked; {part.sql()} does not")
+        used.update(one.name() for one in _each(plan.references().toSeq()))
+    return frozenset(used & set(RECORD))
+
+
+def judged(records: DataFrame, rule: Rekeying) -> Column:
+    """Null where an expression failed; else a struct whose `IT` is one of `keep` and, for records that are kept, those
+    of `key`, `value` and `headers` that are made anew.
+    """
+    texts = {name: text for name, text in rule.expressions.items() if name != "where"}
+    named = {"key" if name == "rekey" else name: name for name in texts}
+    made = {field: _converted(records, name, functions.expr(texts[name])) for field, name in named.items()}
+    kept = functions.struct(functions.lit(True).alias("keep"), *(made[field].alias(field) for field in made))
+    if rule.where is not None:
+        kinds = {"key": "binary", "value": "binary", "headers": _HEADERS}
+        nothing = [functions.lit(None).cast(kinds[field]).alias(field) for field in made]
+        left = functions.struct(functions.lit(False).alias("keep"), *nothing)
+        kept = functions.when(functions.expr(rule.where), kept).otherwise(left)
+    # in a struct of its own: the optimizer would move what catches failures into the branches of a CASE
+    return _tried(records.sparkSession, functions.struct(kept.alias(IT)))
+
+
+def _converted(frame: DataFrame, name: str, column: Column) -> Column:
+    """As the bytes of a key or a value, as headers, or as a truth. Raises ConfigError for another type."""
+    kind = frame.select(column.alias(IT)).schema[IT].dataType
+    if name == "where":
+        if not isinstance(kind, types.BooleanType):
+            raise ConfigError(f"gives {kind.simpleString()}, and must say true or false")
+        return column
+    if name in ("rekey", "value"):
+        if not isinstance(kind, _BYTES):
+            raise ConfigError(f"gives {kind.simpleString()}, and must give text or bytes: cast(... as string)")
+        return column.cast("binary")
+    if isinstance(kind, types.MapType):
+        column = functions.map_entries(column)
+    elif not isinstance(kind, types.ArrayType):
+        raise ConfigError(
+            f"gives {kind.simpleString()}, and must give a map, or an array of structs with key and value"
+        )
+    return column.cast(_HEADERS)
+
+
+def _tried(session: SparkSession, column: Column) -> Column:
+    """Null where evaluating fails, which without this fails the task. It is what `try_add` and its kin are made of;
+    Spark has no function for any expression (`TryEval`).
+    """
+    jvm: Any = session.sparkContext._jvm
+    columns = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    expression = columns.expression(column._jc)
+    return Column(columns.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)))
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    yield plan.getClass().getSimpleName()
+    for child in _each(plan.children()):
+        yield from _nodes(child)
+
+
+def _tree(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in _each(expression.children()):
+        yield from _tree(child)
+
+
+def _each(several: Any) -> Iterator[Any]:
+    """The members of a sequence of Scala's."""
+    for index in range(several.size()):
+        yield several.apply(index)
+
+
+def _first_line(problem: Exception) -> str:
+    return next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)

@@ -1,0 +1,92 @@
+"""One micro-batch of a re-keyed topic: what the driver plans, and all that a task needs to carry it out (values)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mirror.errors import ConfigError
+from mirror.policy.rekeying import Rekeying
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
+
+    Of each source partition the records from `begin` to before `upto`. The topic ids are those of source and target
+    when it was planned: another topic by the same name has other records.
+    """
+
+    number: int
+    after: int
+    begin: Mapping[int, int]
+    upto: Mapping[int, int]
+    rule: Rekeying
+    source_id: uuid.UUID | None
+    target_id: uuid.UUID | None
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """(partition, first offset, offset behind the last), without those that are empty."""
+        return tuple(
+            (partition, self.begin[partition], upto)
+            for partition, upto in sorted(self.upto.items())
+            if upto > self.begin[partition]
+        )
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        values = {
+            "number": self.number,
+            "after": self.after,
+            "begin": {str(partition): offset for partition, offset in self.begin.items()},
+            "upto": {str(partition): offset for partition, offset in self.upto.items()},
+            "rule": self.rule.to_dict(),
+            "source_id": self.source_id and str(self.source_id),
+            "target_id": self.target_id and str(self.target_id),
+        }
+        return json.dumps(values, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Raises ConfigError for what no mirror wrote."""
+        try:
+            values: dict[str, Any] = json.loads(data)
+            return cls(
+                number=int(values["number"]),
+                after=int(values["after"]),
+                begin={int(partition): int(offset) for partition, offset in values["begin"].items()},
+                upto={int(partition): int(offset) for partition, offset in values["upto"].items()},
+                rule=Rekeying.from_dict(values["rule"]),
+                source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,
+                target_id=uuid.UUID(values["target_id"]) if values["target_id"] else None,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
+            raise ConfigError(f"a plan of the re-key query cannot be read: {problem!r}") from problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What tasks need besides their rows: the plan, both clusters, and how many slots there are (R5)."""
+
+    flow: str
+    plan: Plan
+    source: Endpoint
+    target: Endpoint
+    slots: int
+
+    def transactional_id(self, slot: int) -> str:
+        """The id under which a slot writes."""
+        return f"{self.plan.rule.progress}.{slot}"
+
+    def progress_of(self, slot: int) -> TopicPartition:
+        """Where a slot's number is."""
+        return TopicPartition(self.plan.rule.progress, 1 + slot)
+
+    def slot_of(self, partition: int) -> int:
+        """Which slot writes a target partition."""
+        return partition % self.slots

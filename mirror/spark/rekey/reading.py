@@ -1,0 +1,172 @@
+"""The first step of a micro-batch: ranges of source partitions, fetched, and decoded as far as somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from mirror.batch.header import RawBatch, parse_header
+from mirror.policy.outcomes import Outcome
+from mirror.reading.partition import Log
+from mirror.spark.batches.records import binary, header_lists
+from mirror.spark.batches.rows import times
+from mirror.spark.rekey.expressions import RECORD
+from mirror.spark.rekey.microbatch import Work
+from mirror.spark.rekey.stops import Stopped
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+
+if TYPE_CHECKING:
+    from mirror.batch.records import Records
+
+#: Columns of the rows that leave this step besides those that expressions look at. The first row of each source batch
+#: has its bytes as stored, and how many rows there are of it.
+CARRIED: Final = {"source_partition": "int", "batch": "binary", "rows": "int"}
+
+
+def sound_batches(work: Work, partition: int, begin: int, upto: int) -> Iterator[RawBatch]:
+    """The committed batches that hold offsets from `begin` to before `upto`, without markers and what is empty.
+
+    Raises Stopped where one is damaged, or the source has no longer what was planned; ClusterError.
+    """
+    with asyncio.Runner() as runner:
+        batches = _batches(work, TopicPartition(work.plan.rule.source, partition), begin, upto)
+
+        async def upcoming() -> RawBatch | None:
+            return await anext(batches, None)
+
+        try:
+            while (raw := runner.run(upcoming())) is not None:
+                yield raw
+        finally:
+            runner.run(batches.aclose())
+
+
+async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Any:
+    async with Cluster(work.source) as cluster:
+        await cluster.refresh([at.topic])
+        if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
+            raise Stopped(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
+        log = Log(cluster, at, upto, upto)
+        expected = begin
+        async for raw, outcome in log.batches(begin):
+            header = raw.header
+            expected = header.next_offset
+            if outcome is not Outcome.ABORTED and not header.is_control and header.stated_records != 0:
+                yield raw
+        if log.damage:
+            raise Stopped(State.CORRUPT, at.partition, max(expected, begin), str(log.damage))
+
+
+def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `map_in_arrow` over the numbers of the plan's ranges, where no expression has to see a record: slices."""
+
+    def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from mirror.spark.rekey.packing import Packer  # noqa: PLC0415 -- loads the compiler
+
+        for partition, begin, upto in _ranges(work, numbers):
+            packer = Packer(work, partition)
+            for raw in sound_batches(work, partition, begin, upto):
+                packer.take(raw, packer.wanted(raw))
+                yield from packer.drain()
+            yield from packer.drain(all_of_it=True)
+
+    return step
+
+
+def rows(work: Work, used: frozenset[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The same where expressions look at the columns `used`: a row for each record."""
+
+    def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from mirror.spark.rekey.packing import Packer  # noqa: PLC0415 -- loads the compiler
+
+        for partition, begin, upto in _ranges(work, numbers):
+            packer = Packer(work, partition)
+            for raw in sound_batches(work, partition, begin, upto):
+                wanted = packer.wanted(raw)
+                if len(wanted):
+                    yield _columns(work, partition, raw, wanted, used)
+
+    return step
+
+
+def row_schema(used: frozenset[str]) -> str:
+    """What `rows` gives, in Spark's DDL."""
+    return ", ".join(f"{name} {kind}" for name, kind in (CARRIED | _seen(used)).items())
+
+
+def repacked(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What comes of `rows` once the expressions were evaluated, as columns of `CARRIED` and `MADE`: slices."""
+
+    def step(judged: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from mirror.spark.rekey.packing import Packer  # noqa: PLC0415 -- loads the compiler
+
+        packer = None
+        for partition, raw, made in _regrouped(judged):
+            if packer is None or packer.partition != partition:
+                if packer is not None:
+                    yield from packer.drain(all_of_it=True)
+                packer = Packer(work, partition)
+            packer.take(raw, packer.wanted(raw), made)
+            yield from packer.drain()
+        if packer is not None:
+            yield from packer.drain(all_of_it=True)
+
+    return step
+
+
+def _regrouped(judged: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RawBatch, pa.StructArray]]:
+    """Source batches with what was made of their records: Spark hands rows on in pieces of its own."""
+    raw, partition, missing, parts = None, -1, 0, list[Any]()
+    for batch in judged:
+        partitions, stored, counts, made = batch.columns
+        at = 0
+        while at < len(made):
+            if not missing:
+                data = memoryview(stored[at].as_buffer())
+                raw, partition, missing = RawBatch(parse_header(data), data), partitions[at].as_py(), counts[at].as_py()
+            step = min(missing, len(made) - at)
+            parts.append(made.slice(at, step))
+            at, missing = at + step, missing - step
+            if not missing:
+                assert raw is not None
+                yield partition, raw, pa.concat_arrays(parts)
+                parts = []
+
+
+def _seen(used: frozenset[str]) -> dict[str, str]:
+    return {name: kind for name, kind in RECORD.items() if name in used}
+
+
+def _columns(work: Work, partition: int, raw: RawBatch, wanted: Records, used: frozenset[str]) -> pa.RecordBatch:
+    from mirror.batch.records import column, header_columns  # noqa: PLC0415 -- loads the compiler
+
+    count = len(wanted)
+    first = [None] * (count - 1)
+    columns: dict[str, pa.Array] = {
+        "source_partition": pa.array(np.full(count, partition, np.int32)),
+        "batch": pa.array([raw.data, *first], pa.binary()),
+        "rows": pa.array([count, *first], pa.int32()),
+    }
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "topic": lambda: pa.array([work.plan.rule.source] * count, pa.string()),
+        "partition": lambda: columns["source_partition"],
+        "offset": lambda: pa.array(wanted.offsets),
+        "timestamp": lambda: times(pa.array(wanted.timestamps)),
+        "key": lambda: binary(*column(wanted, "key")),
+        "value": lambda: binary(*column(wanted, "value")),
+        "headers": lambda: header_lists(*header_columns(wanted)),
+    }
+    for name in _seen(used):
+        columns[name] = makers[name]()
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _ranges(work: Work, numbers: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, int]]:
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield work.plan.ranges[number]

@@ -1,0 +1,84 @@
+"""How one source partition of a re-keyed topic stands, and what was counted of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirror.observe.figures import Figures
+from mirror.observe.histogram import Histogram
+from mirror.spark.rekey.stops import Stopped
+from mirror.spark.rekey.writing import KEPT_WHOLE, RE_KEYED
+from mirror.states import State
+from mirror.wire.cluster import TopicPartition
+
+
+@dataclass(slots=True)
+class Standing:
+    """Everything below offset `at` is on the target; `end` is where the source's log ended last. `stop`: why nothing
+    behind its offset is re-keyed.
+    """
+
+    at: int
+    end: int = 0
+    stop: Stopped | None = None
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    lost: int = 0
+    lag_ms: int | None = None
+    verdicts: Counter[str] = field(default_factory=Counter)
+    verdict_bytes: Counter[str] = field(default_factory=Counter)
+    latency: Histogram = field(default_factory=Histogram)
+
+    def learn(self, row: Any) -> None:
+        """Count what a receipt tells (`writing.RECEIPT_DDL`)."""
+        self.verdicts[row.verdict] += row.batches or row.records
+        self.verdict_bytes[row.verdict] += row.bytes
+        if row.verdict in (RE_KEYED, KEPT_WHOLE):
+            self.records += row.records
+            self.batches += row.batches
+            self.bytes += row.bytes
+            self.lag_ms = max(0, row.committed_ms - row.max_timestamp) if row.max_timestamp >= 0 else None
+            if self.lag_ms is not None:
+                self.latency.add(self.lag_ms / 1000)
+
+    def figures(
+        self,
+        source: TopicPartition,
+        target: str,
+        flow: str,
+        instance: str,
+        *,
+        waits_for: str = "",
+        state: State | None = None,
+    ) -> Figures:
+        """The report; `waits_for`: why nothing gets on now. A stop is one as soon as all before it is done."""
+        lag, detail = max(0, self.end - self.at), waits_for
+        if self.stop is not None and self.at >= min(self.stop.offset, self.end):
+            state, detail = self.stop.state, self.stop.detail
+        elif state is None:
+            state = State.WAITING if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
+        return Figures(
+            flow=flow,
+            instance=instance,
+            topic=source.topic,
+            partition=source.partition,
+            target_topic=target,
+            state=state,
+            detail=detail,
+            next_offset=self.at,
+            log_end=self.end,
+            lag_records=lag,
+            lag_ms=self.lag_ms if lag else 0,
+            records=self.records,
+            batches=self.batches,
+            bytes=self.bytes,
+            lost=self.lost,
+            verdicts=self.verdicts,
+            verdict_bytes=self.verdict_bytes,
+            latency=self.latency,
+            at_ms=round(time.time() * 1000),
+        )

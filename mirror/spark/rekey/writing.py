@@ -1,0 +1,177 @@
+"""The last step of a micro-batch: a slot's slices to batches, and these with the slot's number in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from mirror.batch.header import RawBatch, parse_header
+from mirror.reading.last import last_committed
+from mirror.spark.rekey.microbatch import Work
+from mirror.spark.rekey.progress import number_of, numbered
+from mirror.spark.rekey.stops import Stopped
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.transactions import Transaction
+
+if TYPE_CHECKING:
+    from mirror.batch.records import Records
+
+#: Decoded bytes of records that become one batch, as with a producer whose `batch.size` this is.
+BATCH_BYTES: Final = 1 << 20
+#: What is counted, as the live lane's verdicts are: batches of re-keyed records, and those that kept their bytes.
+RE_KEYED: Final = "REWRITE/re-keyed"
+KEPT_WHOLE: Final = "RESTAMP/kept-whole"
+DEAD_LETTER: Final = "DROP/dead-letter"
+RECEIPT_DDL: Final = (
+    "source_partition int, verdict string, records bigint, batches bigint, bytes bigint, max_timestamp bigint,"
+    " committed_ms bigint"
+)
+_RECEIPT: Final = pa.schema(
+    [("source_partition", pa.int32()), ("verdict", pa.string())]
+    + [(name, pa.int64()) for name in ("records", "batches", "bytes", "max_timestamp", "committed_ms")]
+)
+
+
+@dataclass(slots=True)
+class _Count:
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    newest: int = -1
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records on their way into one batch of one target partition."""
+
+    place: TopicPartition | None = None
+    codec: int = 0
+    source: int = -1
+    parts: list[Records] = field(default_factory=list)
+    bytes: int = 0
+
+
+def written(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `map_in_arrow` over sorted slices, one slot a task: receipts."""
+
+    def step(slices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield asyncio.run(_write(work, context.partitionId(), slices))
+
+    return step
+
+
+async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    async with Cluster(work.target) as cluster:
+        rule = work.plan.rule
+        await cluster.refresh(sorted(rule.own_topics))
+        if work.plan.target_id is not None and cluster.topic_id(rule.target) != work.plan.target_id:
+            raise Stopped(State.RECREATED, -1, -1, f"the target topic {rule.target} was deleted and made anew")
+        transaction = await Transaction.begin(cluster, work.transactional_id(slot))
+        done = number_of(await last_committed(cluster, work.progress_of(slot)))
+        if done == work.plan.number:
+            return _receipts({})
+        if done != work.plan.after:
+            detail = f"slot {slot} has committed micro-batch {done} where {work.plan.after} was expected"
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+        writer = _Writer(work, slot, transaction)
+        for batch in slices:
+            for row in batch.to_pylist():
+                await writer.take(row)
+        await writer.finish()
+        return _receipts(writer.counts)
+
+
+class _Writer:
+    """Batches of one slot, into one transaction; one is on its way while the next one is made."""
+
+    def __init__(self, work: Work, slot: int, transaction: Transaction) -> None:
+        self._work, self._slot, self._transaction = work, slot, transaction
+        self._run = _Run()
+        self._joined: set[TopicPartition] = set()
+        self._sending: asyncio.Task[Any] | None = None
+        self.counts: dict[tuple[int, str], _Count] = {}
+
+    async def take(self, row: dict[str, Any]) -> None:
+        """The next slice, in order of target partition, source partition and offset."""
+        from mirror.batch.records import decode  # noqa: PLC0415 -- loads the compiler
+        from mirror.spark.rekey.packing import Kind  # noqa: PLC0415 -- likewise
+
+        kind, rule = Kind(row["kind"]), self._work.plan.rule
+        if kind is Kind.TALLY:
+            self._count(row, f"DROP/{row['reason']}", row["records"])
+            return
+        place = TopicPartition(rule.dead_letter if kind is Kind.DEAD else rule.target, row["target_partition"])
+        run = self._run
+        if place != run.place or row["codec"] != run.codec or run.bytes >= BATCH_BYTES or kind is Kind.BATCH:
+            await self._flush()
+            run = self._run = _Run(place, row["codec"])
+        if kind is Kind.BATCH:
+            data = memoryview(row["data"])
+            self._count(row, KEPT_WHOLE, row["records"], 1, len(data))
+            await self._send(place, RawBatch(parse_header(data), data))
+            return
+        part = decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"])
+        run.parts.append(part)
+        run.bytes += len(row["data"])
+        run.source = row["source_partition"]
+        self._count(row, DEAD_LETTER if kind is Kind.DEAD else RE_KEYED, row["records"])
+
+    async def finish(self) -> None:
+        """All that was taken, and the number, are committed."""
+        await self._flush()
+        await self._send(self._work.progress_of(self._slot), numbered(self._work.plan.number))
+        await self._sent()
+        await self._transaction.commit()
+
+    def _count(self, row: dict[str, Any], verdict: str, records: int, batches: int = 0, size: int = 0) -> None:
+        count = self.counts.setdefault((row["source_partition"], verdict), _Count())
+        count.records += records
+        count.batches += batches
+        count.bytes += size
+        count.newest = max(count.newest, row["max_timestamp"])
+
+    async def _flush(self) -> None:
+        from mirror.batch.records import joined  # noqa: PLC0415 -- loads the compiler
+        from mirror.batch.rewrite import fitting  # noqa: PLC0415 -- likewise
+
+        run, self._run = self._run, _Run()
+        if not run.parts or run.place is None:
+            return
+        count = self.counts.get((run.source, RE_KEYED), _Count())
+        for batch, _ in fitting(joined(run.parts), run.codec, self._work.plan.rule.max_bytes):
+            count.batches += 1  # one of several source partitions counts for the last of them
+            count.bytes += batch.header.size
+            await self._send(run.place, batch)
+
+    async def _send(self, place: TopicPartition, batch: RawBatch) -> None:
+        await self._sent()
+        if place not in self._joined:
+            await self._transaction.join([place])
+            self._joined.add(place)
+        self._sending = asyncio.create_task(self._transaction.append({place: batch}))
+
+    async def _sent(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            await sending
+
+
+def _receipts(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:
+    now = round(time.time() * 1000)
+    rows = [
+        (partition, verdict, one.records, one.batches, one.bytes, one.newest, now)
+        for (partition, verdict), one in counts.items()
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(_RECEIPT)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, one.type) for values, one in zip(columns, _RECEIPT, strict=True)], schema=_RECEIPT
+    )

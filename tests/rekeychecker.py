@@ -1,0 +1,117 @@
+"""An independent judge of a re-keyed topic: reads both sides with Kafka's own client, and knows nothing of mirror.
+
+Every record of the source that is wanted is on the target once, in the partition that Kafka's Java client would choose
+for its new key, and the records of one source partition and key are in their order. Records say where they come from:
+their values hold the source's partition and a running number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+_IDLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as a consumer of committed records sees it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def java_partition(key: bytes, partitions: int) -> int:
+    """Kafka's `Utils.toPositive(Utils.murmur2(key)) % partitions`, written down once more."""
+    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
+    mixed = 0x9747B28C ^ len(key)
+    whole = len(key) // 4 * 4
+    for at in range(0, whole, 4):
+        word = int.from_bytes(key[at : at + 4], "little") * multiplier & mask
+        word = (word ^ word >> 24) * multiplier & mask
+        mixed = (mixed * multiplier & mask) ^ word
+    if rest := key[whole:]:
+        mixed = (mixed ^ int.from_bytes(rest, "little")) * multiplier & mask
+    mixed = (mixed ^ mixed >> 13) * multiplier & mask
+    return ((mixed ^ mixed >> 15) & 0x7FFFFFFF) % partitions
+
+
+def read_committed(bootstrap: str, topic: str) -> list[Seen]:
+    """Every committed record of a topic up to its end of now, partition by partition in the order of offsets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        numbers = sorted(consumer.list_topics(topic, 20).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+        found: list[Seen] = []
+        open_, deadline = set(numbers), time.monotonic() + _IDLE_SECONDS
+        while open_:
+            assert time.monotonic() < deadline, f"no end of {topic} {sorted(open_)}"
+            message: Any
+            for message in consumer.consume(5000, 1.0):
+                if (problem := message.error()) is not None:
+                    assert problem.code() == KafkaError._PARTITION_EOF, problem
+                    open_.discard(message.partition())
+                    continue
+                deadline = time.monotonic() + _IDLE_SECONDS
+                headers = tuple((name, value) for name, value in message.headers() or ())
+                found.append(
+                    Seen(
+                        message.partition(),
+                        message.offset(),
+                        message.key(),
+                        message.value(),
+                        message.timestamp()[1],
+                        headers,
+                    )
+                )
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda one: (one.partition, one.offset))
+
+
+def complaints(
+    source: list[Seen], target: list[Seen], partitions: int, new_key: Callable[[Seen], bytes | None]
+) -> list[str]:
+    """What is wrong with a re-keyed copy; `new_key` gives the key that a source record is to have, None for one that is
+    not wanted. Values must be unique.
+    """
+    wanted = {one.value: (one, key) for one in source if (key := new_key(one)) is not None}
+    told: list[str] = []
+    times: dict[bytes | None, int] = defaultdict(int)
+    order: dict[tuple[int, bytes], int] = {}
+    for one in target:
+        times[one.value] += 1
+        if one.value not in wanted:
+            told.append(f"{one} is of no source record that is wanted")
+            continue
+        origin, key = wanted[one.value]
+        if one.key != key:
+            told.append(f"{one} has not the key {key!r}")
+        if one.partition != java_partition(key, partitions):
+            told.append(f"{one} is not in partition {java_partition(key, partitions)}")
+        if (one.timestamp, one.headers) != (origin.timestamp, origin.headers):
+            told.append(f"{one} has another timestamp or other headers than {origin}")
+        if order.get((origin.partition, key), -1) >= origin.offset:
+            told.append(f"{one} comes behind offset {order[origin.partition, key]} of its source partition and key")
+        order[origin.partition, key] = origin.offset
+    told += [f"{one} is missing" for value, (one, _) in wanted.items() if not times[value]]
+    told += [f"{value!r} is there {count} times" for value, count in times.items() if count > 1]
+    return told

@@ -1,0 +1,276 @@
+"""Topics with a rule, as a user mirrors them: keys, partitions, filters, bad records, kills."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from helpers import config_file, make_topic, produce, stored_batches
+from rekeychecker import Seen, complaints, read_committed
+from test_run import PATIENCE, running, wait_for
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.embedded import Cluster
+from mirror.errors import ExitCode
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+BY_USER = "get_json_object(string(value), '$.user')"
+
+
+def fill(bootstrap: str, topic: str, count: int, seed: int, partitions: int = 4, **options: Any) -> None:
+    """JSON records with a user each, spread over the partitions, some with headers."""
+    dice = random.Random(seed)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "zstd", **options})
+    for number in range(count):
+        value = {"user": f"user-{dice.randrange(50)}", "amount": dice.randrange(100), "number": number, "seed": seed}
+        headers: Any = [("trace", str(number).encode())] if number % 7 == 0 else None
+        producer.produce(
+            topic, json.dumps(value), key=f"k{number % 13}", partition=dice.randrange(partitions), headers=headers
+        )
+        producer.poll(0)
+    assert producer.flush(PATIENCE) == 0
+
+
+def user_of(one: Seen) -> bytes | None:
+    return str(json.loads(one.value or b"")["user"]).encode()
+
+
+def rekeyed(folder: Path, config: Path) -> tuple[int, str]:
+    """One bounded run; its exit code and its log."""
+    with running(config, folder / "log", "--once") as mirror:
+        return mirror.ended(), mirror.log
+
+
+def test_a_topic_by_a_field_of_its_values(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 4)
+    fill(source, topic_name, 2000, 1)
+    rules = [{"match": topic_name, "rekey": BY_USER, "partitions": 12}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    before, after = read_committed(source, topic_name), read_committed(target, topic_name)
+    assert complaints(before, after, 12, user_of) == []
+    assert len({one.partition for one in after}) > 6
+
+    fill(source, topic_name, 500, 2)  # and what comes later, by another process
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    assert complaints(read_committed(source, topic_name), read_committed(target, topic_name), 12, user_of) == []
+
+
+def test_another_number_of_partitions_keeps_batches_that_stay_together(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    keyless = [json.dumps({"number": number}).encode() for number in range(100)]
+    produce(source, topic_name, keyless, partition=1, codec="gzip")
+    fill(source, topic_name, 300, 3, partitions=1)
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[{"match": ".*", "partitions": 5}])
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    before, after = read_committed(source, topic_name), read_committed(target, topic_name)
+    keyed = [one for one in before if one.key is not None]
+    assert complaints(keyed, [one for one in after if one.key is not None], 5, lambda one: one.key) == []
+    assert Counter(one.value for one in after if one.key is None) == Counter(keyless)
+    kept = {bytes(raw.records) for part in range(5) for raw in stored_batches(target, topic_name, part)}
+    assert {bytes(raw.records) for raw in stored_batches(source, topic_name, 1)} <= kept
+    figures = verdicts(tmp_path, config)
+    assert figures["RESTAMP/kept-whole"] >= 10, figures
+    assert figures["REWRITE/re-keyed"] > 0, figures
+
+
+def test_filter_value_headers_and_codec(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    fill(source, topic_name, 400, 4, partitions=2)
+    rule = {
+        "match": topic_name,
+        "rekey": BY_USER,
+        "where": "int(get_json_object(string(value), '$.amount')) >= 50",
+        "value": "concat('of ', topic, '-', partition, ' ', string(value))",
+        "headers": "map('offset', string(offset), 'was', string(key))",
+        "codec": "lz4",
+        "partitions": 3,
+    }
+    code, log = rekeyed(
+        tmp_path, config := config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
+    )
+    assert code == ExitCode.DONE, log
+    wanted = [one for one in read_committed(source, topic_name) if json.loads(one.value or b"")["amount"] >= 50]
+    expected = [
+        replace(
+            one,
+            value=f"of {topic_name}-{one.partition} ".encode() + (one.value or b""),
+            headers=(("offset", str(one.offset).encode()), ("was", one.key)),
+        )
+        for one in wanted
+    ]
+    assert complaints(expected, read_committed(target, topic_name), 3, user_in) == []
+    batches = [raw for part in range(3) for raw in stored_batches(target, topic_name, part)]
+    assert {raw.header.codec_name for raw in batches if not raw.header.is_control} == {"lz4"}
+    assert verdicts(tmp_path, config)["DROP/filtered"] == 400 - len(wanted)
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.soak)])
+def test_kills_at_any_moment(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, kills: int
+) -> None:
+    """The driver with all its tasks, or one of Spark's workers, while records come."""
+    seed = int(os.environ.get("SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 4)
+    ended = threading.Event()
+    filling = threading.Thread(target=keep_filling, args=(source, topic_name, dice.random(), ended))
+    filling.start()
+    rules = [{"match": topic_name, "rekey": BY_USER, "partitions": 12}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    try:
+        for number in range(kills):
+            with running(config, tmp_path / f"log-{number}") as mirror:
+                mirror.until("event=spark_started")
+                moment = time.monotonic() + dice.uniform(0, 8)
+                only_a_worker = dice.random() < 0.4
+                while time.monotonic() < moment:
+                    assert mirror.process.poll() is None, mirror.log
+                    time.sleep(0.01)
+                kill(mirror.process.pid, dice, only_a_worker)
+                if only_a_worker:
+                    seen = len(read_committed(target, topic_name))
+                    wait_for(
+                        lambda: len(read_committed(target, topic_name)) > seen,  # noqa: B023 -- called at once
+                        PATIENCE,
+                        lambda: mirror.log,
+                    )
+                    kill(mirror.process.pid, dice, only_a_worker=False)
+    finally:
+        ended.set()
+        filling.join()
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    before, after = read_committed(source, topic_name), read_committed(target, topic_name)
+    assert complaints(before, after, 12, user_of) == []
+    print(f"{len(after)} records, {kills} kills")
+
+
+def keep_filling(bootstrap: str, topic: str, seed: float, ended: threading.Event) -> None:
+    """About a thousand records a second."""
+    for number in range(10_000):
+        if ended.wait(0.1):
+            return
+        fill(bootstrap, topic, 100, hash((seed, number)), **{"linger.ms": 5})
+
+
+def kill(pid: int, dice: random.Random, only_a_worker: bool) -> None:
+    """All processes of a mirror at once, or one of the Python workers that Spark runs."""
+    everybody = psutil.Process(pid).children(recursive=True)
+    if only_a_worker:
+        workers = [one for one in everybody if is_worker(one)]
+        everybody = dice.sample(workers, 1) if workers else []
+    else:
+        everybody.append(psutil.Process(pid))
+    for one in everybody:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def is_worker(one: psutil.Process) -> bool:
+    try:
+        return "mirror.spark.daemon" in one.cmdline()
+    except psutil.Error:  # it ended just now
+        return False
+
+
+def user_in(one: Seen) -> bytes:
+    return str(json.loads((one.value or b"").split(b" ", 2)[2])["user"]).encode()
+
+
+def verdicts(folder: Path, config: Path) -> Counter[str]:
+    """What `mirror status` tells of all partitions together."""
+    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    found: Counter[str] = Counter()
+    for one in json.loads(told.stdout)["partitions"]:
+        found.update(one["verdicts"])
+    return found
+
+
+@pytest.mark.parametrize("policy", ["stop", "drop", "dead-letter"])
+def test_a_record_that_cannot_be_re_keyed(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, policy: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    good = [json.dumps({"user": f"u{number}", "amount": 1}).encode() for number in range(60)]
+    bad = [b'{"user": "cast me", "amount": "many"}', b"no json at all"]
+    produce(source, topic_name, [*good[:25], *bad, *good[25:50]], partition=0)
+    produce(source, topic_name, good[50:], partition=1)
+    dead = f"{topic_name}-dead"
+    rule: dict[str, Any] = {
+        "match": topic_name,
+        "rekey": BY_USER,
+        "where": "cast(get_json_object(string(value), '$.amount') as int) = 1",
+    }
+    rule |= {"on_bad_record": policy, "partitions": 2} | ({"dead_letter": dead} if policy == "dead-letter" else {})
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
+    code, log = rekeyed(tmp_path, config)
+    copied = Counter(one.value for one in read_committed(target, topic_name))
+    if policy == "stop":
+        assert code == ExitCode.DATA_AT_RISK, log
+        assert copied == Counter([*good[:25], *good[50:]])
+        assert "REFUSED at offset 25, an expression failed" in log
+        return
+    assert code == ExitCode.DONE, log
+    assert copied == Counter(good)
+    reason = {"drop": "DROP/bad-record", "dead-letter": "DROP/dead-letter"}[policy]
+    assert verdicts(tmp_path, config)[reason] == 1, "the other is filtered: where of null is not true"
+    if policy == "dead-letter":
+        (one,) = read_committed(target, dead)
+        told = dict(one.headers)
+        assert (one.value, told["mirror.topic"]) == (bad[0], topic_name.encode())
+        assert (told["mirror.partition"], told["mirror.offset"]) == (b"0", b"25")
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("nosuch + 1", "nosuch"),
+        ("get_json_object(string(value), ", "PARSE_SYNTAX_ERROR"),
+        ("uuid()", "must give the same whenever it is asked"),
+        ("string(current_timestamp())", "must give the same whenever it is asked"),
+        ("string(count(1))", "must be about one record"),
+        ("explode(array('a'))", "generator"),
+        ("offset", "must give text or bytes"),
+    ],
+)
+def test_an_expression_that_cannot_be_is_refused_before_anything_is_made(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, expression: str, complaint: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    rules = [{"match": topic_name, "rekey": expression}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.USAGE, log
+    assert complaint in log
+    assert topic_name not in AdminClient({"bootstrap.servers": target}).list_topics(timeout=20).topics
