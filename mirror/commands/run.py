@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
-from typing import NoReturn, Self
+from types import TracebackType
+from typing import Self
 
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mirror import java
+from mirror.commands.interrupts import end_on_signals
 from mirror.config import Settings
 from mirror.observe import logs
 from mirror.observe.endpoint import serving
@@ -45,8 +44,7 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool)
 def _run(
     settings: Settings, load: Callable[[], Settings], metrics: Metrics, *, once: bool, until_caught_up: bool
 ) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):  # until the supervisor listens itself
-        signal.signal(number, _ended)
+    end_on_signals()  # until the supervisor listens itself
     java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.spark.compiled import ensure_compiled
@@ -116,11 +114,6 @@ def _end_children() -> None:
     for child in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-
-
-def _ended(number: int, _: FrameType | None) -> NoReturn:
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells at length that it was interrupted
-    raise SystemExit(128 + number)
 
 
 class _Watch(AbstractContextManager["_Watch"]):
