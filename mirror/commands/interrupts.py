@@ -48,9 +48,7 @@ def _after_fork() -> None:
 
 def _ended(number: int, frame: FrameType | None) -> None:
     in_hook = frame is not None and frame.f_code in (_before_fork.__code__, _after_fork.__code__)
-    if (
-        _State.forking or in_hook
-    ):  # in a child, too, which keeps what was set before the fork until it is another program
+    if _State.forking or in_hook:  # also in the child, until it is another program
         _State.waiting = number
         signal.setitimer(signal.ITIMER_REAL, _LATER)
         return
