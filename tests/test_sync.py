@@ -46,6 +46,7 @@ from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Change, Entry, Journal
 from mirror.offsets.owner import Owner
+from mirror.policy.rekeying import Rekeying
 from mirror.policy.rules import Finding, Rules, Severity
 from mirror.spark.deletion import Deletions
 from mirror.spark.epoch import UnderWay
@@ -198,6 +199,9 @@ class Adopting:
     async def found(self, look: Look) -> None:
         self.found_at.append(look)
         self.assignments = None
+
+    def rekey(self, rules: Sequence[Rekeying]) -> None:
+        assert not rules
 
     def configured(self, settings: Settings) -> None:
         raise AssertionError(settings)

@@ -14,6 +14,7 @@ from mirror.config.reloading import reloaded
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, PreflightError
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
+from mirror.policy.rekeying import Rekeying
 from mirror.spark.background import in_background
 from mirror.spark.renewal import Look, Renewal
 
@@ -31,6 +32,9 @@ class Mirroring(Protocol):
 
     async def found(self, look: Look) -> None:
         """There is something else to mirror."""
+
+    def rekey(self, rules: Sequence[Rekeying]) -> None:
+        """These topics are to be re-keyed, those that are already as before."""
 
     def configured(self, settings: Settings) -> None:
         """Other settings hold from now on."""
@@ -70,6 +74,7 @@ class Lookout:
                 self._failing = str(problem)
                 continue
             self._failing = ""
+            mirror.rekey(look.rekeyed)
             if look.made or look.assignments != before:
                 await mirror.found(look)
 

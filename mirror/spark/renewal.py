@@ -20,6 +20,7 @@ from mirror.assignment import Assignment
 from mirror.config import Settings
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
+from mirror.policy.rekeying import Rekeying
 from mirror.policy.selection import selects
 from mirror.spark.deletion import Deletions
 from mirror.spark.plan import renewed
@@ -37,10 +38,11 @@ _log = logs.get("mirror.sync")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is to be mirrored from now on, and the target topics that were made for it."""
+    """What is to be mirrored from now on, the target topics that were made for it, and what is to be re-keyed."""
 
     assignments: tuple[Assignment, ...]
     made: frozenset[str] = frozenset()
+    rekeyed: tuple[Rekeying, ...] = ()
 
     def only_adds(self, current: Sequence[Assignment]) -> bool:
         """Whether all that changes is that more is mirrored than `current`, which goes on as it is."""
@@ -93,7 +95,8 @@ class Renewal:
         if self.settings.sync.acls:
             self._sync_acls(plan)
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
-        return Look(renewed(current, planned, lambda topic: selects(topic, topics)), made)
+        mirrored = renewed(current, planned, lambda topic: selects(topic, topics))
+        return Look(mirrored, made.difference(*(one.own_topics for one in plan.rekeyed)), plan.rekeyed)
 
     def _planned(self, seen: Mapping[str, FirstSeen]) -> TopicPlan:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""

@@ -41,6 +41,7 @@ from mirror.offsets.journal import Entry, Journal
 from mirror.offsets.ledgers import forget_expired
 from mirror.offsets.losses import Accepted, accepted_for
 from mirror.offsets.owner import Owner
+from mirror.policy.rekeying import Rekeying
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
@@ -50,6 +51,7 @@ from mirror.spark.flow import Flow, Outcome
 from mirror.spark.lookout import Lookout
 from mirror.spark.plan import lanes_of, rates_of
 from mirror.spark.prepare import with_settings
+from mirror.spark.rekey.driver import WATCH_SECONDS
 from mirror.spark.rekey.queries import Queries
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.renewal import Look
@@ -60,7 +62,6 @@ from mirror.spark.tidings import Tidings
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 
-WATCH_SECONDS: Final = 1.0
 #: Rounds of watching after which what rests is reported again.
 REPORT_ROUNDS: Final = 10
 #: Between epochs that end at once without having moved anything.
@@ -220,6 +221,10 @@ class Supervisor:
             if self.assignments is not None and await self._joined(self._assignments[before:]):
                 return
         self._early.set()
+
+    def rekey(self, rules: Sequence[Rekeying]) -> None:
+        """Topics that rules match: those that are new are re-keyed from now on."""
+        self._queries.add(rules)
 
     def configured(self, settings: Settings) -> None:
         """Other settings hold from the next epoch on, which comes early for them."""

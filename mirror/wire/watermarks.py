@@ -1,4 +1,4 @@
-"""The high watermarks of many partitions at once: one ListOffsets request for each leader."""
+"""Where many partitions begin or end, at once: one ListOffsets request for each leader."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from mirror.errors import WireError
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.groups import PURPOSE
 from mirror.wire.protocol import LIST_OFFSETS
-from mirror.wire.queries import LATEST, list_offsets_request
+from mirror.wire.queries import LATEST, READ_UNCOMMITTED, list_offsets_request
 
 
 async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """The high watermark of each partition whose leader answered; the others are left out.
+    """The high watermark of each partition, as `listed` has it."""
+    return await listed(cluster, partitions, LATEST)
+
+
+async def listed(
+    cluster: Cluster, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """As `queries.list_offset`, of each partition whose leader answered; the others are left out.
 
     Leaders are looked up anew where one is not known or did not answer, for the next time. Raises ClusterUnreachable,
     AccessDenied.
@@ -26,7 +33,7 @@ async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartitio
         by_leader.setdefault(cluster.leader(at).node, []).append(at)
     by_leader.pop(-1, None)
     found: dict[TopicPartition, int] = {}
-    asked = (_ask(cluster, node, led) for node, led in by_leader.items())
+    asked = (_ask(cluster, node, led, when, isolation) for node, led in by_leader.items())
     for answer in await asyncio.gather(*asked, return_exceptions=True):
         if isinstance(answer, dict):
             found |= answer
@@ -37,10 +44,12 @@ async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartitio
     return found
 
 
-async def _ask(cluster: Cluster, node: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def _ask(
+    cluster: Cluster, node: int, partitions: Sequence[TopicPartition], when: int, isolation: int
+) -> dict[TopicPartition, int]:
     connection = await cluster.connection(node, PURPOSE)
     epochs = {at: cluster.leader(at).epoch for at in partitions}
-    request = list_offsets_request(connection.version(LIST_OFFSETS), epochs, LATEST)
+    request = list_offsets_request(connection.version(LIST_OFFSETS), epochs, when, isolation)
     answer = await connection.call(LIST_OFFSETS, request, CALL_TIMEOUT)
     return {
         TopicPartition(topic.name, part.partition_index): int(part.offset)

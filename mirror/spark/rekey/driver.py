@@ -4,6 +4,8 @@ D1  what is true is in the target: a driver that starts takes over the plans and
     (R4), and only then plans
 D2  a source partition that must stop is stopped at its record: the plan is made anew up to there, unless a slot has
     committed it already, which it cannot have: slots begin when every range was read
+    Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
+    take them back than a mirror needs to learn that it was taken over (`supervisor.py`, S2)
 D3  a stop is looked at again from the logs after a while, so mending its cause is enough
 """
 
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 from pyspark.sql import Row, SparkSession
 
-from mirror.errors import ClusterError, ConfigError, EngineLost, Fenced, MirrorError, WireError
+from mirror.errors import ClusterError, ClusterUnreachable, ConfigError, EngineLost, MirrorError, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
@@ -36,6 +38,7 @@ from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 from mirror.wire.transactions import Transaction
+from mirror.wire.watermarks import listed
 
 #: Between two looks at the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
@@ -44,6 +47,8 @@ REPORT_SECONDS: Final = 1.0
 FIRST_OFFSETS: Final = 20_000
 MOST_OFFSETS: Final = 2_000_000
 _SHORT, _LONG = 3.0, 8.0
+#: How often a mirror looks whether another one has taken its flow over.
+WATCH_SECONDS: Final = 1.0
 #: Failures in a row after which a bounded copy gives up.
 FAILURES: Final = 5
 #: What a micro-batch that is given up may still take.
@@ -107,8 +112,8 @@ class Rekeyer:
                     if self._is_bound:  # some slots have it: it can only be tried again
                         await self._last_word()
                         await _pause(stopping, self._flow.epoch_seconds)
-                except (Fenced, ConfigError) as problem:
-                    self._stop_all(State.CONTENDED if isinstance(problem, Fenced) else State.REFUSED, str(problem))
+                except ConfigError as problem:
+                    self._stop_all(State.REFUSED, str(problem))
                     break
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
                     if not is_alive(self._session.sparkContext):
@@ -163,6 +168,7 @@ class Rekeyer:
             detail = (
                 f"the target topic {rule.target} was deleted and made anew; to begin anew delete {rule.progress}, too"
             )
+            self._stand_at(plan.begin)
             raise Stopped(State.RECREATED, -1, -1, detail)
         if set(numbers) == {plan.number}:
             self._committed = plan.number
@@ -170,6 +176,7 @@ class Rekeyer:
             return None
         if unlike := set(numbers) - {plan.number, plan.after}:
             detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
+            self._stand_at(plan.begin)
             raise Stopped(State.CONTENDED, -1, -1, detail)
         self._committed = plan.after
         self._stand_at(plan.begin)
@@ -234,16 +241,16 @@ class Rekeyer:
         topic = self._rule.source
         known = self._source.topics.get(topic)
         numbers = sorted(known.leaders) if known is not None else []
-
-        async def look(number: int) -> tuple[int, int]:
-            at = TopicPartition(topic, number)
-            start = await list_offset(self._source, at, EARLIEST)
-            return start, await list_offset(self._source, at, LATEST, READ_COMMITTED)
-
-        spans = await asyncio.gather(*map(look, numbers))
+        every = [TopicPartition(topic, number) for number in numbers]
+        starts = await listed(self._source, every, EARLIEST)
+        ends = await listed(self._source, every, LATEST, READ_COMMITTED)
+        told = [at.partition for at in every if at in starts and at in ends]  # the others are looked at the next time
+        if self._flow.once and self._bounds is None and told != numbers:
+            raise ClusterUnreachable(f"{self._source}: not every partition of {topic} has a leader")
         if not self._parts and self._flow.start != EARLIEST:
             await self._begin_later(numbers)
-        for number, (start, end) in zip(numbers, spans, strict=True):
+        for number in told:
+            start, end = starts[TopicPartition(topic, number)], ends[TopicPartition(topic, number)]
             part = self._parts.setdefault(number, Standing(start))
             part.end = end
             if start > part.at:
@@ -252,7 +259,7 @@ class Rekeyer:
                 detail = f"the source's log ends at {end}, below what was re-keyed"
                 part.stop = Stopped(State.TRUNCATED, number, part.at, detail)
         if self._flow.once and self._bounds is None:
-            self._bounds = {number: end for number, (_, end) in zip(numbers, spans, strict=True)}
+            self._bounds = {at.partition: end for at, end in ends.items()}
 
     async def _begin_later(self, numbers: list[int]) -> None:
         """As `topics.start` asks for it, at the first start alone."""
@@ -367,7 +374,7 @@ class Rekeyer:
 
 
 def _patience() -> Backoff:
-    return Backoff(first=0.5, longest=10.0)
+    return Backoff(first=2 * WATCH_SECONDS, longest=10.0)
 
 
 def _nothing(rule: Rekeying) -> Plan:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Final, Protocol
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from mirror.config import Settings
 from mirror.observe.figures import Figures
+from mirror.policy.rekeying import Rekeying
 from mirror.policy.selection import rekeyed_by
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.expressions import used_by
 from mirror.wire.cluster import TopicPartition
+from mirror.wire.queries import EARLIEST
 
 _CONF: Final = {
     # what a plan has shuffled must go where it says; and failures are ours to see, one by one
@@ -29,22 +31,41 @@ _CONF: Final = {
 }
 
 
-@dataclass(slots=True, eq=False)
+class Make(Protocol):
+    """Gives a topic's query."""
+
+    def __call__(self, rule: Rekeying, *, is_later: bool) -> Rekeyer:
+        """One that `is_later` than the start of the mirror begins with its first records, whatever the flow does."""
+
+
 class Queries:
     """Those of one flow; none, where no rule matches."""
 
-    rekeyers: Sequence[Rekeyer] = ()
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    def __init__(self, make: Make | None = None, rules: Iterable[Rekeying] = ()) -> None:
+        """`rules` are those of the topics that are there now."""
+        self._make = make
+        self._rekeyers: dict[str, Rekeyer] = {}
+        self._begin: Callable[[Rekeyer], asyncio.Task[None]] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.add(rules)
+
+    def add(self, rules: Iterable[Rekeying]) -> None:
+        """Re-key these topics, too; those that are have their query already."""
+        for rule in rules:
+            if rule.source not in self._rekeyers and self._make is not None:
+                made = self._rekeyers[rule.source] = self._make(rule, is_later=self._begin is not None)
+                if self._begin is not None:
+                    self._tasks.append(self._begin(made))
 
     @property
     def figures(self) -> dict[TopicPartition, Figures]:
         """How each source partition stands."""
-        return {at: figures for one in self.rekeyers for at, figures in one.figures.items()}
+        return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
 
     @property
     def unfinished(self) -> Iterator[str]:
         """Of bounded copies, what was not re-keyed."""
-        for one in self.rekeyers:
+        for one in self._rekeyers.values():
             yield from one.unfinished
 
     def start(
@@ -58,9 +79,13 @@ class Queries:
             if not task.cancelled() and task.exception() is not None:
                 stop()
 
-        self._tasks = [asyncio.create_task(one.run(instance, stopping, paused)) for one in self.rekeyers]
-        for task in self._tasks:
+        def begin(one: Rekeyer) -> asyncio.Task[None]:
+            task = asyncio.create_task(one.run(instance, stopping, paused))
             task.add_done_callback(look_at)
+            return task
+
+        self._begin = begin
+        self._tasks = [begin(one) for one in self._rekeyers.values()]
 
     async def ended(self) -> None:
         """Wait for the end of all. Raises what one of them did not expect."""
@@ -87,11 +112,13 @@ def check_rules(context: SparkContext, settings: Settings) -> None:
 
 
 def queries_for(context: SparkContext, flow: Flow) -> Queries:
-    """The queries of a flow that is ready to run."""
-    if not flow.rekeyed:
-        return Queries()
-    session = _session(context)
-    return Queries([Rekeyer(session, flow, rule, used_by(session, rule)) for rule in flow.rekeyed])
+    """The queries of a flow that is ready to run, and of topics that come later."""
+
+    def made(rule: Rekeying, *, is_later: bool) -> Rekeyer:
+        session = _session(context)
+        return Rekeyer(session, replace(flow, start=EARLIEST) if is_later else flow, rule, used_by(session, rule))
+
+    return Queries(made, flow.rekeyed)
 
 
 def _session(context: SparkContext) -> SparkSession:

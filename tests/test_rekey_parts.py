@@ -1,0 +1,277 @@
+"""The parts of the re-key query without a broker: expressions, slices, headers, plans, stops."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from rawbatches import batch, raw
+from recordoracle import Record, encoded
+from rekeychecker import java_partition
+
+from mirror.batch import headers, records
+from mirror.batch.header import RawBatch
+from mirror.batch.records import decode
+from mirror.errors import ConfigError
+from mirror.policy.rekeying import Rekeying
+from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
+from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.spark.rekey.packing import SLICE, Kind, Packer
+from mirror.spark.rekey.progress import number_of, numbered
+from mirror.spark.rekey.stops import Stopped
+from mirror.states import State
+from mirror.wire.cluster import Endpoint
+
+RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
+ALIKE = "must give the same whenever it is asked"
+
+
+def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
+    plan = Plan(number=1, after=0, begin={2: begin}, upto={2: upto}, rule=rule, source_id=uuid.uuid4(), target_id=None)
+    nowhere = Endpoint("any", (("localhost", 1),))
+    return Work(flow="a", plan=plan, source=nowhere, target=nowhere, slots=slots)
+
+
+def stored(every: Sequence[Record]) -> RawBatch:
+    """The batch of records at their own offsets and times."""
+    first = every[0].offset
+    payload = encoded([replace(one, offset=one.offset - first) for one in every])
+    newest = max(one.timestamp for one in every)
+    return raw(batch(first, payload=payload, count=len(every), base_timestamp=0, max_timestamp=newest))
+
+
+# --- expressions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "expression", "complaint"),
+    [
+        ("rekey", "nosuch + 1", "nosuch"),
+        ("rekey", "get_json_object(string(value), ", "PARSE_SYNTAX_ERROR"),
+        ("rekey", "uuid()", ALIKE),
+        ("rekey", "string(current_timestamp())", ALIKE),
+        ("rekey", "string(unix_timestamp())", ALIKE),
+        ("rekey", "(select 'a')", ALIKE),
+        ("rekey", "string(count(1))", "must be about one record"),
+        ("rekey", "string(row_number() over (order by offset))", "must be about one record"),
+        ("rekey", "explode(array('a'))", "generator"),
+        ("rekey", "offset", "must give text or bytes"),
+        ("value", "headers", "must give text or bytes"),
+        ("where", "string(key)", "must say true or false"),
+        ("headers", "string(key)", "must give a map"),
+    ],
+)
+def test_an_expression_that_cannot_be(spark: SparkSession, name: str, expression: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        used_by(spark, Rekeying.from_dict(RULE.to_dict() | {name: expression}))
+    assert complaint in str(refused.value)
+    assert str(refused.value).startswith(f"topics.rules: orders: {name}: {expression}: ")
+
+
+@pytest.mark.spark
+def test_what_expressions_look_at(spark: SparkSession) -> None:
+    rule = replace(RULE, rekey="concat(string(key), topic)", where="offset > 3", headers="map('a', 'b')")
+    assert used_by(spark, rule) == {"key", "topic", "offset"}
+    assert used_by(spark, RULE) == frozenset()
+
+
+@pytest.mark.spark
+def test_one_failure_leaves_the_other_records_alone(spark: SparkSession) -> None:
+    rule = replace(RULE, rekey="string(value)", where="cast(string(value) as int) > 1", headers="map('v', value)")
+    frame = spark.createDataFrame([(b"1",), (b"many",), (b"3",), (None,)], "value binary")
+    found = [row[MADE] for row in frame.select(judged(frame, rule).alias(MADE)).collect()]
+    assert found[1] is None
+    assert [one[IT].keep for one in found if one is not None] == [False, True, False]
+    assert bytes(found[2][IT].key) == b"3"
+    assert [(one.key, bytes(one.value)) for one in found[2][IT].headers] == [("v", b"3")]
+
+
+def test_the_columns_are_those_of_records() -> None:
+    assert list(RECORD) == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+KEYS = st.none() | st.binary(max_size=9)
+HEADERS = st.lists(st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=4)), max_size=3)
+
+
+def unpacked(packer: Packer) -> list[tuple[int, int, list[tuple[int, bytes | None, bytes | None, Any]]]]:
+    """Slot, target partition and records of each slice."""
+    found = []
+    for one in packer.drain(all_of_it=True):
+        assert one.schema == SLICE
+        for row in one.to_pylist():
+            held = decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"])
+            every = [
+                (int(held.timestamps[at]), records.key(held, at), records.value(held, at), records.headers(held, at))
+                for at in range(len(held))
+            ]
+            found.append((row["slot"], row["target_partition"], every))
+    return found
+
+
+@given(st.lists(st.tuples(KEYS, HEADERS), min_size=1, max_size=40), st.data())
+def test_slices_hold_every_record_of_the_range_in_order(
+    made: list[tuple[bytes | None, list[tuple[bytes, bytes | None]]]], data: st.DataObject
+) -> None:
+    every = [Record(100 + n, n, key, str(n).encode(), tuple(with_)) for n, (key, with_) in enumerate(made)]
+    cuts = sorted({0, len(every), *data.draw(st.lists(st.integers(0, len(every)), max_size=3))})
+    raws = [stored(every[a:b]) for a, b in pairwise(cuts)]
+    begin = data.draw(st.integers(100, 100 + len(every)))
+    upto = data.draw(st.integers(begin + 1, 101 + len(every)))
+    # another codec than the source's, so that no batch stays whole
+    packer = Packer(work(replace(RULE, codec=4), begin, upto), 2)
+    for one_batch in raws:
+        packer.take(one_batch, packer.wanted(one_batch))
+    wanted = {one.value: one for one in every if begin <= one.offset < upto}
+    order: dict[tuple[int, bytes | None], int] = {}
+    seen = []
+    for slot, partition, held in unpacked(packer):
+        assert slot == partition % 3
+        for timestamp, key, value, with_ in held:
+            one = wanted[value]
+            assert (timestamp, key, tuple(with_)) == (one.timestamp, one.key, one.headers)
+            if key is not None:
+                assert partition == java_partition(key, 5)
+                assert order.get((partition, key), -1) < one.offset
+                order[partition, key] = one.offset
+            seen.append(value)
+    assert Counter(seen) == Counter(list(wanted))
+
+
+def test_a_batch_that_stays_together_keeps_its_bytes() -> None:
+    together = stored([Record(n, n, b"one key", b"v", ()) for n in range(4)])
+    apart = stored([Record(n, n, str(n).encode(), b"v", ()) for n in range(4, 20)])
+    packer = Packer(work(RULE, 0, 20), 2)
+    for one in (together, apart):
+        packer.take(one, packer.wanted(one))
+    (made,) = packer.drain(all_of_it=True)
+    kinds = [(Kind(row["kind"]), row["records"]) for row in made.to_pylist()]
+    assert kinds[0] == (Kind.BATCH, 4)
+    assert {kind for kind, _ in kinds[1:]} == {Kind.RECORDS}
+    assert made.to_pylist()[0]["data"] == bytes(together.data)
+
+
+def test_a_batch_of_which_a_part_is_wanted_does_not_stay_whole() -> None:
+    whole = stored([Record(n, n, b"one key", b"v", ()) for n in range(4)])
+    packer = Packer(work(RULE, 1, 4), 2)
+    packer.take(whole, packer.wanted(whole))
+    (made,) = packer.drain(all_of_it=True)
+    assert [(Kind(row["kind"]), row["records"], row["first_offset"]) for row in made.to_pylist()] == [
+        (Kind.RECORDS, 3, 1)
+    ]
+
+
+def judgement(*rows: tuple[bool, bytes | None] | None) -> pa.StructArray:
+    made = [None if row is None else {IT: {"keep": row[0], "key": row[1]}} for row in rows]
+    kind = pa.struct([(IT, pa.struct([("keep", pa.bool_()), ("key", pa.binary())]))])
+    return pa.array(made, kind)
+
+
+@pytest.mark.parametrize(("policy", "left"), [("drop", "bad-record"), ("dead-letter", None)])
+def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> None:
+    rule = replace(RULE, rekey="x", on_bad_record=policy, dead_letter="dead" if policy == "dead-letter" else "")
+    held = stored([Record(n, n, b"k", str(n).encode(), ((b"h", None),)) for n in range(5)])
+    packer = Packer(work(rule, 0, 5), 2)
+    packer.take(held, packer.wanted(held), judgement((True, b"a"), None, (False, None), (True, None), (True, b"b")))
+    (made,) = packer.drain(all_of_it=True)
+    rows = made.to_pylist()
+    assert sum(row["records"] for row in rows if row["kind"] == Kind.RECORDS) == 2
+    tallies = {row["reason"]: row["records"] for row in rows if row["kind"] == Kind.TALLY}
+    assert tallies == {"filtered": 1} | ({left: 2} if left else {})
+    dead = [row for row in rows if row["kind"] == Kind.DEAD]
+    assert len(dead) == (0 if left else 2)
+    for row in dead:
+        one = decode(row["data"], 1, row["first_offset"], row["base_timestamp"])
+        told = dict(records.headers(one, 0))
+        assert told[b"mirror.offset"] == str(row["first_offset"]).encode()
+        assert told[b"h"] is None
+        assert records.key(one, 0) == b"k"
+
+
+def test_the_first_bad_record_stops_where_the_rule_says_so() -> None:
+    held = stored([Record(n, n, b"k", b"v", ()) for n in range(10, 15)])
+    made = judgement((True, b"a"), (True, b"b"), None, (True, None), (True, b"b"))
+    packer = Packer(work(replace(RULE, rekey="x"), 10, 15), 2)
+    with pytest.raises(Stopped) as stop:
+        packer.take(held, packer.wanted(held), made)
+    assert (stop.value.state, stop.value.partition, stop.value.offset) == (State.REFUSED, 2, 12)
+
+
+def test_no_record_without_a_key_goes_to_a_compacted_topic() -> None:
+    held = stored([Record(0, 0, b"k", b"v", ()), Record(1, 0, None, b"v", ())])
+    packer = Packer(work(replace(RULE, compacted=True), 0, 2), 2)
+    with pytest.raises(Stopped, match="no key") as stop:
+        packer.take(held, packer.wanted(held))
+    assert stop.value.offset == 1
+
+
+def test_a_payload_that_cannot_be_decoded_stops() -> None:
+    broken = raw(batch(7, payload=b"nothing of the kind", count=3))
+    with pytest.raises(Stopped) as stop:
+        Packer(work(RULE, 7, 10), 2).wanted(broken)
+    assert (stop.value.state, stop.value.offset) == (State.REFUSED, 7)
+
+
+# --- headers, plans, stops ------------------------------------------------------------------------------------------
+
+
+@given(st.lists(HEADERS, min_size=1, max_size=5), st.integers(0, 9))
+def test_headers_are_read_as_they_were_written(every: list[list[tuple[bytes, bytes | None]]], at: int) -> None:
+    held, begin, end, count = headers.columns(every, at)
+    data = pa.array(list(bytes(at) + held), pa.uint8()).to_numpy()
+    empty = records.Records.empty(b"", len(every))
+    whole = replace(empty, data=data, headers_at=begin, headers_end=end, header_count=count)
+    assert [records.headers(whole, number) for number in range(len(every))] == every
+
+
+OFFSETS = st.dictionaries(st.integers(0, 9), st.integers(0, 2**62), max_size=4)
+
+
+@given(st.integers(0, 2**40), OFFSETS, st.uuids(), st.none() | st.text(max_size=5))
+def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID, where: str | None) -> None:
+    plan = Plan(
+        number=number,
+        after=number - 2,
+        begin=offsets,
+        upto={partition: offset + partition for partition, offset in offsets.items()},
+        rule=replace(RULE, where=where),
+        source_id=topic_id,
+        target_id=None,
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+    assert [partition for partition, _, _ in plan.ranges] == sorted(offsets.keys() - {0})
+
+
+@given(st.binary(max_size=40) | st.recursive(st.none() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode()))
+def test_what_is_no_plan_is_named(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="a plan of the re-key query cannot be read"):
+        Plan.from_json(data)
+
+
+def test_numbers_travel() -> None:
+    assert number_of(numbered(12)) == 12
+    assert number_of(None) == -1
+    with pytest.raises(ConfigError, match="not the mirror's"):
+        number_of(stored([Record(0, 0, b"other", b"1", ())]))
+
+
+@given(st.text(max_size=30), st.integers(-1, 9), st.integers(-1, 2**62))
+def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset: int) -> None:
+    stop = Stopped(State.CORRUPT, partition, offset, detail)
+    told = Stopped.told_by(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
+    assert told is not None
+    assert (told.state, told.partition, told.offset, told.detail) == (State.CORRUPT, partition, offset, detail)
+    assert Stopped.told_by(RuntimeError("something else")) is None
