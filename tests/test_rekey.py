@@ -22,7 +22,10 @@ from rekeychecker import Seen, complaints, read_committed
 from test_run import PATIENCE, running, wait_for
 from typer.testing import CliRunner
 
+from mirror.admin.client import Admin
+from mirror.admin.values import ConfigChange
 from mirror.cli import app
+from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
 from mirror.errors import ExitCode
 
@@ -292,6 +295,34 @@ def test_beside_lanes_and_topics_that_come_later(
     told = CliRunner().invoke(app, ["status", str(config), "--json"])
     states = {(one["topic"], one["state"]) for one in json.loads(told.stdout)["partitions"]}
     assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}
+
+
+def test_a_record_that_is_too_large_for_the_target(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name, 1, {"max.message.bytes": "100000"})
+    small = [b'{"user": "a", "number": %d}' % number for number in range(20)]
+    large = json.dumps({"user": "b", "noise": random.Random(9).randbytes(150_000).hex()}).encode()
+    produce(source, topic_name, [*small, large], codec="zstd")
+    rules = [{"match": topic_name, "rekey": BY_USER}]
+    more: dict[str, Any] = {"rules": rules}
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, **more)
+    content = json.loads(config.read_text()) | {"sync": {"configs": False}, "spark": {"epoch_s": 5}}
+    config.write_text(json.dumps(content))
+    with running(config, tmp_path / "log") as mirror:
+        mirror.until("raise max.message.bytes of")
+        mirror.process.terminate()
+        assert mirror.ended() == ExitCode.DATA_AT_RISK, mirror.log
+    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    (one,) = json.loads(told.stdout)["partitions"]
+    assert one["state"] == "REFUSED", one
+    admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target}))
+    admin.alter_configs([ConfigChange(topic=topic_name, name="max.message.bytes", before="", after="1000000")])
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    assert Counter(one.value for one in read_committed(target, topic_name)) == Counter([*small, large])
 
 
 def test_a_target_that_was_made_anew(

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -181,7 +182,8 @@ class Rekeyer:
         self._committed = plan.after
         self._stand_at(plan.begin)
         self._is_bound = plan.number in numbers
-        return plan if self._is_bound else None
+        # the target may take larger batches by now, which is what a record that is too large waits for
+        return replace(plan, rule=replace(plan.rule, max_bytes=rule.max_bytes)) if self._is_bound else None
 
     async def _fenced(self, slot: int) -> int:
         work = Work(

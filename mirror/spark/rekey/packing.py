@@ -33,6 +33,9 @@ GROUP_BYTES: Final = 1 << 20
 #: Slices and bytes in one record batch of Arrow.
 _MOST_ROWS: Final = 1024
 _MOST_BYTES: Final = 4 << 20
+#: What stands for a target partition where a slice goes to none, or to the dead-letter topic: these come first.
+BURIED: Final = -2
+NOWHERE: Final = -1
 NO_KEY: Final = "no key"
 FAILED: Final = "an expression failed"
 
@@ -131,7 +134,7 @@ class Packer:
         if all_of_it:
             self._flush()
             for reason, count in self._left_out.items():
-                self._row(Kind.TALLY, -1, self._begin, count, 0, -1, -1, reason, b"")
+                self._row(Kind.TALLY, NOWHERE, self._begin, count, 0, -1, -1, reason, b"")
             self._left_out.clear()
         if self._rows and (all_of_it or len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES):
             columns = zip(*self._rows, strict=True)
@@ -203,7 +206,7 @@ class Packer:
         pairs = [*records.headers(one, 0), *((name.encode(), text.encode()) for name, text in told.items())]
         held, begin, end, count = headers.columns([pairs], len(one.data))
         data = np.concatenate([one.data, np.frombuffer(held, np.uint8)])
-        self._add(Kind.DEAD, 0, replace(one, data=data, headers_at=begin, headers_end=end, header_count=count), 0)
+        self._add(Kind.DEAD, BURIED, replace(one, data=data, headers_at=begin, headers_end=end, header_count=count), 0)
 
     def _spread(self, base_offset: int) -> int:
         """Where records without a key go: those of a batch together, batches evenly, and again to the same place."""

@@ -12,7 +12,7 @@ from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, ro
 from mirror.spark.rekey.writing import RECEIPT_DDL, written
 
 #: Within a slot: one target partition after another, and in it each source partition in its order.
-_ORDER = ("target_partition", "kind", "source_partition", "first_offset")
+ORDER = ("target_partition", "source_partition", "first_offset")
 
 
 def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list[Row]:
@@ -27,5 +27,5 @@ def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list
         records = map_in_arrow(ranges, rows(work, used), row_schema(used))
         made = records.select(*CARRIED, judged(records, work.plan.rule).alias(MADE))
         slices = map_in_arrow(made, repacked(work), SLICE_DDL)
-    ordered = slices.repartitionById(work.slots, "slot").sortWithinPartitions(*_ORDER)
+    ordered = slices.repartitionById(work.slots, "slot").sortWithinPartitions(*ORDER)
     return map_in_arrow(ordered, written(work), RECEIPT_DDL).collect()

@@ -55,9 +55,11 @@ class Standing:
         waits_for: str = "",
         state: State | None = None,
     ) -> Figures:
-        """The report; `waits_for`: why nothing gets on now. A stop is one as soon as all before it is done."""
+        """The report; `waits_for`: why nothing gets on now. A stop is told as soon as it is known, though what lies
+        before it may still be on its way.
+        """
         lag, detail = max(0, self.end - self.at), waits_for
-        if self.stop is not None and self.at >= min(self.stop.offset, self.end):
+        if self.stop is not None:
             state, detail = self.stop.state, self.stop.detail
         elif state is None:
             state = State.WAITING if waits_for else State.MIRRORING if lag else State.CAUGHT_UP

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from mirror.batch.header import RawBatch, parse_header
+from mirror.errors import RecordTooLarge
 from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Work
 from mirror.spark.rekey.progress import number_of, numbered
@@ -53,7 +54,7 @@ class _Run:
 
     place: TopicPartition | None = None
     codec: int = 0
-    source: int = -1
+    sources: list[int] = field(default_factory=list)
     parts: list[Records] = field(default_factory=list)
     bytes: int = 0
 
@@ -109,7 +110,8 @@ class _Writer:
         if kind is Kind.TALLY:
             self._count(row, f"DROP/{row['reason']}", row["records"])
             return
-        place = TopicPartition(rule.dead_letter if kind is Kind.DEAD else rule.target, row["target_partition"])
+        is_dead = kind is Kind.DEAD
+        place = TopicPartition(rule.dead_letter, 0) if is_dead else TopicPartition(rule.target, row["target_partition"])
         run = self._run
         if place != run.place or row["codec"] != run.codec or run.bytes >= BATCH_BYTES or kind is Kind.BATCH:
             await self._flush()
@@ -122,8 +124,8 @@ class _Writer:
         part = decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"])
         run.parts.append(part)
         run.bytes += len(row["data"])
-        run.source = row["source_partition"]
-        self._count(row, DEAD_LETTER if kind is Kind.DEAD else RE_KEYED, row["records"])
+        run.sources.append(row["source_partition"])
+        self._count(row, DEAD_LETTER if is_dead else RE_KEYED, row["records"])
 
     async def finish(self) -> None:
         """All that was taken, and the number, are committed."""
@@ -146,11 +148,19 @@ class _Writer:
         run, self._run = self._run, _Run()
         if not run.parts or run.place is None:
             return
-        count = self.counts.get((run.source, RE_KEYED), _Count())
-        for batch, _ in fitting(joined(run.parts), run.codec, self._work.plan.rule.max_bytes):
-            count.batches += 1  # one of several source partitions counts for the last of them
-            count.bytes += batch.header.size
-            await self._send(run.place, batch)
+        count = self.counts.get((run.sources[-1], RE_KEYED), _Count())
+        most = self._work.plan.rule.max_bytes
+        try:
+            for batch, _ in fitting(joined(run.parts), run.codec, most):
+                count.batches += 1  # one of several source partitions counts for the last of them
+                count.bytes += batch.header.size
+                await self._send(run.place, batch)
+        except RecordTooLarge as problem:
+            sources = [
+                source for source, part in zip(run.sources, run.parts, strict=True) if problem.offset in part.offsets
+            ]
+            text = f"{problem.detail}; raise max.message.bytes of {run.place.topic}, then start the mirror again"
+            raise Stopped(State.REFUSED, sources[0], problem.offset, text) from None
 
     async def _send(self, place: TopicPartition, batch: RawBatch) -> None:
         await self._sent()
