@@ -292,6 +292,8 @@ def test_beside_lanes_and_topics_that_come_later(
         assert mirror.ended() == ExitCode.DONE, mirror.log
     for topic in (first, later):
         assert complaints(read_committed(source, topic), read_committed(target, topic), 3, user_of) == []
+    rehearsed = CliRunner().invoke(app, ["failover", str(config), "--rehearse", "--json"])
+    assert rehearsed.exit_code == ExitCode.DONE, rehearsed.output
     told = CliRunner().invoke(app, ["status", str(config), "--json"])
     states = {(one["topic"], one["state"]) for one in json.loads(told.stdout)["partitions"]}
     assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}

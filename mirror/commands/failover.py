@@ -41,7 +41,7 @@ from mirror.offsets.pauses import paused_in
 from mirror.offsets.starts import starts_in
 from mirror.policy.recovery import Exposure
 from mirror.policy.rules import Finding
-from mirror.policy.selection import select
+from mirror.policy.selection import is_rekeyed, select
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 #: A source that does not answer for so long is away.
@@ -200,6 +200,8 @@ class _Course:
             flow = await asyncio.to_thread(prepare, self.settings, once=True, refused=refused)
             for note in await drain(flow):
                 self._warn(note)
+            for rule in flow.rekeyed:
+                self._warn(f"{rule.source} is re-keyed, which only a mirror that runs does: start it to copy the rest")
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
             self._warn(f"what was missing could not be copied: {problem}")
 
@@ -274,7 +276,7 @@ class _Course:
 
 
 def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: Known) -> GroupSync:
-    figures = known.figures
+    figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
     seen, origins = seen_in(known.newest), {}
     for one in figures.values():

@@ -13,6 +13,7 @@ from mirror.errors import ClusterError, MalformedBatch
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.policy.recovery import Exposure
+from mirror.policy.selection import is_rekeyed
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
@@ -58,6 +59,8 @@ def _source_of(figures: Figures) -> TopicPartition:
 
 async def _position(settings: Settings, known: Known, figures: Figures) -> int:
     """The source offset up to which the target holds everything, as far as its log and the journal tell."""
+    if is_rekeyed(figures.topic, settings.topics):
+        return figures.next_offset
     there = TopicPartition(figures.target_topic, figures.partition)
     if settings.topics.offsets == "translate":
         index = known.runs.get(there)

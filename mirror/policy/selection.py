@@ -107,6 +107,11 @@ def selects(topic: str, patterns: Patterns) -> bool:
     return any(p.fullmatch(topic) for p in patterns.include) and not any(p.fullmatch(topic) for p in patterns.exclude)
 
 
+def is_rekeyed(topic: str, patterns: Patterns) -> bool:
+    """True where a rule matches the topic: its records are not where they are on the source."""
+    return any(rule.match.fullmatch(topic) for rule in patterns.rules)
+
+
 def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
     """Choose among `topics` (name to number of partitions)."""
     wanted = sorted(topic for topic in topics if selects(topic, patterns))

@@ -133,7 +133,7 @@ class Packer:
         """What is ready, once it is worth a record batch."""
         if all_of_it:
             self._flush()
-            for reason, count in self._left_out.items():
+            for reason, count in (+self._left_out).items():
                 self._row(Kind.TALLY, NOWHERE, self._begin, count, 0, -1, -1, reason, b"")
             self._left_out.clear()
         if self._rows and (all_of_it or len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES):

@@ -35,9 +35,10 @@ class Standing:
 
     def learn(self, row: Any) -> None:
         """Count what a receipt tells (`writing.RECEIPT_DDL`)."""
-        self.verdicts[row.verdict] += row.batches or row.records
+        is_written = row.verdict in (RE_KEYED, KEPT_WHOLE)
+        self.verdicts[row.verdict] += row.batches if is_written else row.records
         self.verdict_bytes[row.verdict] += row.bytes
-        if row.verdict in (RE_KEYED, KEPT_WHOLE):
+        if is_written:
             self.records += row.records
             self.batches += row.batches
             self.bytes += row.bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -148,12 +149,17 @@ class _Writer:
         run, self._run = self._run, _Run()
         if not run.parts or run.place is None:
             return
-        count = self.counts.get((run.sources[-1], RE_KEYED), _Count())
+        shares = Counter(dict.fromkeys(run.sources, 0))
+        for source, part in zip(run.sources, run.parts, strict=True):
+            shares[source] += len(part)
+        most_of_it, whole = shares.most_common(1)[0][0], shares.total()
         most = self._work.plan.rule.max_bytes
         try:
             for batch, _ in fitting(joined(run.parts), run.codec, most):
-                count.batches += 1  # one of several source partitions counts for the last of them
-                count.bytes += batch.header.size
+                if run.place.topic == self._work.plan.rule.target:  # counted for that which most records are of
+                    self.counts[most_of_it, RE_KEYED].batches += 1
+                    for source, share in shares.items():
+                        self.counts[source, RE_KEYED].bytes += batch.header.size * share // whole
                 await self._send(run.place, batch)
         except RecordTooLarge as problem:
             sources = [
