@@ -95,7 +95,7 @@ def _fetch_into(folder: Path, retrieve: Callable[[Path], None]) -> None:
 
 def _retrieve(into: Path) -> None:
     """Runs Ivy. Its own cache lies beside `into` and goes with it: the jars alone are kept."""
-    command = [java(), "-XX:-UsePerfData", "-jar", str(_ivy()), "-ivy", str(RESOURCES / "ivy.xml"), "-confs", "default"]
+    command = [java(), "-XX:-UsePerfData", "-jar", str(ivy()), "-ivy", str(RESOURCES / "ivy.xml"), "-confs", "default"]
     command += ["-cache", str(into.with_name("ivy"))]
     command += ["-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -104,7 +104,8 @@ def _retrieve(into: Path) -> None:
         raise EmbeddedError(f"could not fetch Kafka {KAFKA_VERSION}; is there a network? Ivy said:\n{tail}")
 
 
-def _ivy() -> Path:
+def ivy() -> Path:
+    """The Ivy that PySpark ships. Raises EmbeddedError."""
     # Looked up, not imported: importing pyspark takes longer than checking the jars.
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []

@@ -1,0 +1,385 @@
+"""Re-keying: CPU, speed and memory beside MirrorMaker 2 with a consume-produce loop behind it; how late records are.
+
+JSON records of some 400 bytes, in zstd batches of 4 partitions, go to 12 partitions by a field of theirs. `mirror run
+--once` with a rule, and MirrorMaker 2 followed by a loop of Kafka's C client (`loop.py`), in turn, from the same topic.
+CPU is that of the whole process tree, without the brokers. A result counts only if every record is there once, and a
+sample of them where it belongs, in order.
+
+Then records come at a fixed rate, and what counts is the time from a record's timestamp to when a consumer of committed
+records sees it on the target.
+
+    python -m tests.bench.rekey [--megabytes 800] [--rounds 3] [--rate 1000] [--seconds 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mirror.demo.usage import Tree
+from mirror.embedded import Cluster, Spec, start_many
+
+from .mirrormaker import jars, started
+from .workload import create, records
+
+FROM_PARTITIONS: Final = 4
+PARTITIONS: Final = 12
+FIELD: Final = "user"
+RULE: Final = {"rekey": f"get_json_object(string(value), '$.{FIELD}')", "partitions": PARTITIONS}
+CODEC: Final = "zstd"
+#: Of so many records one is looked at closely.
+SAMPLE: Final = 20
+_PATIENCE: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One process tree. Seconds and megabytes; `java_cpu` is that of its JVM, `start_*` what it took until `seen`
+    offsets were on the target, and `copying*` what it took from there to the last one.
+    """
+
+    wall: float
+    cpu: float
+    java_cpu: float
+    start_wall: float
+    start_cpu: float
+    seen: int
+    copying: float
+    copying_cpu: float
+    peak_rss_mb: float
+    peak_pss_mb: float
+
+    def per_cpu_second(self, count: int) -> float:
+        """Records for each CPU-second, once it had started."""
+        return (count - self.seen) / self.copying_cpu
+
+
+class Ends:
+    """How far a topic has come, for whoever watches it."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
+        self._places = [TopicPartition(topic, number) for number in range(partitions)]
+
+    def total(self) -> int:
+        """The sum of its end offsets, 0 where there is no such topic yet."""
+        try:
+            return sum(max(0, self._consumer.get_watermark_offsets(place, timeout=5)[1]) for place in self._places)
+        except Exception:  # the topic is not there yet
+            return 0
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+
+def watched(process: subprocess.Popen[bytes], ends: Ends, until: int | None = None) -> Cost:
+    """What a process takes until it ends, or until the target's offsets add up to `until`: then it is ended."""
+    tree, began = Tree(process.pid), time.perf_counter()
+    java = cpu = start_wall = start_cpu = last = last_cpu = 0.0
+    seen = first = 0
+    while process.poll() is None:
+        now = time.perf_counter() - began
+        cpu, java = max(cpu, tree.sample()), max(java, _java_cpu(process.pid))
+        end = ends.total()
+        if end > seen:
+            if not seen:
+                start_wall, start_cpu, first = now, cpu, end
+            seen, last, last_cpu = end, now, cpu
+        if until is not None and seen >= until:
+            process.terminate()
+            process.wait(60)
+            break
+        if now > _PATIENCE:
+            process.kill()
+        time.sleep(0.1)
+    wall = (time.perf_counter() - began) if until is None else last
+    ends.close()
+    if until is None and process.returncode:
+        raise SystemExit(f"{process.args} ended with {process.returncode}")
+    rss, pss = tree.tally.peak_rss / 1e6, (tree.tally.peak_pss or 0) / 1e6
+    return Cost(wall, cpu, java, start_wall, start_cpu, first, last - start_wall, last_cpu - start_cpu, rss, pss)
+
+
+def _java_cpu(pid: int) -> float:
+    found = 0.0
+    try:
+        for process in (root := psutil.Process(pid), *root.children(recursive=True)):
+            if process.name() == "java":
+                times = process.cpu_times()
+                found += times.user + times.system
+    except psutil.Error:
+        return 0.0
+    return found
+
+
+def filled(bootstrap: str, topic: str, megabytes: int) -> int:
+    """A topic of records that all differ; how many."""
+    create(bootstrap, topic, FROM_PARTITIONS)
+    pool = records(1)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": CODEC,
+            "batch.size": 1 << 20,
+            "batch.num.messages": 100_000,
+            "linger.ms": 500,
+            "queue.buffering.max.kbytes": 400_000,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    size = count = 0
+    while size < megabytes * 1_000_000:
+        value = b'{"number": %d, ' % count + pool[count % len(pool)][1:]
+        try:
+            producer.produce(topic, value, partition=count // 2500 % FROM_PARTITIONS)
+        except BufferError:
+            producer.poll(0.05)
+            continue
+        size, count = size + len(value), count + 1
+        if count % 2000 == 0:
+            producer.poll(0)
+    producer.flush()
+    return count
+
+
+def flow(folder: Path, name: str, source: Cluster, target: Cluster, topic: str, prefix: str) -> Path:
+    """A configuration that re-keys one topic to `prefix` and its name."""
+    path = folder / f"{name}.yaml"
+    settings = {
+        "name": name,
+        "source": {"alias": "a", "bootstrap.servers": source.bootstrap},
+        "target": {"alias": "b", "bootstrap.servers": target.bootstrap},
+        "topics": {"include": [topic], "naming": {"prefix": prefix}, "rules": [{"match": topic, **RULE}]},
+    }
+    path.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def mirror_arm(folder: Path, round_: int, source: Cluster, target: Cluster, topic: str) -> tuple[Cost, str]:
+    """One bounded run of the mirror, and the topic it made."""
+    prefix = f"mirror-{round_}-"
+    config = flow(folder, f"bench-{round_}", source, target, topic, prefix)
+    os.sync()
+    with (folder / f"bench-{round_}.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=log)
+    return watched(process, Ends(target.bootstrap, prefix + topic, PARTITIONS)), prefix + topic
+
+
+def maker_arm(
+    folder: Path, round_: int, source: Cluster, target: Cluster, topic: str, count: int
+) -> tuple[Cost, Cost, str]:
+    """MirrorMaker 2, the loop behind it, and the topic that came of it."""
+    alias, result = f"m{round_}", f"loop-{round_}-{topic}"
+    os.sync()
+    process = started(source.bootstrap, target.bootstrap, alias, topic, CODEC, folder)
+    copied = watched(process, Ends(target.bootstrap, f"{alias}.{topic}", FROM_PARTITIONS), count)
+    create(target.bootstrap, result, PARTITIONS)
+    os.sync()
+    command = [sys.executable, "-m", "tests.bench.loop", target.bootstrap, f"{alias}.{topic}", result, FIELD, CODEC]
+    looped = watched(subprocess.Popen(command), Ends(target.bootstrap, result, PARTITIONS))
+    return copied, looped, result
+
+
+def check(source: Sequence[Any], bootstrap: str, topic: str) -> None:
+    """Raises SystemExit unless all is there once, and the sample is as it is to be."""
+    from rekeychecker import complaints, read_committed
+
+    target = read_committed(bootstrap, topic)
+    numbers = sorted(_number(one) for one in target)
+    if numbers != list(range(len(source))):
+        raise SystemExit(f"{topic}: {len(numbers)} records, {len(set(numbers))} different, of {len(source)}")
+    sample = [[one for one in side if _number(one) % SAMPLE == 0] for side in (source, target)]
+    wrong = complaints(*sample, PARTITIONS, lambda one: str(json.loads(one.value or b"")[FIELD]).encode())
+    if wrong:
+        raise SystemExit(f"{topic}: {len(wrong)} complaints, the first: {wrong[:3]}")
+
+
+def _number(one: Any) -> int:
+    value: bytes = one.value
+    return int(value[11 : value.index(b",", 11)])
+
+
+class Reader(threading.Thread):
+    """Notes when each numbered record is to be seen on the target, and the record's own time, in milliseconds."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.arrived: dict[int, tuple[float, int]] = {}
+        self.done = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "lag",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+
+    def run(self) -> None:
+        """Until `done`."""
+        while not self.done.is_set():
+            message: Any
+            for message in self._consumer.consume(1000, 0.02):
+                if not message.error():
+                    number = int((message.value() or b"")[11:].split(b",", 1)[0])
+                    self.arrived[number] = (time.time() * 1000, message.timestamp()[1])
+        self._consumer.close()
+
+
+def lag(folder: Path, source: Cluster, target: Cluster, rate: int, seconds: int, warm: int) -> dict[str, float]:
+    """How late records are at a rate, in milliseconds, and the cores that the mirror's processes take meanwhile."""
+    topic = "stream"
+    create(source.bootstrap, topic, FROM_PARTITIONS)
+    create(target.bootstrap, f"live-{topic}", PARTITIONS)
+    pool = records(2, 5000)
+    config = flow(folder, "bench-lag", source, target, topic, "live-")
+    producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5, "compression.type": CODEC})
+    reader = Reader(target.bootstrap, f"live-{topic}")
+    with (folder / "lag.log").open("wb") as log:
+        mirror = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config)], stderr=log)
+    try:
+        reader.start()
+        number = 0
+
+        def send() -> None:
+            nonlocal number
+            value = b'{"number": %d, ' % number + pool[number % len(pool)][1:]
+            producer.produce(topic, value, partition=number % FROM_PARTITIONS, timestamp=round(time.time() * 1000))
+            number += 1
+
+        send()
+        producer.flush()
+        while 0 not in reader.arrived:  # the mirror runs once it has brought this one over
+            if mirror.poll() is not None:
+                raise SystemExit((folder / "lag.log").read_text())
+            reader.join(0.1)
+        tree, used, counted = Tree(mirror.pid), 0.0, 0
+        began = time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < warm + seconds:
+            if elapsed >= warm and not counted:
+                used, counted = tree.sample(), number
+            while number < 1 + elapsed * rate:
+                send()
+            producer.poll(0.002)
+        used = tree.sample() - used
+        producer.flush()
+        while len(reader.arrived) < number:
+            if mirror.poll() is not None:
+                raise SystemExit((folder / "lag.log").read_text())
+            reader.join(0.1)
+    finally:
+        mirror.terminate()
+        mirror.wait(60)
+        reader.done.set()
+        reader.join()
+    late = sorted(seen - at for which, (seen, at) in reader.arrived.items() if which >= counted)
+    return {
+        "records": len(late),
+        "p50_ms": statistics.median(late),
+        "p99_ms": late[int(len(late) * 0.99)],
+        "max_ms": late[-1],
+        "cores": used / seconds,
+    }
+
+
+def told(name: str, found: Sequence[float], form: str) -> str:
+    """A median and its range."""
+    low, middle, high = (format(one, form) for one in (min(found), statistics.median(found), max(found)))
+    return f"  {name:<58}{middle}  ({low} to {high})"
+
+
+def summary(name: str, parts: Sequence[Sequence[Cost]], count: int) -> None:
+    """Print what came of one arm; `parts`: of each round the processes, one after another."""
+    print(name)
+    print(told("records per CPU-second", [count / sum(c.cpu for c in row) for row in parts], ",.0f"))
+    running = [1 / sum(1 / c.per_cpu_second(count) for c in row) for row in parts]
+    print(told("  the same, start-up left out", running, ",.0f"))
+    print(told("CPU-seconds", [sum(c.cpu for c in row) for row in parts], ".1f"))
+    print(told("  of the JVM", [sum(c.java_cpu for c in row) for row in parts], ".1f"))
+    print(told("  until the first records are there", [sum(c.start_cpu for c in row) for row in parts], ".1f"))
+    print(told("seconds", [sum(c.wall for c in row) for row in parts], ".1f"))
+    print(told("  until the first records are there", [sum(c.start_wall for c in row) for row in parts], ".1f"))
+    print(told("peak resident memory, MB", [max(c.peak_rss_mb for c in row) for row in parts], ".0f"))
+    print(told("  with shared pages once", [max(c.peak_pss_mb for c in row) for row in parts], ".0f"))
+
+
+def main() -> None:
+    """Measure and print a summary and, last, the raw figures as JSON."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+    from rekeychecker import read_committed
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=800, help="uncompressed size of the topic")
+    parser.add_argument("--rounds", type=int, default=3, help="0 for the lag alone")
+    parser.add_argument(
+        "--rate", type=int, default=1000, help="records a second where the lag is measured; 0 leaves it out"
+    )
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--warm", type=int, default=10, help="seconds at that rate that do not count, before")
+    parser.add_argument("--alone", action="store_true", help="without MirrorMaker 2")
+    options = parser.parse_args()
+    jars()
+    mirrors: list[Cost] = []
+    makers: list[tuple[Cost, Cost]] = []
+    late: dict[str, float] = {}
+    count = 0
+    specs = [Spec(name="rekey-source", jit="full"), Spec(name="rekey-target", jit="full")]
+    source, target = start_many(specs)
+    with source, target, tempfile.TemporaryDirectory(prefix="mirror-rekey-") as name:
+        folder = Path(name)
+        if options.rounds:
+            count = filled(source.bootstrap, "load", options.megabytes)
+            wanted = read_committed(source.bootstrap, "load")
+        for round_ in range(options.rounds):
+            cost, topic = mirror_arm(folder, round_, source, target, "load")
+            check(wanted, target.bootstrap, topic)
+            mirrors.append(cost)
+            print(f"mirror {cost}", file=sys.stderr)
+            if not options.alone:
+                copied, looped, topic = maker_arm(folder, round_, source, target, "load", count)
+                check(wanted, target.bootstrap, topic)
+                makers.append((copied, looped))
+                print(f"MirrorMaker {copied}\nloop {looped}", file=sys.stderr)
+        if options.rate:
+            late = lag(folder, source, target, options.rate, options.seconds, options.warm)
+    if mirrors:
+        print(f"{count:,} records")
+        summary("mirror", [(cost,) for cost in mirrors], count)
+    if makers:
+        summary("MirrorMaker 2 and a loop behind it", makers, count)
+        summary("of these, MirrorMaker 2, which changes no key", [(copied,) for copied, _ in makers], count)
+        ratios = [sum(c.cpu for c in maker) / mirror.cpu for mirror, maker in zip(mirrors, makers, strict=True)]
+        print(told("CPU of MirrorMaker 2 and the loop, the mirror's being 1", ratios, ".2f"))
+    if late:
+        print(
+            f"from a record's timestamp to a consumer of committed records, at {options.rate}/s:"
+            f" p50 {late['p50_ms']:.0f} ms, p99 {late['p99_ms']:.0f} ms, max {late['max_ms']:.0f} ms;"
+            f" {late['cores']:.2f} cores"
+        )
+    result = {
+        "records": count,
+        "mirror": [asdict(cost) for cost in mirrors],
+        "mirrormaker": [[asdict(cost) for cost in row] for row in makers],
+        "lag": late,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
