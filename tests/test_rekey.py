@@ -201,7 +201,7 @@ def kill(pid: int, dice: random.Random, only_a_worker: bool) -> None:
 
 def is_worker(one: psutil.Process) -> bool:
     try:
-        return "mirror.spark.daemon" in one.cmdline()
+        return "mirror.spark.rekey.daemon" in one.cmdline()
     except psutil.Error:  # it ended just now
         return False
 

@@ -62,7 +62,8 @@ def _run(
     context = None
     try:
         if settings.topics.rules:  # Spark alone can tell whether their expressions will do
-            context = open_context(settings.spark, settings.flow, lane_count(settings.spark.lanes, MOST_LANES))
+            lanes = lane_count(settings.spark.lanes, MOST_LANES)
+            context = open_context(settings.spark, settings.flow, lanes, "mirror.spark.rekey.daemon")
             check_rules(context, settings)
         flow = prepare(settings, once=once, until_caught_up=until_caught_up)
         ensure_compiled()

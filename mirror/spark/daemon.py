@@ -16,9 +16,15 @@ import mirror.spark.relay  # noqa: F401 -- workers are forked with it
 from mirror.heap import keep_what_is_freed
 from mirror.wire.protocol import preload
 
-if __name__ == "__main__":
+
+def serve() -> None:
+    """Fork workers until Spark ends it."""
     preload()
     keep_what_is_freed()
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()
+
+
+if __name__ == "__main__":
+    serve()

@@ -33,9 +33,10 @@ _QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MinHeapFreeRat
 _SMALL_JVM: Final = f"{_QUICK_JVM} -Xms48m -Xmn24m"
 
 
-def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext:
-    """Start, or join what `spark-submit` started. Raises ConfigError where Java is missing or too old, or slots are
-    too few.
+def open_context(settings: SparkSettings, flow: str, lanes: int, daemon: str = "mirror.spark.daemon") -> SparkContext:
+    """Start, or join what `spark-submit` started; `daemon` is the module that forks Python workers.
+
+    Raises ConfigError where Java is missing or too old, or slots are too few.
     """
     java.find()
     # Workers must run this interpreter, or the one that was named for them: a python3 from PATH would not find our
@@ -48,7 +49,7 @@ def open_context(settings: SparkSettings, flow: str, lanes: int) -> SparkContext
     master = local_master(submitted or settings.master, lanes)
     defaults = {
         "spark.app.name": f"mirror {flow}",
-        "spark.python.daemon.module": "mirror.spark.daemon",
+        "spark.python.daemon.module": daemon,
         "spark.task.maxFailures": str(ATTEMPTS),
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",

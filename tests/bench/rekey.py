@@ -110,7 +110,7 @@ def watched(process: subprocess.Popen[bytes], ends: Ends, until: int | None = No
     wall = (time.perf_counter() - began) if until is None else last
     ends.close()
     if until is None and process.returncode:
-        raise SystemExit(f"{process.args} ended with {process.returncode}")
+        raise SystemExit(f"{process.args!r} ended with {process.returncode}")
     rss, pss = tree.tally.peak_rss / 1e6, (tree.tally.peak_pss or 0) / 1e6
     return Cost(wall, cpu, java, start_wall, start_cpu, first, last - start_wall, last_cpu - start_cpu, rss, pss)
 
@@ -203,8 +203,8 @@ def check(source: Sequence[Any], bootstrap: str, topic: str) -> None:
     numbers = sorted(_number(one) for one in target)
     if numbers != list(range(len(source))):
         raise SystemExit(f"{topic}: {len(numbers)} records, {len(set(numbers))} different, of {len(source)}")
-    sample = [[one for one in side if _number(one) % SAMPLE == 0] for side in (source, target)]
-    wrong = complaints(*sample, PARTITIONS, lambda one: str(json.loads(one.value or b"")[FIELD]).encode())
+    some, their = ([one for one in side if _number(one) % SAMPLE == 0] for side in (source, target))
+    wrong = complaints(some, their, PARTITIONS, lambda one: str(json.loads(one.value or b"")[FIELD]).encode())
     if wrong:
         raise SystemExit(f"{topic}: {len(wrong)} complaints, the first: {wrong[:3]}")
 

@@ -41,7 +41,8 @@ def sound_batches(work: Work, partition: int, begin: int, upto: int) -> Iterator
             return await anext(batches, None)
 
         try:
-            while (raw := runner.run(upcoming())) is not None:
+            loop = runner.get_loop()  # not `runner.run`: what that does about SIGINT costs more than a small batch
+            while (raw := loop.run_until_complete(upcoming())) is not None:
                 yield raw
         finally:
             runner.run(batches.aclose())
