@@ -14,12 +14,12 @@ import pyspark.worker
 
 import mirror.spark.relay  # noqa: F401 -- workers are forked with it
 from mirror.heap import keep_what_is_freed
-from mirror.wire.protocol import preload
+from mirror.wire.protocol import APIS, Api, preload
 
 
-def serve() -> None:
-    """Fork workers until Spark ends it."""
-    preload()
+def serve(*more: Api) -> None:
+    """Fork workers until Spark ends it; they know how to ask for what lanes ask for, and `more`."""
+    preload((*APIS, *more))
     keep_what_is_freed()
     gc.collect()
     gc.freeze()

@@ -46,6 +46,8 @@ BEGIN_TIMEOUT: Final = 30.0
 #: Larger requests are cut; a broker takes 100 MiB (`socket.request.max.bytes`).
 REQUEST_BYTES: Final = 8 * 1024 * 1024
 _PRODUCE: Final = replace(PRODUCE, newest=11)
+#: What a transaction is made of, for `preload`.
+APIS: Final = (_PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
 _TRANSACTION_KEY: Final = 1
 _MANY_COORDINATORS: Final = 4
 #: Codes by which a coordinator or a leader says that somebody else has the transactional id now, or that it has ended

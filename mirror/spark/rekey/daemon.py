@@ -6,6 +6,7 @@ that PySpark runs after every task does not walk it, which was a quarter of thei
 from __future__ import annotations
 
 import os
+import zipimport
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which nothing here uses, would be lost by a fork
 
@@ -14,6 +15,14 @@ import mirror.spark.rekey.packing
 import mirror.spark.rekey.reading
 import mirror.spark.rekey.writing  # noqa: F401 -- workers are forked with all of these
 from mirror.spark.daemon import serve
+from mirror.wire.transactions import APIS
+
+
+def _stays_as_it_is(_: zipimport.zipimporter) -> None:
+    """Nothing: an archive that was opened does not change while Spark runs, and one that comes later is opened then."""
+
 
 if __name__ == "__main__":
-    serve()
+    # PySpark has every archive on the path read anew before each task: that of its own modules takes some 50 ms
+    zipimport.zipimporter.invalidate_caches = _stays_as_it_is  # type: ignore[assignment, method-assign] -- on purpose
+    serve(*APIS)
