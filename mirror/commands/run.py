@@ -63,7 +63,7 @@ def _run(
     try:
         if settings.topics.rules:  # Spark alone can tell whether their expressions will do
             lanes = lane_count(settings.spark.lanes, MOST_LANES)
-            context = open_context(settings.spark, settings.flow, lanes, "mirror.spark.rekey.daemon")
+            context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
             check_rules(context, settings)
         flow = prepare(settings, once=once, until_caught_up=until_caught_up)
         ensure_compiled()

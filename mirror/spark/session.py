@@ -29,12 +29,19 @@ _SPARE_SLOTS: Final = 2
 _READABLE: Final = 300
 #: No JVM has much to do: the driver's plans and counts, an executor's starts Python and waits for it. So start fast,
 #: and give memory back (195 MB resident for the driver, against 280 with Java's own choices).
-_QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k"
-_SMALL_JVM: Final = f"{_QUICK_JVM} -Xms48m -Xmn24m"
+_SERIAL: Final = "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k"
+_QUICK_JVM: Final = f"-XX:TieredStopAtLevel=1 {_SERIAL}"
+_YOUNG: Final = "-Xms48m -Xmn24m"
+#: Where it evaluates expressions, it has: with the second compiler a record takes six tenths of the CPU. Ten times the
+#: usual thresholds keep that compiler, which is dear, away from whatever runs at the start alone.
+_EVALUATING_JVM: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+    f" -XX:Tier4BackEdgeThreshold=400000 {_SERIAL}"
+)
 
 
-def open_context(settings: SparkSettings, flow: str, lanes: int, daemon: str = "mirror.spark.daemon") -> SparkContext:
-    """Start, or join what `spark-submit` started; `daemon` is the module that forks Python workers.
+def open_context(settings: SparkSettings, flow: str, lanes: int, *, evaluates: bool = False) -> SparkContext:
+    """Start, or join what `spark-submit` started; `evaluates`: there are expressions for Spark to evaluate.
 
     Raises ConfigError where Java is missing or too old, or slots are too few.
     """
@@ -47,18 +54,19 @@ def open_context(settings: SparkSettings, flow: str, lanes: int, daemon: str = "
     conf = SparkConf()
     submitted = conf.get("spark.master")
     master = local_master(submitted or settings.master, lanes)
+    jvm = _EVALUATING_JVM if evaluates else _QUICK_JVM
     defaults = {
         "spark.app.name": f"mirror {flow}",
-        "spark.python.daemon.module": daemon,
+        "spark.python.daemon.module": "mirror.spark.rekey.daemon" if evaluates else "mirror.spark.daemon",
         "spark.task.maxFailures": str(ATTEMPTS),
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
-        "spark.driver.extraJavaOptions": f"{_SMALL_JVM} "
+        "spark.driver.extraJavaOptions": f"{jvm} {_YOUNG} "
         f"-Dlog4j2.configurationFile={Path(str(files('mirror.spark') / 'log4j2.properties')).as_uri()}",
-        "spark.executor.extraJavaOptions": _QUICK_JVM,
+        "spark.executor.extraJavaOptions": jvm,
     }
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the UI binds to it
