@@ -39,7 +39,16 @@ ALIKE = "must give the same whenever it is asked"
 
 
 def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
-    plan = Plan(number=1, after=0, begin={2: begin}, upto={2: upto}, rule=rule, source_id=uuid.uuid4(), target_id=None)
+    plan = Plan(
+        number=1,
+        after=0,
+        begin={2: begin},
+        upto={2: upto},
+        slots=slots,
+        rule=rule,
+        source_id=uuid.uuid4(),
+        target_id=None,
+    )
     nowhere = Endpoint("any", (("localhost", 1),))
     return Work(flow="a", plan=plan, source=nowhere, target=nowhere, slots=slots)
 
@@ -96,7 +105,7 @@ def test_one_failure_leaves_the_other_records_alone(spark: SparkSession) -> None
     assert found[1] is None
     assert [one[IT].keep for one in found if one is not None] == [False, True, False]
     assert bytes(found[2][IT].key) == b"3"
-    assert [(one.key, bytes(one.value)) for one in found[2][IT].headers] == [("v", b"3")]
+    assert [(bytes(one.key), bytes(one.value)) for one in found[2][IT].headers] == [(b"v", b"3")]
 
 
 def test_the_columns_are_those_of_records() -> None:
@@ -252,6 +261,7 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
         after=number - 2,
         begin=offsets,
         upto={partition: offset + partition for partition, offset in offsets.items()},
+        slots=3,
         rule=replace(RULE, where=where),
         source_id=topic_id,
         target_id=None,
@@ -276,7 +286,7 @@ def test_numbers_travel() -> None:
 @given(st.text(max_size=30), st.integers(-1, 9), st.integers(-1, 2**62))
 def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset: int) -> None:
     stop = Stopped(State.CORRUPT, partition, offset, detail)
-    told = Stopped.told_by(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
+    told = Stopped.found_in(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
     assert told is not None
     assert (told.state, told.partition, told.offset, told.detail) == (State.CORRUPT, partition, offset, detail)
-    assert Stopped.told_by(RuntimeError("something else")) is None
+    assert Stopped.found_in(RuntimeError("something else")) is None

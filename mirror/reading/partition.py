@@ -45,7 +45,7 @@ class Log:
                 outcome = outcomes.of(raw) if decided else _undecided(raw)
                 if raw.header.last_offset < before:
                     continue
-                if raw.header.base_offset >= self._end:
+                if _first(raw, before) >= self._end:
                     return
                 self.at = raw.header.next_offset
                 yield raw, outcome
@@ -64,6 +64,12 @@ class Log:
 
     async def _fetch(self, isolation: int) -> Fetched:
         return await fetch_at(self._cluster, self._partition, self.at, max_bytes=FETCH_BYTES, isolation=isolation)
+
+
+def _first(raw: RawBatch, before: int) -> int:
+    """The first offset that a batch may hold a record of: a compressed set of magic 0 or 1 is stored by its last."""
+    header = raw.header
+    return min(before, header.base_offset) if header.magic < 2 and header.codec else header.base_offset
 
 
 def _undecided(raw: RawBatch) -> Outcome:

@@ -386,7 +386,7 @@ class Supervisor:
             caught_up = len(live) == len(self._assignments) + len(self._queries.figures) and all(
                 f.state in (State.CAUGHT_UP, State.PAUSED) or f.state.is_stop for f in live.values()
             )
-            if self._flow.until_caught_up and caught_up:
+            if self._flow.until_caught_up and caught_up and self._queries.have_looked:
                 self._caught_up = True
                 self._stop()
 

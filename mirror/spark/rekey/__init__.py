@@ -12,11 +12,13 @@ A micro-batch is that query over bounded ranges; the driver plans one after anot
         progress topic's partition 0, written by the one driver that its transactional id belongs to
     R2  what a slot writes for a micro-batch is a function of the source's log and the plan: expressions that are not
         deterministic are refused. It is committed together with the micro-batch's number, in partition 1 + slot
-    R3  a slot carries a micro-batch out only where the last number that it committed is the one that the plan names
-        before it. So a task may run twice, late, or beside its successor: one of them commits
+    R3  a slot carries a micro-batch out only while its plan is the last one on record, and where the last number that
+        the slot committed is the one that the plan names before it. So a task may run twice, late, or beside its
+        successor: one of them commits
     R4  a plan of which any slot has committed its part is carried out by all of them, with the same ranges and the same
-        rule, before there is another. One of which no slot has, may be made anew with other ranges
-    R5  the number of slots is that of the progress topic's partitions, less one, and never changes
+        rule, before there is another. One of which no slot has, may be made anew with other ranges: when that is on
+        record, every slot is fenced once more, for a late task of the old one may have begun before
+    R5  the number of slots is that of the progress topic's partitions, less one, and never changes; plans name it
 
 Decision: the driver runs its own loop of bounded queries and not a streaming query with `foreachBatch`. The position is
 in the target (R1, R2), so Spark's checkpoint would be a second truth on some disk; and a partition that must stop is

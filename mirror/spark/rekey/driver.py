@@ -14,38 +14,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Row, SparkSession
 
-from mirror.errors import ClusterError, ClusterUnreachable, ConfigError, EngineLost, MirrorError, WireError
+from mirror.errors import ClusterError, ClusterUnreachable, EngineLost, MirrorError, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.policy.rekeying import Rekeying
-from mirror.reading.last import last_committed
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.microbatch import Plan, Work
-from mirror.spark.rekey.progress import NOTHING, last_plan, number_of, planned, plans_of
+from mirror.spark.rekey.planlog import PlanLog
+from mirror.spark.rekey.progress import NOTHING
 from mirror.spark.rekey.query import carried_out
 from mirror.spark.rekey.standing import Standing
-from mirror.spark.rekey.stops import Stopped
-from mirror.spark.session import first_line, is_alive
+from mirror.spark.rekey.stops import Stopped, told_by
+from mirror.spark.session import is_alive
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
-from mirror.wire.transactions import Transaction
 from mirror.wire.watermarks import listed
 
 #: Between two looks at the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
+#: Between two looks for new partitions of the source, and for another topic by its name.
+REFRESH_SECONDS: Final = 2.0
 #: Offsets of one source partition in the first micro-batch, and at most; between them the time that one takes decides.
 FIRST_OFFSETS: Final = 20_000
+FEWEST_OFFSETS: Final = 100
 MOST_OFFSETS: Final = 2_000_000
 _SHORT, _LONG = 3.0, 8.0
 #: How often a mirror looks whether another one has taken its flow over.
@@ -65,10 +69,14 @@ class Rekeyer:
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
         self._journal = Journal(self._target, flow.name)
         self._parts: dict[int, Standing] = {}
-        self._slots = 0
         self._committed, self._newest = NOTHING, NOTHING
-        self._plans: Transaction | None = None
+        self._ledger = PlanLog(self._target, flow, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
+        self._abandoned: Plan | None = None  # no slot had it when it was looked at
+        self._source_id: uuid.UUID | None = None
+        self._refreshed = float("-inf")
+        self._thread = ThreadPoolExecutor(1, "rekey")
+        self.has_looked = False
         self._bounds: dict[int, int] | None = None
         self._offsets = FIRST_OFFSETS
         self._waiting = ""
@@ -108,19 +116,18 @@ class Rekeyer:
                     await self._go_on(stopping, paused)
                     break
                 except Stopped as stop:
-                    if self._is_stopped_by(stop):
+                    is_of_all = self._is_stopped_by(stop)
+                    if is_of_all and self._flow.once:
                         break
-                    if self._is_bound:  # some slots have it: it can only be tried again
+                    if is_of_all or self._is_bound:  # some slots have their part of it: no way around
                         await self._last_word()
                         await _pause(stopping, self._flow.epoch_seconds)
-                except ConfigError as problem:
-                    self._stop_all(State.REFUSED, str(problem))
-                    break
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
                     if not is_alive(self._session.sparkContext):
                         raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from problem
-                    self._waiting = first_line(problem)
+                    self._waiting = told_by(problem)
                     self._failures += 1
+                    self._offsets = max(FEWEST_OFFSETS, self._offsets // 2)  # it may have been too much for its time
                     self._log.warning("rekey_waits", reason=self._waiting)
                     await self._last_word()
                     if self._flow.once and self._failures >= FAILURES:
@@ -149,52 +156,35 @@ class Rekeyer:
 
     async def _take_over(self) -> Plan | None:
         """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None."""
-        rule = self._rule
-        await self._source.refresh([rule.source])
-        await self._target.refresh(rule.own_topics)
-        progress = self._target.topics.get(rule.progress)
-        if progress is None:
-            raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
-        self._slots = len(progress.leaders) - 1
-        self._is_bound = False
-        self._plans = await Transaction.begin(self._target, f"{rule.progress}.plans")
-        numbers = await asyncio.gather(*map(self._fenced, range(self._slots)))
-        plan = await last_plan(self._target, rule)
+        await self._source.refresh([self._rule.source])
+        self._is_bound, self._abandoned = False, None
+        numbers, plan = await self._ledger.take_over()
         if plan is None:
+            await self._ledger.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
-            self._stand_at({})
             return None
-        self._newest = plan.number
-        if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
-            detail = (
-                f"the target topic {rule.target} was deleted and made anew; to begin anew delete {rule.progress}, too"
-            )
-            self._stand_at(plan.begin)
-            raise Stopped(State.RECREATED, -1, -1, detail)
-        if set(numbers) == {plan.number}:
-            self._committed = plan.number
-            self._stand_at(plan.upto)
+        self._newest, self._source_id = plan.number, plan.source_id
+        is_done = set(numbers) == {plan.number}
+        self._stand_at(plan.upto if is_done else plan.begin)
+        if plan.source_id is not None and self._source.topic_id(self._rule.source) != plan.source_id:
+            raise self._ledger.recreated("source")
+        self._ledger.check(plan, set(numbers))
+        self._committed = plan.number if is_done else plan.after
+        if is_done or plan.number not in numbers:
+            self._abandoned = None if is_done else plan
             return None
-        if unlike := set(numbers) - {plan.number, plan.after}:
-            detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
-            self._stand_at(plan.begin)
-            raise Stopped(State.CONTENDED, -1, -1, detail)
-        self._committed = plan.after
-        self._stand_at(plan.begin)
-        self._is_bound = plan.number in numbers
-        # the target may take larger batches by now, which is what a record that is too large waits for
-        return replace(plan, rule=replace(plan.rule, max_bytes=rule.max_bytes)) if self._is_bound else None
+        self._is_bound = True
+        await self._look()
+        return self._mended(plan)
 
-    async def _fenced(self, slot: int) -> int:
-        work = Work(
-            flow=self._flow.name,
-            plan=_nothing(self._rule),
-            source=self._flow.source,
-            target=self._flow.target,
-            slots=self._slots,
-        )
-        await Transaction.begin(self._target, work.transactional_id(slot))
-        return number_of(await last_committed(self._target, work.progress_of(slot)))
+    def _mended(self, plan: Plan) -> Plan:
+        """A plan that must be finished, with what a person may have changed so that it can be: the target takes larger
+        batches, or what the source lost may be passed over.
+        """
+        begin = {number: max(offset, self._parts[number].at) for number, offset in plan.begin.items()}
+        rule = replace(plan.rule, max_bytes=self._rule.max_bytes, continues_on_loss=self._rule.continues_on_loss)
+        upto = {number: max(offset, begin[number]) for number, offset in plan.upto.items()}
+        return replace(plan, rule=rule, begin=begin, upto=upto)
 
     def _stand_at(self, offsets: Mapping[int, int]) -> None:
         for number, offset in offsets.items():
@@ -206,7 +196,8 @@ class Rekeyer:
         if time.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
             self._stops_since = time.monotonic()
             for part in self._parts.values():
-                part.stop = None
+                if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
+                    part.stop = None
         await self._look()
         begin = {number: part.at for number, part in self._parts.items()}
         upto = {number: self._upto(number, part) for number, part in self._parts.items()}
@@ -217,18 +208,23 @@ class Rekeyer:
             after=self._committed,
             begin=begin,
             upto=upto,
+            slots=self._ledger.slots,
             rule=rule,
             source_id=self._source.topic_id(rule.source),
             target_id=self._target.topic_id(rule.target),
         )
-        assert self._plans is not None
-        plans = plans_of(rule)
-        await self._plans.join([plans])
-        await self._plans.append({plans: planned(plan)})
-        await self._plans.commit()
-        self._plans = self._plans.following()
-        self._newest = plan.number
-        return plan
+        await self._ledger.record(plan)
+        self._newest, self._source_id = plan.number, plan.source_id
+        if (abandoned := self._abandoned) is None:
+            return plan
+        # a late task of the plan that this one abandons may have begun before this was on record; from now on it cannot
+        numbers = await self._ledger.fenced()
+        self._abandoned = None
+        if abandoned.number not in numbers:
+            return plan
+        await self._ledger.record(abandoned)
+        self._is_bound = True
+        return abandoned
 
     def _upto(self, number: int, part: Standing) -> int:
         upto = min(part.end, part.at + self._offsets)
@@ -241,7 +237,12 @@ class Rekeyer:
     async def _look(self) -> None:
         """Where the source's partitions end now, and whether they still begin where they stand."""
         topic = self._rule.source
+        if time.monotonic() - self._refreshed > REFRESH_SECONDS:
+            await self._source.refresh([topic])
+            self._refreshed = time.monotonic()
         known = self._source.topics.get(topic)
+        if self._source_id is not None and known is not None and known.topic_id != self._source_id:
+            raise self._ledger.recreated("source")
         numbers = sorted(known.leaders) if known is not None else []
         every = [TopicPartition(topic, number) for number in numbers]
         starts = await listed(self._source, every, EARLIEST)
@@ -262,6 +263,7 @@ class Rekeyer:
                 part.stop = Stopped(State.TRUNCATED, number, part.at, detail)
         if self._flow.once and self._bounds is None:
             self._bounds = {at.partition: end for at, end in ends.items()}
+        self.has_looked = True
 
     async def _begin_later(self, numbers: list[int]) -> None:
         """As `topics.start` asks for it, at the first start alone."""
@@ -288,21 +290,24 @@ class Rekeyer:
             plan=plan,
             source=self._flow.source,
             target=self._flow.target,
-            slots=self._slots,
+            slots=self._ledger.slots,
         )
         began = time.monotonic()
         self._job = f"mirror-{self._flow.name}-rekey-{self._rule.source}"
-        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, partial(self._in_spark, work))
+        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(
+            self._thread, partial(self._in_spark, work)
+        )
         ending: asyncio.Future[Any] = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait([job, ending], return_when=asyncio.FIRST_COMPLETED)
             if not job.done():
                 await asyncio.wait([job], timeout=CANCEL_SECONDS)
-            if not job.done():
+            while not job.done():  # one that has not begun yet is not cancelled by that
                 self._session.sparkContext.cancelJobGroup(self._job)
+                await asyncio.wait([job], timeout=1.0)
             receipts: list[Row] = await job
         except Exception as failure:
-            if (stop := Stopped.told_by(failure)) is not None:
+            if (stop := Stopped.found_in(failure)) is not None:
                 raise stop from None
             raise
         finally:
@@ -310,7 +315,7 @@ class Rekeyer:
         took = time.monotonic() - began
         is_full = any(upto - plan.begin[number] >= self._offsets for number, upto in plan.upto.items())
         if took > _LONG:
-            self._offsets = max(FIRST_OFFSETS, self._offsets // 2)
+            self._offsets = max(FEWEST_OFFSETS, self._offsets // 2)
         elif took < _SHORT and is_full:
             self._offsets = min(MOST_OFFSETS, self._offsets * 2)
         return receipts
@@ -376,12 +381,7 @@ class Rekeyer:
 
 
 def _patience() -> Backoff:
-    return Backoff(first=2 * WATCH_SECONDS, longest=10.0)
-
-
-def _nothing(rule: Rekeying) -> Plan:
-    """A plan that names the rule alone."""
-    return Plan(number=NOTHING, after=NOTHING, begin={}, upto={}, rule=rule, source_id=None, target_id=None)
+    return Backoff(first=4 * WATCH_SECONDS, longest=10.0)
 
 
 async def _pause(stopping: asyncio.Event, seconds: float) -> None:

@@ -31,7 +31,7 @@ MADE: Final = "made"
 IT: Final = "it"
 
 _BYTES: Final = (types.StringType, types.BinaryType)
-_HEADERS: Final = "array<struct<key: string, value: binary>>"
+_HEADERS: Final = "array<struct<key: binary, value: binary>>"
 #: Expressions of Spark that depend on the clock, though Spark calls them deterministic: within one query they are.
 _CLOCKS: Final = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
 _PLAIN_PLANS: Final = ("Project", "LocalRelation", "LogicalRDD")

@@ -17,14 +17,15 @@ from mirror.wire.cluster import Endpoint, TopicPartition
 class Plan:
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
-    Of each source partition the records from `begin` to before `upto`. The topic ids are those of source and target
-    when it was planned: another topic by the same name has other records.
+    There are `slots` (R5). Of each source partition the records from `begin` to before `upto`. The topic ids are those
+    of source and target when it was planned: another topic by the same name has other records.
     """
 
     number: int
     after: int
     begin: Mapping[int, int]
     upto: Mapping[int, int]
+    slots: int
     rule: Rekeying
     source_id: uuid.UUID | None
     target_id: uuid.UUID | None
@@ -45,6 +46,7 @@ class Plan:
             "after": self.after,
             "begin": {str(partition): offset for partition, offset in self.begin.items()},
             "upto": {str(partition): offset for partition, offset in self.upto.items()},
+            "slots": self.slots,
             "rule": self.rule.to_dict(),
             "source_id": self.source_id and str(self.source_id),
             "target_id": self.target_id and str(self.target_id),
@@ -61,6 +63,7 @@ class Plan:
                 after=int(values["after"]),
                 begin={int(partition): int(offset) for partition, offset in values["begin"].items()},
                 upto={int(partition): int(offset) for partition, offset in values["upto"].items()},
+                slots=int(values["slots"]),
                 rule=Rekeying.from_dict(values["rule"]),
                 source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,
                 target_id=uuid.UUID(values["target_id"]) if values["target_id"] else None,

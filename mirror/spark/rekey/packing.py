@@ -259,4 +259,4 @@ def _located(column: Any, at: int) -> tuple[Any, Any, Any]:
 
 
 def _pairs(listed: list[dict[str, Any]] | None) -> list[tuple[bytes, bytes | None]]:
-    return [((one["key"] or "").encode(), one["value"]) for one in listed or ()]
+    return [(one["key"] or b"", one["value"]) for one in listed or ()]

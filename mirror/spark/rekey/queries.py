@@ -63,6 +63,11 @@ class Queries:
         return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
 
     @property
+    def have_looked(self) -> bool:
+        """All of them know how far their sources are."""
+        return all(one.has_looked for one in self._rekeyers.values())
+
+    @property
     def unfinished(self) -> Iterator[str]:
         """Of bounded copies, what was not re-keyed."""
         for one in self._rekeyers.values():

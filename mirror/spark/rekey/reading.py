@@ -54,10 +54,9 @@ async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Any
         if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
             raise Stopped(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
         start = await list_offset(cluster, at, EARLIEST)
-        if start > begin and not work.plan.rule.continues_on_loss:
+        if start > begin:  # the driver knows whether that may be passed over
             detail = f"the source deleted offsets {begin} to {start - 1} before they were re-keyed"
             raise Stopped(State.RETENTION_GAP, at.partition, begin, detail)
-        begin = max(begin, start)
         log = Log(cluster, at, upto, upto)
         expected = begin
         async for raw, outcome in log.batches(begin):

@@ -16,7 +16,7 @@ from mirror.batch.header import RawBatch, parse_header
 from mirror.errors import RecordTooLarge
 from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Work
-from mirror.spark.rekey.progress import number_of, numbered
+from mirror.spark.rekey.progress import last_plan, number_of, numbered
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -31,6 +31,8 @@ BATCH_BYTES: Final = 1 << 20
 RE_KEYED: Final = "REWRITE/re-keyed"
 KEPT_WHOLE: Final = "RESTAMP/kept-whole"
 DEAD_LETTER: Final = "DROP/dead-letter"
+#: What a slot's share of a micro-batch may take, its input included.
+TRANSACTION_MS: Final = 300_000
 RECEIPT_DDL: Final = (
     "source_partition int, verdict string, records bigint, batches bigint, bytes bigint, max_timestamp bigint,"
     " committed_ms bigint"
@@ -77,7 +79,11 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         await cluster.refresh(sorted(rule.own_topics))
         if work.plan.target_id is not None and cluster.topic_id(rule.target) != work.plan.target_id:
             raise Stopped(State.RECREATED, -1, -1, f"the target topic {rule.target} was deleted and made anew")
-        transaction = await Transaction.begin(cluster, work.transactional_id(slot))
+        transaction = await Transaction.begin(cluster, work.transactional_id(slot), TRANSACTION_MS)
+        latest = await last_plan(cluster, rule)
+        if latest is None or latest.number != work.plan.number:  # this task is late: another plan holds now
+            detail = f"micro-batch {work.plan.number} was planned anew before slot {slot} began with it"
+            raise Stopped(State.CONTENDED, -1, -1, detail)
         done = number_of(await last_committed(cluster, work.progress_of(slot)))
         if done == work.plan.number:
             return _receipts({})

@@ -1,0 +1,106 @@
+"""What is on record of a re-keyed topic, and who may add to it: plans, slots' numbers, and the ids that write both."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mirror.errors import ClusterUnreachable, ConfigError
+from mirror.policy.rekeying import Rekeying
+from mirror.reading.last import last_committed
+from mirror.spark.flow import Flow
+from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.spark.rekey.progress import NOTHING, last_plan, number_of, planned, plans_of
+from mirror.spark.rekey.stops import Stopped
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import LATEST
+from mirror.wire.transactions import Transaction
+from mirror.wire.watermarks import listed
+
+
+class PlanLog:
+    """Of one topic; `slots` is known once it was taken over."""
+
+    def __init__(self, target: Cluster, flow: Flow, rule: Rekeying) -> None:
+        """Nothing is asked yet."""
+        self._target, self._flow, self._rule = target, flow, rule
+        self._plans: Transaction | None = None
+        self.slots = 0
+
+    async def take_over(self) -> tuple[list[int], Plan | None]:
+        """Become the one who plans, and fence every slot: their numbers, and the last plan.
+
+        Raises ConfigError where the topic is gone, and ClusterError.
+        """
+        rule = self._rule
+        await self._target.refresh(rule.own_topics)
+        progress = self._target.topics.get(rule.progress)
+        if progress is None:
+            raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
+        self.slots = len(progress.leaders) - 1
+        self._plans = await Transaction.begin(self._target, f"{rule.progress}.plans")
+        numbers = await self.fenced()
+        return numbers, await last_plan(self._target, rule)
+
+    async def fenced(self) -> list[int]:
+        """Fence every slot: whoever began with one before cannot commit any more. Their numbers."""
+        return await asyncio.gather(*map(self._fenced, range(self.slots)))
+
+    async def record(self, plan: Plan) -> None:
+        """Make a plan the last one (R1)."""
+        assert self._plans is not None
+        plans = plans_of(self._rule)
+        await self._plans.join([plans])
+        await self._plans.append({plans: planned(plan)})
+        await self._plans.commit()
+        self._plans = self._plans.following()
+
+    async def _fenced(self, slot: int) -> int:
+        work = Work(
+            flow=self._flow.name,
+            plan=_nothing(self._rule),
+            source=self._flow.source,
+            target=self._flow.target,
+            slots=self.slots,
+        )
+        await Transaction.begin(self._target, work.transactional_id(slot))
+        return number_of(await last_committed(self._target, work.progress_of(slot)))
+
+    async def find_nothing(self, numbers: set[int]) -> None:
+        """Nothing was ever planned, so nothing may be on the target. Raises Stopped where there is."""
+        topic = self._target.topics.get(self._rule.target)
+        every = [TopicPartition(self._rule.target, number) for number in (topic.leaders if topic else ())]
+        ends = await listed(self._target, every, LATEST)
+        if len(ends) < len(every):
+            raise ClusterUnreachable(f"{self._target}: not every partition of {self._rule.target} has a leader")
+        if numbers - {NOTHING} or any(ends.values()):
+            detail = (
+                f"{self._rule.target} holds records and {self._rule.progress} has no plan; delete both to begin anew"
+            )
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+
+    def check(self, plan: Plan, numbers: set[int]) -> None:
+        """Raises Stopped where the last plan is of another target topic, or does not fit what slots have."""
+        rule = self._rule
+        if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
+            raise self.recreated("target")
+        if unlike := numbers - {plan.number, plan.after}:
+            detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+        if plan.slots != self.slots:
+            detail = (
+                f"{rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never change"
+            )
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+
+    def recreated(self, side: str) -> Stopped:
+        """The stop where the topic of the source or of the target is another one by the same name."""
+        rule = self._rule
+        name = rule.source if side == "source" else rule.target
+        how = f"to begin anew delete {rule.target} and {rule.progress} on the target"
+        return Stopped(State.RECREATED, -1, -1, f"the {side} topic {name} was deleted and made anew; {how}")
+
+
+def _nothing(rule: Rekeying) -> Plan:
+    """A plan that names the rule alone."""
+    return Plan(number=NOTHING, after=NOTHING, begin={}, upto={}, slots=0, rule=rule, source_id=None, target_id=None)

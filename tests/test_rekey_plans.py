@@ -1,0 +1,198 @@
+"""What is on record of a re-keyed topic, on real brokers and without Spark: drivers and tasks that come late, topics
+that are made anew, sources that grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from helpers import make_topic, produce
+from rekeychecker import read_committed
+from test_run import PATIENCE, wait_for
+
+from mirror.embedded import Cluster
+from mirror.policy.rekeying import Rekeying
+from mirror.spark.flow import Flow
+from mirror.spark.rekey.driver import Rekeyer
+from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.spark.rekey.packing import SLICE, Packer
+from mirror.spark.rekey.query import ORDER
+from mirror.spark.rekey.reading import sound_batches
+from mirror.spark.rekey.stops import Stopped
+from mirror.spark.rekey.writing import _write
+from mirror.states import State
+from mirror.wire.cluster import Endpoint
+
+pytestmark = pytest.mark.brokers
+
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+class Story:
+    """One topic of one partition, two slots, and whoever works on it."""
+
+    def __init__(self, source: Cluster, target: Cluster, topic: str) -> None:
+        self.source, self.target, self.topic = source.bootstrap, target.bootstrap, topic
+        self.progress = f"mirror.{topic}.rekey.{topic}"
+        make_topic(self.source, topic)
+        make_topic(self.target, topic, 4)
+        make_topic(self.target, self.progress, 3, COMPACTED)
+        self.rule = Rekeying(source=topic, target=topic, partitions=4, progress=self.progress)
+        self.flow = Flow(
+            name=topic,
+            source=endpoint(self.source),
+            target=endpoint(self.target),
+            assignments=(),
+            lanes=1,
+            epoch_seconds=60.0,
+            memory_bytes=1 << 20,
+        )
+
+    def fill(self, begin: int, end: int) -> None:
+        producer = Producer({"bootstrap.servers": self.source})
+        for number in range(begin, end):
+            producer.produce(self.topic, str(number), key=f"k{number}")
+        assert producer.flush(PATIENCE) == 0
+
+    def driver(self) -> Rekeyer:
+        nowhere: Any = None  # Spark is not asked
+        return Rekeyer(nowhere, self.flow, self.rule, frozenset())
+
+    def planned(self) -> Plan:
+        """What a driver that starts now carries out first."""
+
+        async def planned() -> Plan | None:
+            one = self.driver()
+            async with one._source, one._target:
+                return await one._take_over() or await one._planned()
+
+        plan = asyncio.run(planned())
+        assert plan is not None
+        return plan
+
+    def work(self, plan: Plan) -> Work:
+        return Work(flow=self.topic, plan=plan, source=self.flow.source, target=self.flow.target, slots=2)
+
+    def read(self, plan: Plan, slot: int) -> Iterator[pa.RecordBatch]:
+        """A slot's slices, as Spark hands them on."""
+        work, rows = self.work(plan), list[dict[str, Any]]()
+        for partition, begin, upto in plan.ranges:
+            packer = Packer(work, partition)
+            for raw in sound_batches(work, partition, begin, upto):
+                packer.take(raw, packer.wanted(raw))
+            rows += [row for made in packer.drain(all_of_it=True) for row in made.to_pylist() if row["slot"] == slot]
+        rows.sort(key=lambda row: [row[name] for name in ORDER])
+        return iter([pa.RecordBatch.from_pylist(rows, SLICE)])
+
+    def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> None:
+        asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
+
+    def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for future in admin.delete_topics([topic]).values():
+            future.result(PATIENCE)
+        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: f"{topic} is still there")
+        make_topic(bootstrap, topic, partitions, **configs)
+
+
+def endpoint(bootstrap: str) -> Endpoint:
+    host, port = bootstrap.split(":")
+    return Endpoint("any", ((host, int(port)),))
+
+
+@pytest.fixture
+def story(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> Story:
+    return Story(source_cluster, target_cluster, topic_name)
+
+
+def test_a_late_task_of_a_plan_that_was_abandoned(story: Story) -> None:
+    story.fill(0, 50)
+    old = story.planned()
+    late = story.read(old, 1)
+    story.fill(50, 100)
+    new = story.planned()
+    assert (new.number, new.after, new.upto) == (old.number + 1, old.after, {0: 100})
+    story.write(new, 0)
+    with pytest.raises(Stopped, match="was planned anew"):
+        story.write(old, 1, late)
+    story.write(new, 1)
+    story.write(new, 1)  # and a task that is tried again changes nothing
+    values = [one.value for one in read_committed(story.target, story.topic)]
+    assert sorted(values, key=lambda value: int(value or b"")) == [str(number).encode() for number in range(100)]
+
+
+def test_a_plan_that_a_slot_has_is_finished_as_it_is(story: Story) -> None:
+    story.fill(0, 50)
+    begun = story.planned()
+    story.write(begun, 0)
+    story.fill(50, 100)
+    again = story.planned()
+    assert (again.number, again.upto) == (begun.number, {0: 50})
+    story.write(again, 0)
+    story.write(again, 1)
+    assert story.planned().begin == {0: 50}
+    assert len(read_committed(story.target, story.topic)) == 50
+
+
+def test_a_source_that_was_made_anew(story: Story) -> None:
+    story.fill(0, 50)
+    plan = story.planned()
+    for slot in range(2):
+        story.write(plan, slot)
+    story.made_anew(story.source, story.topic, 1)
+    story.fill(0, 80)
+    with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew") as stop:
+        story.planned()
+    assert stop.value.state is State.RECREATED
+
+
+def test_progress_that_was_made_anew(story: Story) -> None:
+    story.fill(0, 50)
+    plan = story.planned()
+    for slot in range(2):
+        story.write(plan, slot)
+    story.made_anew(story.target, story.progress, 3, configs=COMPACTED)
+    with pytest.raises(Stopped, match=r"holds records and .* no plan") as stop:
+        story.planned()
+    assert stop.value.state is State.CONTENDED
+
+
+def test_another_number_of_slots(story: Story) -> None:
+    story.fill(0, 50)
+    plan = story.planned()
+    for slot in range(2):
+        story.write(plan, slot)
+    admin = AdminClient({"bootstrap.servers": story.target})
+    for future in admin.create_partitions([NewPartitions(story.progress, 4)]).values():
+        future.result(PATIENCE)
+    with pytest.raises(Stopped) as stop:
+        story.planned()
+    assert stop.value.state is State.CONTENDED
+
+
+def test_a_source_that_grows(story: Story) -> None:
+    story.fill(0, 50)
+
+    async def grown() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            plan = await one._planned()
+            assert plan is not None
+            one._learn(plan, [])
+            admin = AdminClient({"bootstrap.servers": story.source})
+            for future in admin.create_partitions([NewPartitions(story.topic, 2)]).values():
+                future.result(PATIENCE)
+            await asyncio.to_thread(produce, story.source, story.topic, [b"x"] * 10, partition=1)
+            async with asyncio.timeout(PATIENCE):
+                while (plan := await one._planned()) is None:
+                    await asyncio.sleep(0.05)
+            assert plan.upto[1] == 10
+
+    asyncio.run(grown())
