@@ -589,7 +589,8 @@ BY_HAND = """
 @pytest.mark.spark
 @pytest.mark.brokers
 def test_a_census_agrees_with_sql_by_hand(spark: SparkSession, source_cluster: Cluster, filled: str) -> None:
-    batches = of_files(spark, source_cluster, damage="flag")
+    batches = of_files(spark, source_cluster, damage="flag").cache()  # a broker that lives deletes and writes
+    assert batches.count()
     found = as_dict(Census(taken(spark, batches), 0.5))
     batches.createOrReplaceTempView("by_hand")
     assert len(found["topics"]) >= 1
@@ -607,6 +608,7 @@ def test_a_census_agrees_with_sql_by_hand(spark: SparkSession, source_cluster: C
     assert found["sizes"].keys() >= {"64"}
     assert filled in found["small_batches"]
     assert found["overhead"]["headers"] == 61 * found["batches"]
+    batches.unpersist()
 
 
 def typical(base: int, count: int, span: int) -> bytes:
