@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -63,7 +63,8 @@ def _run(
     try:
         if settings.topics.rules:  # Spark alone can tell whether their expressions will do
             lanes = lane_count(settings.spark.lanes, MOST_LANES)
-            context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
+            with _clearing_up():
+                context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
             check_rules(context, settings)
         flow = prepare(settings, once=once, until_caught_up=until_caught_up)
         ensure_compiled()
@@ -74,7 +75,9 @@ def _run(
             lanes=flow.lanes,
             rekeyed=[one.source for one in flow.rekeyed],
         )
-        context = context or open_context(settings.spark, flow.name, flow.lanes)
+        if context is None:
+            with _clearing_up():
+                context = open_context(settings.spark, flow.name, flow.lanes)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
             lookout = None if once else Lookout(Renewal(settings), load)
@@ -83,8 +86,6 @@ def _run(
     finally:
         if context is not None:
             close_context(context)
-        else:
-            _end_children()
     totals = Totals.of(outcome.figures.values())
     log.info(
         "flow_ended",
@@ -105,8 +106,17 @@ def _run(
     return outcome.exit_code
 
 
-def _end_children() -> None:
+@contextlib.contextmanager
+def _clearing_up() -> Iterator[None]:
     """PySpark leaves a JVM behind for ever when it is interrupted while that starts."""
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt):
+        _end_children()
+        raise
+
+
+def _end_children() -> None:
     children = psutil.Process().children(recursive=True)
     for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
