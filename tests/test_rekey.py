@@ -299,6 +299,7 @@ def test_beside_lanes_and_topics_that_come_later(
     assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}
 
 
+@pytest.mark.soak
 def test_a_record_that_is_too_large_for_the_target(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -327,6 +328,7 @@ def test_a_record_that_is_too_large_for_the_target(
     assert Counter(one.value for one in read_committed(target, topic_name)) == Counter([*small, large])
 
 
+@pytest.mark.soak
 def test_a_target_that_was_made_anew(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:

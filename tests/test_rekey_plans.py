@@ -152,6 +152,15 @@ def test_a_source_that_was_made_anew(story: Story) -> None:
     assert stop.value.state is State.RECREATED
 
 
+def test_a_target_that_was_made_anew(story: Story) -> None:
+    story.fill(0, 50)
+    story.planned()
+    story.made_anew(story.target, story.topic, 4)
+    with pytest.raises(Stopped, match=r"the target topic .* was deleted and made anew") as stop:
+        story.planned()
+    assert stop.value.state is State.RECREATED
+
+
 def test_progress_that_was_made_anew(story: Story) -> None:
     story.fill(0, 50)
     plan = story.planned()
