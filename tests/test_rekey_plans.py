@@ -93,6 +93,12 @@ class Story:
     def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> None:
         asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
 
+    def carry_out(self) -> None:
+        """All that is there now, by both slots."""
+        plan = self.planned()
+        for slot in range(2):
+            self.write(plan, slot)
+
     def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_topics([topic]).values():
@@ -142,9 +148,7 @@ def test_a_plan_that_a_slot_has_is_finished_as_it_is(story: Story) -> None:
 
 def test_a_source_that_was_made_anew(story: Story) -> None:
     story.fill(0, 50)
-    plan = story.planned()
-    for slot in range(2):
-        story.write(plan, slot)
+    story.carry_out()
     story.made_anew(story.source, story.topic, 1)
     story.fill(0, 80)
     with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew") as stop:
@@ -163,9 +167,7 @@ def test_a_target_that_was_made_anew(story: Story) -> None:
 
 def test_progress_that_was_made_anew(story: Story) -> None:
     story.fill(0, 50)
-    plan = story.planned()
-    for slot in range(2):
-        story.write(plan, slot)
+    story.carry_out()
     story.made_anew(story.target, story.progress, 3, configs=COMPACTED)
     with pytest.raises(Stopped, match=r"holds records and .* no plan") as stop:
         story.planned()
@@ -174,9 +176,7 @@ def test_progress_that_was_made_anew(story: Story) -> None:
 
 def test_another_number_of_slots(story: Story) -> None:
     story.fill(0, 50)
-    plan = story.planned()
-    for slot in range(2):
-        story.write(plan, slot)
+    story.carry_out()
     admin = AdminClient({"bootstrap.servers": story.target})
     for future in admin.create_partitions([NewPartitions(story.progress, 4)]).values():
         future.result(PATIENCE)

@@ -40,6 +40,14 @@ WHERE_SET: Final = frozenset(
         "segment.ms",
     }
 )
+#: A topic of the flow's own in which the newest record of each key counts.
+OWN_COMPACTED: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "8388608",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
 AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 NEVER: Final = frozenset(
     {

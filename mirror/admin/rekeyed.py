@@ -11,21 +11,13 @@ from typing import Final
 
 from mirror import names
 from mirror.admin.client import Admin
-from mirror.admin.configs import configs_for
+from mirror.admin.configs import OWN_COMPACTED, configs_for
 from mirror.admin.values import ConfigValue, Creation, TopicInfo
 from mirror.config import Settings
 from mirror.policy.rekeying import Rekeying
 from mirror.policy.rules import Finding, Rules, Severity, is_compacted
 from mirror.policy.selection import TopicPair
 
-#: Where a re-key query stands: few records, of which the newest of each partition counts.
-PROGRESS_CONFIGS: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact",
-    "segment.bytes": "8388608",
-    "segment.ms": "3600000",
-    "min.cleanable.dirty.ratio": "0.1",
-    "compression.type": "producer",
-}
 _FEWEST_SLOTS: Final = 2
 
 
@@ -80,7 +72,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
                 rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
         if progress not in known.target_topics:
             slots = min(rekeying.partitions, settings.spark.lanes or max(_FEWEST_SLOTS, os.cpu_count() or 1))
-            creations.append(_creation(progress, 1 + slots, replicas, PROGRESS_CONFIGS))
+            creations.append(_creation(progress, 1 + slots, replicas, OWN_COMPACTED))
         wanted = rekeying.dead_letter
         if wanted and wanted not in known.target_topics and wanted not in dead_letters:
             creations.append(_creation(wanted, 1, replicas, {"compression.type": "producer"}))

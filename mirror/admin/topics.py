@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mirror.admin.client import Admin
-from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, changes_to, configs_for
+from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, OWN_COMPACTED, changes_to, configs_for
 from mirror.admin.history import History
 from mirror.admin.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo
@@ -35,13 +35,6 @@ _BROKER_NAMES: Mapping[str, str] = {
     "segment.bytes": "log.segment.bytes",
 }
 
-FLOW_TOPIC_CONFIGS: Mapping[str, str] = {
-    "cleanup.policy": "compact",
-    "segment.bytes": "8388608",
-    "segment.ms": "3600000",
-    "min.cleanable.dirty.ratio": "0.1",
-    "compression.type": "producer",
-}
 #: A day of heartbeats is some megabytes.
 HEARTBEAT_CONFIGS: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -240,7 +233,7 @@ def apply(target: Admin, plan: TopicPlan) -> frozenset[str]:
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:
     """Create the flow's compacted topic unless it is there; its name."""
-    return _ensure(target, journal_topic(flow), FLOW_TOPIC_CONFIGS)
+    return _ensure(target, journal_topic(flow), OWN_COMPACTED)
 
 
 def ensure_heartbeats(target: Admin, flow: str) -> bool:

@@ -70,7 +70,7 @@ class Rekeyer:
         self._journal = Journal(self._target, flow.name)
         self._parts: dict[int, Standing] = {}
         self._committed, self._newest = NOTHING, NOTHING
-        self._ledger = PlanLog(self._target, flow, rule)
+        self._ledger = PlanLog(self._target, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
         self._abandoned: Plan | None = None  # no slot had it when it was looked at
         self._source_id: uuid.UUID | None = None
@@ -83,13 +83,13 @@ class Rekeyer:
         self._reported = float("-inf")
         self._failures, self._backoff = 0, _patience()
         self._stops_since = time.monotonic()
-        self._job = ""
+        self._job = f"mirror-{flow.name}-rekey-{rule.source}"
         self._log = logs.get("mirror.rekey").bind(flow=flow.name, topic=rule.source)
 
     @property
     def figures(self) -> dict[TopicPartition, Figures]:
         """How each source partition stands now."""
-        return {TopicPartition(self._rule.source, number): self._figures(number) for number in sorted(self._parts)}
+        return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
 
     @property
     def unfinished(self) -> Iterator[str]:
@@ -182,7 +182,7 @@ class Rekeyer:
         batches, or what the source lost may be passed over.
         """
         begin = {number: max(offset, self._parts[number].at) for number, offset in plan.begin.items()}
-        rule = replace(plan.rule, max_bytes=self._rule.max_bytes, continues_on_loss=self._rule.continues_on_loss)
+        rule = replace(plan.rule, max_bytes=self._rule.max_bytes)
         upto = {number: max(offset, begin[number]) for number, offset in plan.upto.items()}
         return replace(plan, rule=rule, begin=begin, upto=upto)
 
@@ -293,7 +293,6 @@ class Rekeyer:
             slots=self._ledger.slots,
         )
         began = time.monotonic()
-        self._job = f"mirror-{self._flow.name}-rekey-{self._rule.source}"
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(
             self._thread, partial(self._in_spark, work)
         )

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from mirror.errors import ConfigError
 from mirror.policy.rekeying import Rekeying
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.cluster import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +81,6 @@ class Work:
     source: Endpoint
     target: Endpoint
     slots: int
-
-    def transactional_id(self, slot: int) -> str:
-        """The id under which a slot writes."""
-        return f"{self.plan.rule.progress}.{slot}"
-
-    def progress_of(self, slot: int) -> TopicPartition:
-        """Where a slot's number is."""
-        return TopicPartition(self.plan.rule.progress, 1 + slot)
 
     def slot_of(self, partition: int) -> int:
         """Which slot writes a target partition."""

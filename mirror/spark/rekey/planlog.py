@@ -7,9 +7,16 @@ import asyncio
 from mirror.errors import ClusterUnreachable, ConfigError
 from mirror.policy.rekeying import Rekeying
 from mirror.reading.last import last_committed
-from mirror.spark.flow import Flow
-from mirror.spark.rekey.microbatch import Plan, Work
-from mirror.spark.rekey.progress import NOTHING, last_plan, number_of, planned, plans_of
+from mirror.spark.rekey.microbatch import Plan
+from mirror.spark.rekey.progress import (
+    NOTHING,
+    last_plan,
+    number_at,
+    number_of,
+    planned,
+    plans_of,
+    transactional_id,
+)
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -21,9 +28,9 @@ from mirror.wire.watermarks import listed
 class PlanLog:
     """Of one topic; `slots` is known once it was taken over."""
 
-    def __init__(self, target: Cluster, flow: Flow, rule: Rekeying) -> None:
+    def __init__(self, target: Cluster, rule: Rekeying) -> None:
         """Nothing is asked yet."""
-        self._target, self._flow, self._rule = target, flow, rule
+        self._target, self._rule = target, rule
         self._plans: Transaction | None = None
         self.slots = 0
 
@@ -56,15 +63,8 @@ class PlanLog:
         self._plans = self._plans.following()
 
     async def _fenced(self, slot: int) -> int:
-        work = Work(
-            flow=self._flow.name,
-            plan=_nothing(self._rule),
-            source=self._flow.source,
-            target=self._flow.target,
-            slots=self.slots,
-        )
-        await Transaction.begin(self._target, work.transactional_id(slot))
-        return number_of(await last_committed(self._target, work.progress_of(slot)))
+        await Transaction.begin(self._target, transactional_id(self._rule, slot))
+        return number_of(await last_committed(self._target, number_at(self._rule, slot)))
 
     async def find_nothing(self, numbers: set[int]) -> None:
         """Nothing was ever planned, so nothing may be on the target. Raises Stopped where there is."""
@@ -99,8 +99,3 @@ class PlanLog:
         name = rule.source if side == "source" else rule.target
         how = f"to begin anew delete {rule.target} and {rule.progress} on the target"
         return Stopped(State.RECREATED, -1, -1, f"the {side} topic {name} was deleted and made anew; {how}")
-
-
-def _nothing(rule: Rekeying) -> Plan:
-    """A plan that names the rule alone."""
-    return Plan(number=NOTHING, after=NOTHING, begin={}, upto={}, slots=0, rule=rule, source_id=None, target_id=None)

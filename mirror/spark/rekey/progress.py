@@ -26,6 +26,16 @@ def plans_of(rule: Rekeying) -> TopicPartition:
     return TopicPartition(rule.progress, 0)
 
 
+def number_at(rule: Rekeying, slot: int) -> TopicPartition:
+    """Where a slot's number is."""
+    return TopicPartition(rule.progress, 1 + slot)
+
+
+def transactional_id(rule: Rekeying, slot: int) -> str:
+    """The id under which a slot writes."""
+    return f"{rule.progress}.{slot}"
+
+
 def numbered(number: int) -> RawBatch:
     """The batch that says up to which micro-batch a slot has come."""
     return _batch(_NUMBER, json.dumps(number).encode())

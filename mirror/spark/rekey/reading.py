@@ -152,14 +152,13 @@ def _columns(work: Work, partition: int, raw: RawBatch, wanted: Records, used: f
     from mirror.batch.records import column, header_columns  # noqa: PLC0415 -- loads the compiler
 
     count = len(wanted)
-    first = [None] * (count - 1)
     columns: dict[str, pa.Array] = {
         "source_partition": pa.array(np.full(count, partition, np.int32)),
-        "batch": pa.array([raw.data, *first], pa.binary()),
-        "rows": pa.array([count, *first], pa.int32()),
+        "batch": _on_top(pa.array([raw.data], pa.binary()), count),
+        "rows": _on_top(pa.array([count], pa.int32()), count),
     }
     makers: dict[str, Callable[[], pa.Array]] = {
-        "topic": lambda: pa.array([work.plan.rule.source] * count, pa.string()),
+        "topic": lambda: pa.repeat(work.plan.rule.source, count),
         "partition": lambda: columns["source_partition"],
         "offset": lambda: pa.array(wanted.offsets),
         "timestamp": lambda: times(pa.array(wanted.timestamps)),
@@ -170,6 +169,11 @@ def _columns(work: Work, partition: int, raw: RawBatch, wanted: Records, used: f
     for name in _seen(used):
         columns[name] = makers[name]()
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _on_top(one: pa.Array, count: int) -> pa.Array:
+    """A column whose first value is given, and the others are null."""
+    return pa.concat_arrays([one, pa.nulls(count - 1, one.type)])
 
 
 def _ranges(work: Work, numbers: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, int]]:

@@ -16,7 +16,7 @@ from mirror.batch.header import RawBatch, parse_header
 from mirror.errors import RecordTooLarge
 from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Work
-from mirror.spark.rekey.progress import last_plan, number_of, numbered
+from mirror.spark.rekey.progress import last_plan, number_at, number_of, numbered, transactional_id
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -79,12 +79,12 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         await cluster.refresh(sorted(rule.own_topics))
         if work.plan.target_id is not None and cluster.topic_id(rule.target) != work.plan.target_id:
             raise Stopped(State.RECREATED, -1, -1, f"the target topic {rule.target} was deleted and made anew")
-        transaction = await Transaction.begin(cluster, work.transactional_id(slot), TRANSACTION_MS)
+        transaction = await Transaction.begin(cluster, transactional_id(rule, slot), TRANSACTION_MS)
         latest = await last_plan(cluster, rule)
         if latest is None or latest.number != work.plan.number:  # this task is late: another plan holds now
             detail = f"micro-batch {work.plan.number} was planned anew before slot {slot} began with it"
             raise Stopped(State.CONTENDED, -1, -1, detail)
-        done = number_of(await last_committed(cluster, work.progress_of(slot)))
+        done = number_of(await last_committed(cluster, number_at(rule, slot)))
         if done == work.plan.number:
             return _receipts({})
         if done != work.plan.after:
@@ -104,7 +104,6 @@ class _Writer:
     def __init__(self, work: Work, slot: int, transaction: Transaction) -> None:
         self._work, self._slot, self._transaction = work, slot, transaction
         self._run = _Run()
-        self._joined: set[TopicPartition] = set()
         self._sending: asyncio.Task[Any] | None = None
         self.counts: dict[tuple[int, str], _Count] = {}
 
@@ -137,7 +136,7 @@ class _Writer:
     async def finish(self) -> None:
         """All that was taken, and the number, are committed."""
         await self._flush()
-        await self._send(self._work.progress_of(self._slot), numbered(self._work.plan.number))
+        await self._send(number_at(self._work.plan.rule, self._slot), numbered(self._work.plan.number))
         await self._sent()
         await self._transaction.commit()
 
@@ -176,9 +175,7 @@ class _Writer:
 
     async def _send(self, place: TopicPartition, batch: RawBatch) -> None:
         await self._sent()
-        if place not in self._joined:
-            await self._transaction.join([place])
-            self._joined.add(place)
+        await self._transaction.join([place])
         self._sending = asyncio.create_task(self._transaction.append({place: batch}))
 
     async def _sent(self) -> None:
