@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mirror import __version__, config
+from mirror.commands.bench import bench
 from mirror.commands.embedded import embedded
 from mirror.commands.offsets import offsets
 from mirror.commands.options import ConfigFile, Json, LogLevel, Side
@@ -333,6 +334,7 @@ def config_show(config_file: ConfigFile, as_json: Json = False) -> None:
 
 
 app.add_typer(embedded, name="embedded")
+app.add_typer(bench, name="bench")
 
 
 def main() -> NoReturn:

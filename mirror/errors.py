@@ -21,7 +21,9 @@
     ├── BadRecords                     a payload that does not decompress or decode; becomes state REFUSED
     │   ├── TooManyBytes               it decompresses to more than the cap
     │   └── RecordTooLarge             one record alone is more than the target takes
-    └── EmbeddedError               1  an embedded broker could not be fetched, started or stopped
+    ├── EmbeddedError               1  an embedded broker could not be fetched, started or stopped
+    └── BenchError                  1  something that was to be measured did not run as it should
+        └── UnequalCopy             5  it did, and its copy is not equal to the source
 
 Code 5 (differences found) is a result of `mirror verify`, and 10 (there is something to change) one of `mirror plan`;
 neither is an error. A message names the topic, the partition,
@@ -187,3 +189,13 @@ class EngineLost(MirrorError):
 
 class EmbeddedError(MirrorError):
     """An embedded broker could not be fetched, started or stopped; the message names its log."""
+
+
+class BenchError(MirrorError):
+    """Something that was to be measured did not run as it should; the message ends with what it said."""
+
+
+class UnequalCopy(BenchError):
+    """A copy was measured and is not equal to its source: its figures count for nothing."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.DIFFERENT

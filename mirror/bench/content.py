@@ -1,0 +1,110 @@
+"""Whether a copy holds what its source holds: both are read record by record by Kafka's C client, which shares no code
+with the mirror.
+
+Of each partition every committed record is hashed in order: key, value, headers, and by itself its timestamp. So one
+lost, doubled, moved or changed record makes the sums differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from mirror.errors import BenchError
+
+_AT_ONCE: Final = 10_000
+_IDLE_S: Final = 60.0
+_TWO_LENGTHS: Final = struct.Struct(">ii")
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition: its records, the bytes of their keys and values, and the sums over them."""
+
+    records: int = 0
+    bytes: int = 0
+    content: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    timestamps: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A topic, partition by partition: (records, sum of keys, values and headers, sum of timestamps)."""
+
+    partitions: tuple[tuple[int, str, str], ...]
+    bytes: int
+
+    @property
+    def records(self) -> int:
+        """Of all partitions."""
+        return sum(records for records, _, _ in self.partitions)
+
+    def checked(self, copy: Content, *, timestamps: bool) -> tuple[bool, str]:
+        """Whether `copy` holds the same, and one sentence on what was compared, or where the first difference is."""
+        for number, (mine, its) in enumerate(zip(self.partitions, copy.partitions, strict=True)):
+            if mine[0] != its[0]:
+                return False, f"Partition {number} holds {its[0]:,} records, its source {mine[0]:,}."
+            if mine[1] != its[1]:
+                return False, f"Partition {number}: keys, values, headers or their order differ from its source."
+            if timestamps and mine[2] != its[2]:
+                return False, f"Partition {number}: timestamps differ from its source."
+        what = "key, value, headers and timestamp" if timestamps else "key, value and headers, without timestamps,"
+        parts = f"{len(self.partitions):,} partition{'s' if len(self.partitions) > 1 else ''}"
+        return True, f"All {self.records:,} records of {parts}: {what} of each, in order."
+
+
+def content(bootstrap: str, topic: str, partitions: int) -> Content:
+    """What a topic holds for readers of committed records, up to its end of now. Raises BenchError."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "mirror-bench",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 128 << 10,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        found = [Partition() for _ in range(partitions)]
+        _read(consumer, topic, found)
+    finally:
+        consumer.close()
+    sums = tuple((one.records, one.content.hexdigest(), one.timestamps.hexdigest()) for one in found)
+    return Content(sums, sum(one.bytes for one in found))
+
+
+def _read(consumer: Consumer, topic: str, found: list[Partition]) -> None:
+    open_, moved = set(range(len(found))), time.monotonic()
+    while open_:
+        messages = consumer.consume(_AT_ONCE, 0.2)
+        if messages:
+            moved = time.monotonic()
+        elif time.monotonic() - moved > _IDLE_S:
+            raise BenchError(f"{topic}: partitions {sorted(open_)} could not be read to their ends")
+        message: Any
+        for message in messages:
+            if (problem := message.error()) is not None:
+                if problem.code() != KafkaError._PARTITION_EOF:
+                    raise BenchError(f"{topic}: {problem.str()}")
+                open_.discard(message.partition())
+                continue
+            _add(found[message.partition()], message)
+
+
+def _add(one: Partition, message: Any) -> None:
+    key, value, headers = message.key(), message.value(), message.headers()
+    sizes = _TWO_LENGTHS.pack(-1 if key is None else len(key), -1 if value is None else len(value))
+    one.content.update(b"".join((sizes, key or b"", value or b"", repr(headers).encode() if headers else b"")))
+    one.timestamps.update(b"%d %d " % message.timestamp())
+    one.records += 1
+    one.bytes += len(key or b"") + len(value or b"")

@@ -1,0 +1,129 @@
+"""One copy of a source topic by one arm: started, measured, compared with its source, and removed again."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from mirror.bench.arms import Arm, Job
+from mirror.bench.content import Content, content
+from mirror.bench.filling import fill
+from mirror.bench.result import Run, Workload
+from mirror.bench.shapes import Shape
+from mirror.bench.watching import Goal, Measured, Watch, settle
+from mirror.embedded import Cluster
+from mirror.errors import BenchError, UnequalCopy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A topic that was filled, and what a reader gets from it."""
+
+    cluster: Cluster
+    topic: str
+    shape: Shape
+    workload: Workload
+    content: Content
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What may be changed of a copy, as scaling does."""
+
+    lanes: int | None = None
+    replicas: int = 1
+
+
+USUAL = Settings()
+
+
+def source_of(cluster: Cluster, shape: Shape, topic: str = "") -> Source:
+    """Make and fill a topic, and read it once. Raises ClusterUnreachable, BenchError."""
+    topic = topic or shape.name
+    found = fill(cluster.bootstrap, topic, shape)
+    held = content(cluster.bootstrap, topic, shape.partitions)
+    if held.records != found.records:
+        raise BenchError(f"{topic}: batches hold {found.records:,} records, and a consumer gets {held.records:,}")
+    workload = shape.filled(
+        records=found.records, batches=found.batches, uncompressed_bytes=held.bytes, stored_bytes=found.bytes
+    )
+    return Source(cluster=cluster, topic=topic, shape=shape, workload=workload, content=held, end=found.end)
+
+
+def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settings = USUAL) -> tuple[Measured, str]:
+    """One copy under the name `run`, which none before it had, and what its equality was concluded from. Raises
+    UnequalCopy, BenchError, EmbeddedError.
+    """
+    shape, name = source.shape, f"{source.topic}: {arm.facts.name}"
+    with tempfile.TemporaryDirectory(prefix="mirror-bench-") as folder:
+        job = Job(
+            run=run,
+            source=source.cluster.bootstrap,
+            target=target.bootstrap,
+            topic=source.topic,
+            shape=shape,
+            folder=Path(folder),
+            lanes=settings.lanes,
+            replicas=settings.replicas,
+        )
+        topic = arm.target_topic(job)
+        goal = Goal(
+            topic=topic,
+            partitions=shape.partitions,
+            # Where offsets are equal there are markers, too; that all is there is checked record by record.
+            end=source.workload.records,
+            stored_bytes=source.workload.stored_bytes,
+        )
+        settle()
+        began = time.monotonic()
+        try:
+            with arm.start(job) as process:
+                measured = Watch(process, began, source.cluster, target, goal).measure(ends_itself=arm.ends_itself)
+            its = content(target.bootstrap, topic, shape.partitions)
+        except BenchError as error:
+            raise BenchError(f"{name}: {error}") from None
+        equal, checked = source.content.checked(its, timestamps=arm.keeps_timestamps)
+        if not equal:
+            raise UnequalCopy(f"{name}: its copy is not equal to the source. {checked}")
+        removed(target, topic)
+    return measured, checked
+
+
+def run_of(arm: Arm, source: Source, measured: Measured, checked: str, *, round_: int, turn: int) -> Run:
+    """As the result holds it (pure)."""
+    return Run(
+        workload=source.workload.name,
+        arm=arm.facts.name,
+        round=round_,
+        turn=turn,
+        wall_s=measured.wall_s,
+        start_s=measured.start_s,
+        copy_s=measured.copy_s,
+        cpu_s=measured.cpu_s,
+        start_cpu_s=measured.start_cpu_s,
+        copy_cpu_s=measured.copy_cpu_s,
+        java_cpu_s=measured.java_cpu_s,
+        source_broker_cpu_s=measured.source_broker_cpu_s,
+        target_broker_cpu_s=measured.target_broker_cpu_s,
+        peak_rss_bytes=measured.peak_rss_bytes,
+        peak_pss_bytes=measured.peak_pss_bytes,
+        wire_in_bytes=measured.wire_in_bytes,
+        wire_out_bytes=measured.wire_out_bytes,
+        records=source.workload.records,
+        equal=True,
+        checked=checked,
+    )
+
+
+def removed(cluster: Cluster, topic: str) -> None:
+    """Take a topic away, so that the next copy finds the disk as this one did."""
+    for deleted in AdminClient({"bootstrap.servers": cluster.bootstrap}).delete_topics([topic]).values():
+        with suppress(KafkaException):  # what stays takes room, and nothing else
+            deleted.result()

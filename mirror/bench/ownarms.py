@@ -1,0 +1,135 @@
+"""The mirror itself, and what bounds it: its writer fed from memory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+import yaml
+
+from mirror.bench.arms import GRACE_S, Job
+from mirror.bench.records import create
+from mirror.bench.result import Arm as Facts
+from mirror.bench.shapes import Shape
+from mirror.demo.bound import Bound
+
+#: Processes of a replay: as many as the mirror's planner makes lanes on a machine of that size.
+REPLAY_LANES: Final = min(2, os.cpu_count() or 1)
+
+
+def settings(run: str, source: str, target: str, topic: str, *, translate: bool, lanes: int | None) -> dict[str, Any]:
+    """The mirror's configuration for one copy (pure); everything else is as it is by default."""
+    return {
+        "name": run,
+        "source": {"alias": "a", "bootstrap.servers": source},
+        "target": {"alias": "b", "bootstrap.servers": target},
+        "topics": {
+            "include": [topic],
+            "naming": {"prefix": f"{run}."},
+            **({"offsets": "translate"} if translate else {}),
+        },
+        **({"spark": {"lanes": lanes}} if lanes else {}),
+    }
+
+
+class Mirror:
+    """`mirror run`: batches keep their compressed bytes, only their headers are written anew."""
+
+    ends_itself, keeps_timestamps = True, True
+    _translate = False
+
+    @property
+    def facts(self) -> Facts:
+        """The normal case."""
+        return Facts(
+            name="mirror",
+            title="mirror",
+            kind="mirror",
+            what="`mirror run --once` with its defaults: batches keep their compressed bytes, headers are restamped.",
+            settings=self._text("RUN", "SOURCE", "TARGET", "TOPIC"),
+        )
+
+    def fits(self, shape: Shape) -> bool:
+        """Batches with holes cannot stay as they are."""
+        return not shape.compacted
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def target_topic(self, job: Job) -> str:
+        """Each copy has a prefix of its own."""
+        return f"{job.run}.{job.topic}"
+
+    def start(self, job: Job) -> Bound:
+        """`mirror run --once`, or without `--once` a live one."""
+        if job.replicas > 1:  # a topic that it makes itself has as many as the source's
+            create(job.target, self.target_topic(job), job.shape.partitions, job.replicas)
+        file = job.folder / "flow.yaml"
+        names = (job.run, job.source, job.target, job.topic)
+        file.write_text(self._text(*names, lanes=job.lanes), encoding="utf-8")
+        command = [sys.executable, "-m", "mirror", "run", str(file), *(() if job.live else ("--once",))]
+        scratch = {"SPARK_LOCAL_DIRS": str(job.folder)}
+        return Bound(command, job.folder / "log", grace=GRACE_S, environment=scratch)
+
+    def _text(self, *names: str, lanes: int | None = None) -> str:
+        run, source, target, topic = names
+        found = settings(run, source, target, topic, translate=self._translate, lanes=lanes)
+        return str(yaml.safe_dump(found, sort_keys=False))
+
+
+class Rewriting(Mirror):
+    """`mirror run` where compaction left holes in the batches, so that each is decompressed and compressed again."""
+
+    _translate = True
+
+    @property
+    def facts(self) -> Facts:
+        """The last resort."""
+        return Facts(
+            name="mirror-rewrite",
+            title="mirror, rewriting",
+            kind="mirror",
+            what="`mirror run --once` where cleaning left holes in the batches: each is decompressed, closed up and "
+            "compressed again with the same codec.",
+            settings=self._text("RUN", "SOURCE", "TARGET", "TOPIC"),
+        )
+
+    def fits(self, shape: Shape) -> bool:
+        """Where there are holes."""
+        return shape.compacted
+
+
+class Replay:
+    """The mirror's writer alone, with the batches in memory before the clock starts: no source, no Spark."""
+
+    ends_itself, keeps_timestamps = True, True
+
+    @property
+    def facts(self) -> Facts:
+        """The limit."""
+        return Facts(
+            name="replay",
+            title="replay from memory",
+            kind="limit",
+            what="The mirror's writer alone, fed from memory: what the target takes when nothing has to be read.",
+            settings=f"{REPLAY_LANES} processes, 8 MB in flight each\n",
+        )
+
+    def fits(self, shape: Shape) -> bool:
+        """Batches as they are stored, of which none may have to be rewritten or left out."""
+        return not shape.compacted and not shape.transactional
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def target_topic(self, job: Job) -> str:
+        """By the run's name."""
+        return f"{job.run}.{job.topic}"
+
+    def start(self, job: Job) -> Bound:
+        """Load, then append."""
+        topic = self.target_topic(job)
+        create(job.target, topic, job.shape.partitions, job.replicas)
+        command = [sys.executable, "-m", "mirror.bench.replay", job.source, job.target, job.topic, topic]
+        return Bound([*command, str(job.shape.partitions), str(REPLAY_LANES)], job.folder / "log", grace=GRACE_S)

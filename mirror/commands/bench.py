@@ -1,0 +1,95 @@
+"""`mirror bench`: the mirror beside MirrorMaker 2 and other ways to copy a topic."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+#: Of `--quick`: uncompressed MB of each workload, records a second for so many seconds.
+_QUICK_MEGABYTES = 40
+_QUICK_SECONDS = 10.0
+
+bench = typer.Typer(help="The mirror beside MirrorMaker 2 and other ways to copy.", invoke_without_command=True)
+
+Workloads = Annotated[
+    list[str] | None, typer.Option("--workload", help="Only this one; may be given again.", show_default=False)
+]
+Arms = Annotated[
+    list[str] | None, typer.Option("--arm", help="Only this way to copy; may be given again.", show_default=False)
+]
+Rounds = Annotated[int, typer.Option(min=1, max=99, help="How often everything is copied.")]
+Megabytes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Records of each workload, in MB before compression.", show_default=False),
+]
+WithLatency = Annotated[bool, typer.Option(help="Records at a fixed rate, beside the copies.")]
+Rate = Annotated[float, typer.Option(min=1, max=100_000, help="Records a second for that.")]
+WithScaling = Annotated[bool, typer.Option(help="The mirror with partitions, lanes, distance and replicas changed.")]
+Quick = Annotated[bool, typer.Option("--quick", help="One round with little data, to see that all is well.")]
+Report = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.html", help="A page; the raw figures go beside it.", show_default=False),
+]
+RawFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="The raw figures alone.", show_default=False)
+]
+
+
+@bench.callback()
+def usual(
+    context: typer.Context,
+    workload: Workloads = None,
+    arm: Arms = None,
+    rounds: Rounds = 5,
+    megabytes: Megabytes = None,
+    latency: WithLatency = True,
+    rate: Rate = 1000,
+    scaling: WithScaling = True,
+    quick: Quick = False,
+    report: Report = None,
+    raw: RawFile = None,
+) -> None:
+    """Copy seeded topics with the mirror, MirrorMaker 2 and others in turn, between real brokers of its own; half an
+    hour.
+
+    Example: mirror bench --report bench.html
+    """
+    if context.invoked_subcommand is None:
+        run(workload, arm, rounds, megabytes, latency, rate, scaling, quick, report, raw)
+
+
+@bench.command()
+def run(
+    workload: Workloads = None,
+    arm: Arms = None,
+    rounds: Rounds = 5,
+    megabytes: Megabytes = None,
+    latency: WithLatency = True,
+    rate: Rate = 1000,
+    scaling: WithScaling = True,
+    quick: Quick = False,
+    report: Report = None,
+    raw: RawFile = None,
+) -> None:
+    """Measure: every arm copies every workload, in turn, and each copy is compared with its source record by record.
+
+    Example: mirror bench run --quick --json bench.json
+    """
+    from mirror.bench import registry, shapes
+    from mirror.bench.latency import Pace
+    from mirror.bench.play import Plan
+    from mirror.commands.benchrun import measure
+
+    plan = Plan(
+        shapes=shapes.chosen(workload or shapes.USUAL, megabytes or (_QUICK_MEGABYTES if quick else None)),
+        arms=registry.chosen(arm or list(registry.ARMS)),
+        rounds=1 if quick else rounds,
+        pace=(Pace(rate, _QUICK_SECONDS) if quick else Pace(rate)) if latency else None,
+        scaling=scaling and not quick,
+        command=shlex.join(["mirror", *sys.argv[1:]]),
+    )
+    raise typer.Exit(measure(plan, report=report, raw=raw))
