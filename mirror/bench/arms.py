@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from mirror.bench.result import Arm as Facts
 from mirror.bench.shapes import Shape
@@ -17,7 +18,8 @@ GRACE_S: Final = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One copy to be made. `source` and `target` are bootstrap addresses; `run` is a name that no other copy has, and
-    `folder` is its own. `replicas` are those of the topic on the target. A `live` copy goes on until it is ended.
+    `folder` is its own. `replicas` are those of the topic on the target, and `spark` is laid
+    over the mirror's own settings of that section. A `live` copy goes on until it is ended.
     """
 
     run: str
@@ -28,7 +30,7 @@ class Job:
     folder: Path
     replicas: int = 1
     live: bool = False
-    lanes: int | None = None
+    spark: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Arm(Protocol):

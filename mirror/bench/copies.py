@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -35,13 +37,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What may be changed of a copy, as scaling does."""
+    """What may be changed of a copy: the mirror's section `spark`, processes of a Spark cluster that count as well, and
+    the replicas of the topic on the target.
+    """
 
-    lanes: int | None = None
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    beside: Sequence[int] = ()
     replicas: int = 1
 
 
-USUAL = Settings()
+USUAL: Final = Settings()
 
 
 def source_of(cluster: Cluster, shape: Shape, topic: str = "") -> Source:
@@ -70,7 +75,7 @@ def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settin
             topic=source.topic,
             shape=shape,
             folder=Path(folder),
-            lanes=settings.lanes,
+            spark=settings.spark,
             replicas=settings.replicas,
         )
         topic = arm.target_topic(job)
@@ -85,7 +90,9 @@ def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settin
         began = time.monotonic()
         try:
             with arm.start(job) as process:
-                measured = Watch(process, began, source.cluster, target, goal).measure(ends_itself=arm.ends_itself)
+                measured = Watch(process, began, source.cluster, target, goal, settings.beside).measure(
+                    ends_itself=arm.ends_itself
+                )
             its = content(target.bootstrap, topic, shape.partitions)
         except BenchError as error:
             raise BenchError(f"{name}: {error}") from None
@@ -124,6 +131,9 @@ def run_of(arm: Arm, source: Source, measured: Measured, checked: str, *, round_
 
 def removed(cluster: Cluster, topic: str) -> None:
     """Take a topic away, so that the next copy finds the disk as this one did."""
-    for deleted in AdminClient({"bootstrap.servers": cluster.bootstrap}).delete_topics([topic]).values():
+    admin = AdminClient(
+        {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+    )  # its answers come as long as it lives
+    for deleted in admin.delete_topics([topic]).values():
         with suppress(KafkaException):  # what stays takes room, and nothing else
             deleted.result()

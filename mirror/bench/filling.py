@@ -64,6 +64,7 @@ class _Writing:
         self._topic, self._shape = topic, shape
         self._settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
+            "log_level": 0,
             "compression.type": shape.codec,
             "batch.size": shape.batch_bytes,
             "batch.num.messages": 100_000,
@@ -117,6 +118,7 @@ def _cleaned(bootstrap: str, topic: str, shape: Shape, written: Stored) -> Store
         same = same + 1 if found == before else 0
     kept = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[kept])
-    for altered in AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # its answers come as long as it lives
+    for altered in admin.incremental_alter_configs([resource]).values():
         altered.result()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import yaml
@@ -18,19 +19,20 @@ from mirror.demo.bound import Bound
 REPLAY_LANES: Final = min(2, os.cpu_count() or 1)
 
 
-def settings(run: str, source: str, target: str, topic: str, *, translate: bool, lanes: int | None) -> dict[str, Any]:
+def settings(
+    run: str, source: str, target: str, topic: str, *, translate: bool, spark: Mapping[str, Any] | None = None
+) -> str:
     """The mirror's configuration for one copy (pure); everything else is as it is by default."""
-    return {
+    topics = {"include": [topic], "naming": {"prefix": f"{run}."}} | ({"offsets": "translate"} if translate else {})
+    found = {
         "name": run,
         "source": {"alias": "a", "bootstrap.servers": source},
         "target": {"alias": "b", "bootstrap.servers": target},
-        "topics": {
-            "include": [topic],
-            "naming": {"prefix": f"{run}."},
-            **({"offsets": "translate"} if translate else {}),
-        },
-        **({"spark": {"lanes": lanes}} if lanes else {}),
+        "topics": topics,
     }
+    if spark:
+        found["spark"] = dict(spark)
+    return str(yaml.safe_dump(found, sort_keys=False))
 
 
 class Mirror:
@@ -47,7 +49,7 @@ class Mirror:
             title="mirror",
             kind="mirror",
             what="`mirror run --once` with its defaults: batches keep their compressed bytes, headers are restamped.",
-            settings=self._text("RUN", "SOURCE", "TARGET", "TOPIC"),
+            settings=settings("RUN", "SOURCE", "TARGET", "TOPIC", translate=self._translate),
         )
 
     def fits(self, shape: Shape) -> bool:
@@ -67,15 +69,10 @@ class Mirror:
             create(job.target, self.target_topic(job), job.shape.partitions, job.replicas)
         file = job.folder / "flow.yaml"
         names = (job.run, job.source, job.target, job.topic)
-        file.write_text(self._text(*names, lanes=job.lanes), encoding="utf-8")
+        file.write_text(settings(*names, translate=self._translate, spark=job.spark), encoding="utf-8")
         command = [sys.executable, "-m", "mirror", "run", str(file), *(() if job.live else ("--once",))]
         scratch = {"SPARK_LOCAL_DIRS": str(job.folder)}
         return Bound(command, job.folder / "log", grace=GRACE_S, environment=scratch)
-
-    def _text(self, *names: str, lanes: int | None = None) -> str:
-        run, source, target, topic = names
-        found = settings(run, source, target, topic, translate=self._translate, lanes=lanes)
-        return str(yaml.safe_dump(found, sort_keys=False))
 
 
 class Rewriting(Mirror):
@@ -92,7 +89,7 @@ class Rewriting(Mirror):
             kind="mirror",
             what="`mirror run --once` where cleaning left holes in the batches: each is decompressed, closed up and "
             "compressed again with the same codec.",
-            settings=self._text("RUN", "SOURCE", "TARGET", "TOPIC"),
+            settings=settings("RUN", "SOURCE", "TARGET", "TOPIC", translate=self._translate),
         )
 
     def fits(self, shape: Shape) -> bool:

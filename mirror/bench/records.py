@@ -43,6 +43,6 @@ def create(
 ) -> None:
     """A topic that takes batches as they come. Raises confluent_kafka's KafkaException."""
     settings = {"compression.type": "producer", "message.timestamp.after.max.ms": NO_LIMIT, **(config or {})}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for created in admin.create_topics([NewTopic(topic, partitions, replicas, config=settings)]).values():
         created.result()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror.bench.arms import GRACE_S, Arm
-from mirror.bench.copies import Settings, Source, copied, removed, source_of
+from mirror.bench.copies import USUAL, Settings, Source, copied, removed, source_of
 from mirror.bench.result import Axis, Point
 from mirror.bench.shapes import Shape
 from mirror.bench.watching import Measured
@@ -54,7 +54,7 @@ class Scaling:
         yield from self._partitions()
         large = source_of(self.source, LARGE)
         for lanes in LANES:
-            yield from self._point("lanes", lanes, large, self.target, Settings(lanes=lanes))
+            yield from self._point("lanes", lanes, large, self.target, Settings(spark={"lanes": lanes}))
         with started(Spec(name="bench-three", nodes=3, jit="full")) as three:
             for replicas in REPLICAS:
                 yield from self._point("replication", replicas, large, three, Settings(replicas=replicas))
@@ -76,11 +76,11 @@ class Scaling:
                     yield from self._point("round_trip_ms", milliseconds, source, self.target)
 
     def _point(
-        self, axis: Axis, value: float, source: Source, target: Cluster, settings: Settings | None = None
+        self, axis: Axis, value: float, source: Source, target: Cluster, settings: Settings = USUAL
     ) -> Iterator[Point]:
         run = f"{axis}-{value:.0f}".replace("_", "-")
         try:
-            done, _ = copied(self.arm, source, target, run, settings or Settings())
+            done, _ = copied(self.arm, source, target, run, settings)
         except BenchError as error:
             self.tell(axis, value, str(error))
             return

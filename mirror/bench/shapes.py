@@ -19,9 +19,9 @@ class Shape:
     """
 
     name: str
-    title: str
-    codec: str
-    batch_bytes: int
+    title: str = ""
+    codec: str = "zstd"
+    batch_bytes: int = 1_000_000
     megabytes: int
     record_bytes: int = 400
     partitions: int = 4

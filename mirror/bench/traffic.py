@@ -37,10 +37,11 @@ _COUNTERS_AT: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One end of a connection: the remote port, the socket's inode, bytes that the other end has acknowledged and
-    bytes that came from it.
+    """One end of a connection: the local and the remote port, the socket's inode (0 once its process has closed it),
+    bytes that the other end has acknowledged and bytes that came from it.
     """
 
+    local: int
     port: int
     inode: int
     sent: int
@@ -61,13 +62,13 @@ def parsed(answer: bytes) -> Iterator[Connection | None]:
 
 
 def _connection(message: bytes) -> Connection | None:
-    _, port = _PORTS.unpack_from(message, _PORTS_AT)
+    local, port = _PORTS.unpack_from(message, _PORTS_AT)
     (inode,) = struct.unpack_from("=I", message, _INODE_AT)
     at = _MESSAGE_SIZE
     while at + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, at)
         if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTERS_AT + _COUNTERS.size:
-            return Connection(port, inode, *_COUNTERS.unpack_from(message, at + _ATTRIBUTE.size + _COUNTERS_AT))
+            return Connection(local, port, inode, *_COUNTERS.unpack_from(message, at + _ATTRIBUTE.size + _COUNTERS_AT))
         at += max(_ATTRIBUTE.size, (length + 3) & ~3)
     return None
 
@@ -77,8 +78,8 @@ class Traffic:
 
     def __init__(self, ports: Iterable[int], brokers: Iterable[int]) -> None:
         self._ports, self._others = frozenset(ports), (os.getpid(), *brokers)
-        self._counts: dict[int, tuple[int, int]] = {}
-        self._foreign: set[int] = set()
+        self._counts: dict[tuple[int, int], tuple[int, int]] = {}
+        self._foreign: set[tuple[int, int]] = set()
 
     def look(self) -> None:
         """Now. Nothing happens where the kernel cannot be asked."""
@@ -86,14 +87,17 @@ class Traffic:
             return
         with suppress(OSError):
             for one in (*_asked(socket.AF_INET), *_asked(socket.AF_INET6)):  # Java's are of the second family
-                if one.port not in self._ports or one.inode in self._foreign:
+                which = one.local, one.port
+                if one.port not in self._ports or which in self._foreign:
                     continue
-                if one.inode not in self._counts:
-                    self._foreign = {inode for pid in self._others for inode in _inodes(pid)}
-                    if one.inode in self._foreign:
-                        continue
-                received, sent = self._counts.get(one.inode, (0, 0))
-                self._counts[one.inode] = max(received, one.received), max(sent, one.sent)
+                if which not in self._counts and (not one.inode or self._is_foreign(one.inode)):
+                    self._foreign.add(which)
+                    continue
+                received, sent = self._counts.get(which, (0, 0))
+                self._counts[which] = max(received, one.received), max(sent, one.sent)
+
+    def _is_foreign(self, inode: int) -> bool:
+        return any(inode in _inodes(pid) for pid in self._others)
 
     def total(self, least_received: int, least_sent: int) -> tuple[int | None, int | None]:
         """Bytes received and sent so far. Less than must have gone that way cannot be all: then a connection ended

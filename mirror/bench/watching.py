@@ -2,14 +2,15 @@
 target's log ends.
 
 Nothing of it is asked for its own figures. CPU is that of its whole process tree; it is taken at the moments of the
-first and the last record, which are known to some hundredths of a second.
+first and the last record, which are known to some hundredths of a second. The first one is that of the last look at
+which nothing was there: so a copy's time is never too short.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,9 +23,8 @@ from mirror.demo.usage import Tree
 from mirror.embedded import Cluster
 from mirror.errors import BenchError
 
-#: Between looks at the log ends, before the first record and while it copies; between looks at all processes.
-_STARTING_S: Final = 0.05
-_COPYING_S: Final = 0.02
+#: Between looks at the log ends, and between looks at all processes.
+_TICK_S: Final = 0.02
 _PROCESSES_S: Final = 0.25
 #: Looks at the ends of many partitions take their time: so many times as long nothing is looked at.
 _REST: Final = 4.0
@@ -72,16 +72,27 @@ class _Moment:
 class Watch:
     """One process that copies from `source` to `target`."""
 
-    def __init__(self, process: Bound, began: float, source: Cluster, target: Cluster, goal: Goal) -> None:
-        """`began`: `time.monotonic()` when it was started."""
+    def __init__(
+        self,
+        process: Bound,
+        began: float,
+        source: Cluster,
+        target: Cluster,
+        goal: Goal,
+        beside: Sequence[int] = (),
+    ) -> None:
+        """`began`: `time.monotonic()` when it was started. What the processes `beside` take from now on counts as well:
+        those of a Spark cluster that has run before.
+        """
         self._process, self._began, self._goal, self._target = process, began, goal, target
         self._brokers = BrokerCpu(source), BrokerCpu(target)
-        self._tree = Tree(process.pid)
+        self._trees = Trees(process.pid, beside)
         self._ends = Ends(target.bootstrap)
         nodes = [node for cluster in (source, target) for node in cluster.nodes]
         self._traffic = Traffic((node.port for node in nodes), (node.process.pid for node in nodes if node.process))
+        self._empty = _Moment(began)
         self._first: _Moment | None = None
-        self._last = _Moment()
+        self._last = _Moment(began)
         self._seen = 0
         self._moved = self._looked = self._counted = began
 
@@ -96,27 +107,26 @@ class Watch:
                     f"no headway within {PATIENCE_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
                     + self._process.tail()
                 )
-            time.sleep(max(_COPYING_S if self._first else _STARTING_S, _REST * (time.monotonic() - self._counted)))
+            time.sleep(max(_TICK_S, _REST * (time.monotonic() - self._counted)))
         ended = time.monotonic()
         if code := self._process.exit_code:
             raise BenchError(f"it ended with {code}:\n{self._process.tail()}")
         self._count()
         if not self._complete or self._first is None:
             raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
-        tally = self._tree.tally
         received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topic))
         return Measured(
             wall_s=ended - self._began,
             start_s=self._first.at - self._began,
             copy_s=self._last.at - self._first.at,
-            cpu_s=tally.cpu_s,
+            cpu_s=self._trees.cpu_s,
             start_cpu_s=self._first.cpu_s,
             copy_cpu_s=self._last.cpu_s - self._first.cpu_s,
-            java_cpu_s=self._tree.java_cpu_s,
+            java_cpu_s=self._trees.java_cpu_s,
             source_broker_cpu_s=self._brokers[0].used,
             target_broker_cpu_s=self._brokers[1].used,
-            peak_rss_bytes=tally.peak_rss,
-            peak_pss_bytes=tally.peak_pss,
+            peak_rss_bytes=self._trees.peak_rss,
+            peak_pss_bytes=self._trees.peak_pss,
             wire_in_bytes=received,
             wire_out_bytes=sent,
         )
@@ -130,7 +140,7 @@ class Watch:
         find = now - self._looked >= _PROCESSES_S
         if find:
             self._looked = now
-        self._tree.sample(find=find)
+        self._trees.sample(find=find)
         self._counted = time.monotonic()
         self._count()
         self._traffic.look()
@@ -140,11 +150,51 @@ class Watch:
         end = sum(found.values())
         if end > self._seen:
             self._seen = end
-            self._last = _Moment(time.monotonic(), self._tree.sample(find=self._first is None))
+            self._last = _Moment(time.monotonic(), self._trees.sample(find=self._first is None))
             self._moved = self._last.at
-            self._first = self._first or self._last
+            self._first = self._first or self._empty
             for broker in self._brokers:
                 broker.look()
+        elif not end:
+            self._empty = _Moment(time.monotonic(), self._trees.cpu_s)
+
+
+class Trees:
+    """A process with all that it starts, and others that ran before: of those, what they take from now on."""
+
+    def __init__(self, pid: int, beside: Sequence[int]) -> None:
+        self._every = [Tree(one) for one in (*beside, pid)]
+        self._before = self._java_before = 0.0
+        for tree in self._every[:-1]:
+            tree.sample()
+        self._before, self._java_before = self.cpu_s, self.java_cpu_s
+
+    def sample(self, *, find: bool = True) -> float:
+        """Look at all of them; CPU-seconds so far."""
+        for tree in self._every:
+            tree.sample(find=find)
+        return self.cpu_s
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU-seconds as of the last look."""
+        return sum(tree.tally.cpu_s for tree in self._every) - self._before
+
+    @property
+    def java_cpu_s(self) -> float:
+        """The part of it that Java's virtual machines took."""
+        return sum(tree.java_cpu_s for tree in self._every) - self._java_before
+
+    @property
+    def peak_rss(self) -> int:
+        """Bytes: the sum of each tree's own peak."""
+        return sum(tree.tally.peak_rss for tree in self._every)
+
+    @property
+    def peak_pss(self) -> int | None:
+        """The same with shared pages once, where the system tells."""
+        found = [tree.tally.peak_pss for tree in self._every]
+        return sum(size for size in found if size is not None) if any(found) else None
 
 
 class BrokerCpu:

@@ -19,9 +19,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from mirror.bench.filling import fill
+from mirror.bench.shapes import Shape
 from mirror.embedded import Spec, start_many
-
-from .workload import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Copies one topic twice: a small one first, so that imports and connections are made.
@@ -86,11 +86,12 @@ def main() -> None:
             stack.enter_context(cluster) for cluster in start_many([Spec(name="source"), Spec(name="target")])
         )
         ends = source.bootstrap, target.bootstrap
-        fill(ends[0], "warm", megabytes=1, partitions=1)
+        fill(ends[0], "warm", Shape(name="warm", megabytes=1, partitions=1, keyed=0))
         result = {}
         for number, (name, (codec, batch, megabytes)) in enumerate(WORKLOADS.items()):
             topic = f"load-{number}"
-            fill(ends[0], topic, megabytes=megabytes, partitions=1, codec=codec, batch=batch)
+            shape = Shape(name=topic, codec=codec, batch_bytes=batch, megabytes=megabytes, partitions=1, keyed=0)
+            fill(ends[0], topic, shape)
             runs: dict[str, list[dict[str, float]]] = {"earlier": [], "now": []}
             for turn in range(options.rounds):
                 for tree, found in ((earlier, runs["earlier"]), (ROOT, runs["now"])):

@@ -22,11 +22,11 @@ import psutil
 
 from mirror.batch.header import CODECS
 from mirror.batch.rewrite import build
+from mirror.bench.records import records
 from mirror.spark.batches.options import parse
 from mirror.spark.batches.plan import planned
 
 from .rewrite import batch_of
-from .workload import records
 
 SEGMENT_BYTES = 256 << 20
 PARTITIONS = 4

@@ -22,6 +22,9 @@ from confluent_kafka import Producer
 
 from mirror.aligning import Alignment, align
 from mirror.batch.restamp import Stamp
+from mirror.bench.filling import fill
+from mirror.bench.records import create, records
+from mirror.bench.shapes import Shape
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
 from mirror.position import Position, producer_id
@@ -30,7 +33,6 @@ from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, list_offset
 
 from .against import ROOT, copied
-from .workload import create, fill, records
 
 PARTITIONS = 2
 #: By name: bytes of a transaction, uncompressed, and MB in all.
@@ -87,7 +89,7 @@ def main() -> None:
     result: dict[str, object] = {}
     with ExitStack() as stack:
         source, target = (stack.enter_context(one) for one in start_many([Spec(name="source"), Spec(name="target")]))
-        fill(source.bootstrap, "warm", megabytes=1, partitions=1)
+        fill(source.bootstrap, "warm", Shape(name="warm", megabytes=1, partitions=1, keyed=0))
 
         def copy(topic: str, turn: int, offsets: str = "preserve") -> dict[str, float]:
             more = json.dumps({"offsets": offsets})
@@ -95,7 +97,8 @@ def main() -> None:
 
         for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
             plain, transactions = f"plain-{number}", f"transactions-{number}"
-            fill(source.bootstrap, plain, megabytes=megabytes, partitions=PARTITIONS, batch=size)
+            shape = Shape(name=plain, batch_bytes=size, megabytes=megabytes, partitions=PARTITIONS, keyed=0)
+            fill(source.bootstrap, plain, shape)
             count = fill_with_transactions(source.bootstrap, transactions, size=size, megabytes=megabytes)
             turns = [
                 (copy(plain, turn), copy(transactions, turn), copy(transactions, turn, "translate"))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,18 +22,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from mirror.bench.arms import GRACE_S, Job
+from mirror.bench.records import create, records
+from mirror.bench.rivals import MirrorMaker
+from mirror.bench.shapes import Shape
+from mirror.bench.watching import Goal, Measured, Watch, settle
+from mirror.demo.bound import Bound
 from mirror.demo.usage import Tree
 from mirror.embedded import Cluster, Spec, start_many
-
-from .mirrormaker import jars, started
-from .workload import create, records
 
 FROM_PARTITIONS: Final = 4
 PARTITIONS: Final = 12
@@ -43,88 +44,22 @@ RULE: Final = {"rekey": f"get_json_object(string(value), '$.{FIELD}')", "partiti
 CODEC: Final = "zstd"
 #: Of so many records one is looked at closely.
 SAMPLE: Final = 20
-_PATIENCE: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One process tree. Seconds and megabytes; `java_cpu` is that of its JVM, `start_*` what it took until `seen`
-    offsets were on the target, and `copying*` what it took from there to the last one.
+def watched(
+    process: Bound, clusters: tuple[Cluster, Cluster], topic: str, partitions: int, end: int | None
+) -> Measured:
+    """What a process takes until it ends, or until the target's offsets add up to `end`: then it is ended. Whether all
+    is there is looked at afterwards.
     """
-
-    wall: float
-    cpu: float
-    java_cpu: float
-    start_wall: float
-    start_cpu: float
-    seen: int
-    copying: float
-    copying_cpu: float
-    peak_rss_mb: float
-    peak_pss_mb: float
-
-    def per_cpu_second(self, count: int) -> float:
-        """Records for each CPU-second, once it had started."""
-        return (count - self.seen) / self.copying_cpu
+    goal = Goal(topic=topic, partitions=partitions, end=end or 1, stored_bytes=0)
+    with process:
+        return Watch(process, time.monotonic(), *clusters, goal).measure(ends_itself=end is None)
 
 
-class Ends:
-    """How far a topic has come, for whoever watches it."""
-
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
-        self._places = [TopicPartition(topic, number) for number in range(partitions)]
-
-    def total(self) -> int:
-        """The sum of its end offsets, 0 where there is no such topic yet."""
-        try:
-            return sum(max(0, self._consumer.get_watermark_offsets(place, timeout=5)[1]) for place in self._places)
-        except Exception:  # the topic is not there yet
-            return 0
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._consumer.close()
-
-
-def watched(process: subprocess.Popen[bytes], ends: Ends, until: int | None = None) -> Cost:
-    """What a process takes until it ends, or until the target's offsets add up to `until`: then it is ended."""
-    tree, began = Tree(process.pid), time.perf_counter()
-    java = cpu = start_wall = start_cpu = last = last_cpu = 0.0
-    seen = first = 0
-    while process.poll() is None:
-        now = time.perf_counter() - began
-        cpu, java = max(cpu, tree.sample()), max(java, _java_cpu(process.pid))
-        end = ends.total()
-        if end > seen:
-            if not seen:
-                start_wall, start_cpu, first = now, cpu, end
-            seen, last, last_cpu = end, now, cpu
-        if until is not None and seen >= until:
-            process.terminate()
-            process.wait(60)
-            break
-        if now > _PATIENCE:
-            process.kill()
-        time.sleep(0.1)
-    wall = (time.perf_counter() - began) if until is None else last
-    ends.close()
-    if until is None and process.returncode:
-        raise SystemExit(f"{process.args!r} ended with {process.returncode}")
-    rss, pss = tree.tally.peak_rss / 1e6, (tree.tally.peak_pss or 0) / 1e6
-    return Cost(wall, cpu, java, start_wall, start_cpu, first, last - start_wall, last_cpu - start_cpu, rss, pss)
-
-
-def _java_cpu(pid: int) -> float:
-    found = 0.0
-    try:
-        for process in (root := psutil.Process(pid), *root.children(recursive=True)):
-            if process.name() == "java":
-                times = process.cpu_times()
-                found += times.user + times.system
-    except psutil.Error:
-        return 0.0
-    return found
+def per_cpu_second(cost: Measured, count: int) -> float:
+    """Records for each CPU-second, once it had started."""
+    return count / cost.copy_cpu_s
 
 
 def filled(bootstrap: str, topic: str, megabytes: int) -> int:
@@ -170,28 +105,38 @@ def flow(folder: Path, name: str, source: Cluster, target: Cluster, topic: str, 
     return path
 
 
-def mirror_arm(folder: Path, round_: int, source: Cluster, target: Cluster, topic: str) -> tuple[Cost, str]:
+def mirror_arm(folder: Path, round_: int, source: Cluster, target: Cluster, topic: str) -> tuple[Measured, str]:
     """One bounded run of the mirror, and the topic it made."""
     prefix = f"mirror-{round_}-"
     config = flow(folder, f"bench-{round_}", source, target, topic, prefix)
-    os.sync()
-    with (folder / f"bench-{round_}.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config), "--once"], stderr=log)
-    return watched(process, Ends(target.bootstrap, prefix + topic, PARTITIONS)), prefix + topic
+    settle()
+    command = [sys.executable, "-m", "mirror", "run", str(config), "--once"]
+    process = Bound(command, folder / f"bench-{round_}.log", grace=GRACE_S)
+    return watched(process, (source, target), prefix + topic, PARTITIONS, None), prefix + topic
 
 
 def maker_arm(
     folder: Path, round_: int, source: Cluster, target: Cluster, topic: str, count: int
-) -> tuple[Cost, Cost, str]:
+) -> tuple[Measured, Measured, str]:
     """MirrorMaker 2, the loop behind it, and the topic that came of it."""
-    alias, result = f"m{round_}", f"loop-{round_}-{topic}"
-    os.sync()
-    process = started(source.bootstrap, target.bootstrap, alias, topic, CODEC, folder)
-    copied = watched(process, Ends(target.bootstrap, f"{alias}.{topic}", FROM_PARTITIONS), count)
+    result = f"loop-{round_}-{topic}"
+    job = Job(
+        run=f"m{round_}",
+        source=source.bootstrap,
+        target=target.bootstrap,
+        topic=topic,
+        shape=Shape(name=topic, codec=CODEC, megabytes=0, partitions=FROM_PARTITIONS),
+        folder=folder,
+    )
+    settle()
+    maker = MirrorMaker(tuned=True)
+    between = maker.target_topic(job)
+    copied = watched(maker.start(job), (source, target), between, FROM_PARTITIONS, count)
     create(target.bootstrap, result, PARTITIONS)
-    os.sync()
-    command = [sys.executable, "-m", "tests.bench.loop", target.bootstrap, f"{alias}.{topic}", result, FIELD, CODEC]
-    looped = watched(subprocess.Popen(command), Ends(target.bootstrap, result, PARTITIONS))
+    settle()
+    command = [sys.executable, "-m", "tests.bench.loop", target.bootstrap, between, result, FIELD, CODEC]
+    process = Bound(command, folder / f"{result}.log", grace=GRACE_S)
+    looped = watched(process, (target, target), result, PARTITIONS, None)
     return copied, looped, result
 
 
@@ -304,19 +249,19 @@ def told(name: str, found: Sequence[float], form: str) -> str:
     return f"  {name:<58}{middle}  ({low} to {high})"
 
 
-def summary(name: str, parts: Sequence[Sequence[Cost]], count: int) -> None:
+def summary(name: str, parts: Sequence[Sequence[Measured]], count: int) -> None:
     """Print what came of one arm; `parts`: of each round the processes, one after another."""
     print(name)
-    print(told("records per CPU-second", [count / sum(c.cpu for c in row) for row in parts], ",.0f"))
-    running = [1 / sum(1 / c.per_cpu_second(count) for c in row) for row in parts]
+    print(told("records per CPU-second", [count / sum(c.cpu_s for c in row) for row in parts], ",.0f"))
+    running = [1 / sum(1 / per_cpu_second(c, count) for c in row) for row in parts]
     print(told("  the same, start-up left out", running, ",.0f"))
-    print(told("CPU-seconds", [sum(c.cpu for c in row) for row in parts], ".1f"))
-    print(told("  of the JVM", [sum(c.java_cpu for c in row) for row in parts], ".1f"))
-    print(told("  until the first records are there", [sum(c.start_cpu for c in row) for row in parts], ".1f"))
-    print(told("seconds", [sum(c.wall for c in row) for row in parts], ".1f"))
-    print(told("  until the first records are there", [sum(c.start_wall for c in row) for row in parts], ".1f"))
-    print(told("peak resident memory, MB", [max(c.peak_rss_mb for c in row) for row in parts], ".0f"))
-    print(told("  with shared pages once", [max(c.peak_pss_mb for c in row) for row in parts], ".0f"))
+    print(told("CPU-seconds", [sum(c.cpu_s for c in row) for row in parts], ".1f"))
+    print(told("  of the JVM", [sum(c.java_cpu_s for c in row) for row in parts], ".1f"))
+    print(told("  until the first records are there", [sum(c.start_cpu_s for c in row) for row in parts], ".1f"))
+    print(told("seconds", [sum(c.wall_s for c in row) for row in parts], ".1f"))
+    print(told("  until the first records are there", [sum(c.start_s for c in row) for row in parts], ".1f"))
+    print(told("peak resident memory, MB", [max(c.peak_rss_bytes / 1e6 for c in row) for row in parts], ".0f"))
+    print(told("  with shared pages once", [max((c.peak_pss_bytes or 0) / 1e6 for c in row) for row in parts], ".0f"))
 
 
 def main() -> None:
@@ -334,9 +279,9 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10, help="seconds at that rate that do not count, before")
     parser.add_argument("--alone", action="store_true", help="without MirrorMaker 2")
     options = parser.parse_args()
-    jars()
-    mirrors: list[Cost] = []
-    makers: list[tuple[Cost, Cost]] = []
+    MirrorMaker(tuned=True).prepare()
+    mirrors: list[Measured] = []
+    makers: list[tuple[Measured, Measured]] = []
     late: dict[str, float] = {}
     count = 0
     specs = [Spec(name="rekey-source", jit="full"), Spec(name="rekey-target", jit="full")]
@@ -364,7 +309,7 @@ def main() -> None:
     if makers:
         summary("MirrorMaker 2 and a loop behind it", makers, count)
         summary("of these, MirrorMaker 2, which changes no key", [(copied,) for copied, _ in makers], count)
-        ratios = [sum(c.cpu for c in maker) / mirror.cpu for mirror, maker in zip(mirrors, makers, strict=True)]
+        ratios = [sum(c.cpu_s for c in maker) / mirror.cpu_s for mirror, maker in zip(mirrors, makers, strict=True)]
         print(told("CPU of MirrorMaker 2 and the loop, the mirror's being 1", ratios, ".2f"))
     if late:
         print(

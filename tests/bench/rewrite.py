@@ -24,8 +24,7 @@ from mirror.batch.header import CODECS
 from mirror.batch.recipe import Recipe
 from mirror.batch.records import Records, decode, encode
 from mirror.batch.rewrite import build, rewrite
-
-from .workload import records
+from mirror.bench.records import records
 
 MIRROR_MAKER: int = 58_000
 BATCH_BYTES = 1_000_000

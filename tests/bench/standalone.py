@@ -19,18 +19,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from mirror.bench.copies import Settings, copied, source_of
+from mirror.bench.ownarms import Mirror
+from mirror.bench.shapes import Shape
+from mirror.bench.watching import Measured
 from mirror.embedded import Spec, start_many
 
-from .copy import LANES, PARTITIONS, Copy, loaded, mirrored
-from .workload import fill
-
 WORKERS: Final = 2
+PARTITIONS: Final = 4
+LANES: Final = 2
 _LOOPBACK: Final = "127.0.0.1"
-_TOPIC: Final = "load"
 
 
 def spark_of(master: str) -> dict[str, Any]:
@@ -61,33 +63,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
-    found: dict[str, list[Copy]] = {"local": [], "standalone": []}
+    found: dict[str, list[Measured]] = {"local": [], "standalone": []}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         specs = [Spec(name="bench-source", jit="full"), Spec(name="bench-target", jit="full")]
         source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
         spark = stack.enter_context(spark_cluster(folder, WORKERS))
-        for topic, megabytes in (("warm", options.megabytes // 10), (_TOPIC, options.megabytes)):
-            fill(source.bootstrap, topic, megabytes=megabytes, partitions=PARTITIONS)
-        size = sum(len(raw.data) for raws in loaded(source.bootstrap, _TOPIC).values() for raw in raws)
-        mirrored(source, target, "warm", 0, folder)  # brokers compile what they are about to do
-        ways: dict[str, tuple[dict[str, Any], Sequence[int]]] = {
-            "local": ({"lanes": LANES}, ()),
-            "standalone": (spark_of(spark.address), spark.pids),
+        shapes = [
+            Shape(name="warm", megabytes=options.megabytes // 10),
+            Shape(name="load", megabytes=options.megabytes),
+        ]
+        warm, load = (source_of(source, replace(shape, partitions=PARTITIONS, keyed=0)) for shape in shapes)
+        copied(Mirror(), warm, target, "warm-up")  # brokers compile what they are about to do
+        ways = {
+            "local": Settings(spark={"lanes": LANES}),
+            "standalone": Settings(spark=spark_of(spark.address), beside=spark.pids),
         }
         for number in range(options.rounds):
-            for way, (section, beside) in ways.items():
-                prefix = f"{way}-{number}-"
-                copy = mirrored(source, target, _TOPIC, size, folder, prefix=prefix, spark=section, beside=beside)
+            for way, settings in ways.items():
+                copy, _ = copied(Mirror(), load, target, f"{way}-{number}", settings)
                 found[way].append(copy)
                 print(f"{way} {copy}", file=sys.stderr)
-    rows: dict[str, tuple[Callable[[Copy], float], str]] = {
-        "MB/s of batches": (lambda copy: copy.gigabytes * 1000 / copy.copying, ".0f"),
-        "CPU-s per GB of batches": (lambda copy: copy.copying_cpu / copy.gigabytes, ".2f"),
-        "s from the start to the first record": (lambda copy: copy.first_record_wall, ".1f"),
-        "s from the start to the exit": (lambda copy: copy.wall, ".1f"),
-        "CPU-s from the start to the exit": (lambda copy: copy.cpu, ".1f"),
-        "MB resident at most, shared pages once": (lambda copy: copy.peak_pss_mb, ".0f"),
+    size = load.workload.stored_bytes
+    rows: dict[str, tuple[Callable[[Measured], float], str]] = {
+        "MB/s of batches": (lambda copy: size / 1e6 / copy.copy_s, ".0f"),
+        "CPU-s per GB of batches": (lambda copy: copy.copy_cpu_s / size * 1e9, ".2f"),
+        "s from the start to the first record": (lambda copy: copy.start_s, ".1f"),
+        "s from the start to the exit": (lambda copy: copy.wall_s, ".1f"),
+        "CPU-s from the start to the exit": (lambda copy: copy.cpu_s, ".1f"),
+        "MB resident at most, shared pages once": (lambda copy: (copy.peak_pss_bytes or 0) / 1e6, ".0f"),
     }
     print(f"{size / 1e6:.0f} MB of batches, {LANES} lanes, {options.rounds} rounds")
     for way, copies in found.items():
@@ -95,7 +99,7 @@ def main() -> None:
         for name, (figure, form) in rows.items():
             print(told(name, [figure(copy) for copy in copies], form))
     pairs = zip(found["local"], found["standalone"], strict=True)
-    ratios = [local.copying / cluster.copying for local, cluster in pairs]
+    ratios = [local.copy_s / cluster.copy_s for local, cluster in pairs]
     print("standalone beside local")
     print(told("speed", ratios, ".2f"))
     print(json.dumps({way: [asdict(copy) for copy in copies] for way, copies in found.items()}))
