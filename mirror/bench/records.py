@@ -11,8 +11,11 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic
 
 NO_LIMIT: Final = str(2**63 - 1)
-#: What is left out of a record that is to be as small as can be.
-_SMALLEST: Final = 60
+#: Bytes: of a record with next to nothing in it; from which on there are properties; of what does not grow; as usual.
+_SMALLEST: Final = 50
+_WITH_PROPERTIES: Final = 200
+_FIXED: Final = 130
+_USUAL: Final = 400
 
 
 def records(seed: int, count: int = 20_000, vocabulary: int = 600, size: int = 400) -> list[bytes]:
@@ -26,14 +29,16 @@ def records(seed: int, count: int = 20_000, vocabulary: int = 600, size: int = 4
 
 def _record(rng: random.Random, words: list[str], index: int, size: int) -> bytes:
     made: dict[str, object] = {"user": rng.randrange(1_000_000), "event": rng.choice(words)}
-    if size > _SMALLEST:
-        share = size / 400
+    if size < _WITH_PROPERTIES:
+        made |= {"text": " ".join(rng.choices(words, k=max(1, (size - _SMALLEST) // 7)))}
+    else:
+        share = (size - _FIXED) / (_USUAL - _FIXED)
         made |= {
             "page": "/" + "/".join(rng.choices(words, k=3)),
             "at": 1_700_000_000_000 + index * 13,
             "session": f"{rng.getrandbits(48):012x}",
-            "properties": {word: rng.randrange(100) for word in rng.choices(words, k=max(1, round(9 * share)))},
-            "text": " ".join(rng.choices(words, k=max(1, round(24 * share)))),
+            "properties": {word: rng.randrange(100) for word in rng.choices(words, k=round(9 * share))},
+            "text": " ".join(rng.choices(words, k=round(24 * share))),
         }
     return json.dumps(made).encode()
 

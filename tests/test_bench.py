@@ -1,0 +1,244 @@
+"""`mirror bench`, the measuring side: seeded records, what arms are given, what is made of what was seen, and real
+copies of little data, of which one is not equal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mirror.bench.arms import Job
+from mirror.bench.content import Content
+from mirror.bench.copies import copied, run_of, source_of
+from mirror.bench.filling import values
+from mirror.bench.latency import Pace, at_share, summary
+from mirror.bench.ownarms import settings
+from mirror.bench.play import Plan, rotated
+from mirror.bench.records import records
+from mirror.bench.registry import ARMS, chosen
+from mirror.bench.result import Result
+from mirror.bench.rivals import SETTINGS, Loop, filled
+from mirror.bench.shapes import SHAPES, USUAL, Shape
+from mirror.bench.shapes import chosen as chosen_shapes
+from mirror.bench.traffic import Connection, parsed
+from mirror.config import load
+from mirror.demo.bound import Bound
+from mirror.embedded import Cluster
+from mirror.errors import ConfigError, UnequalCopy
+
+ROOT = Path(__file__).parent.parent
+TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
+PLAN = Plan(shapes=[TINY], arms=list(ARMS.values()), rounds=5, pace=Pace(), scaling=True, command="mirror bench")
+
+
+def test_a_seed_makes_the_same_records_again() -> None:
+    assert list(values(TINY)) == list(values(TINY))
+    other = list(values(replace(TINY, seed=2)))
+    assert [value for _, _, value in other] != [value for _, _, value in values(TINY)]
+
+
+@pytest.mark.parametrize("size", [100, 400, 2000])
+def test_records_have_about_the_size_that_was_asked_for(size: int) -> None:
+    made = records(1, 1000, size=size)
+    assert 0.7 * size < sum(map(len, made)) / len(made) < 1.3 * size
+    assert all(json.loads(value)["user"] >= 0 for value in made)
+
+
+def test_partitions_get_alike_and_keys_their_share() -> None:
+    made = list(values(replace(TINY, keyed=0.25)))
+    assert sum(len(key or b"") + len(value) for _, key, value in made) == pytest.approx(1_000_000, rel=0.01)
+    per_partition = Counter(partition for partition, _, _ in made)
+    assert set(per_partition) == {0, 1}
+    assert min(per_partition.values()) > 0.8 * max(per_partition.values())
+    assert sum(key is not None for _, key, _ in made) / len(made) == pytest.approx(0.25, abs=0.04)
+
+
+def test_every_usual_workload_is_there_and_has_a_title() -> None:
+    assert set(USUAL) <= set(SHAPES)
+    assert all(shape.title and name == shape.name for name, shape in SHAPES.items())
+    assert {shape.batch_bytes for shape in SHAPES.values()} >= {8_000, 64_000, 1_000_000}
+
+
+def test_workloads_and_arms_are_chosen_by_name() -> None:
+    assert [shape.megabytes for shape in chosen_shapes(["8KB-lz4", "8KB-lz4"], 3)] == [3]
+    assert [arm.facts.name for arm in chosen(["replay", "mirror"])] == ["replay", "mirror"]
+    with pytest.raises(ConfigError, match="no workload 9KB: choose from 1MB-zstd"):
+        chosen_shapes(["9KB"])
+    with pytest.raises(ConfigError, match="no arm mm3: choose from mirror"):
+        chosen(["mm3"])
+
+
+def test_arms_have_names_of_their_own_and_show_their_settings() -> None:
+    for name, arm in ARMS.items():
+        assert arm.facts.name == name
+        assert arm.facts.settings.strip()
+        assert arm.facts.what.endswith(".")
+
+
+def job(folder: Path) -> Job:
+    return Job(run="r1-x", source="127.0.0.1:1", target="127.0.0.1:2", topic="orders", shape=TINY, folder=folder)
+
+
+@pytest.mark.parametrize("name", ["mm2-default", "mm2-tuned"])
+def test_mirror_maker_is_given_addresses_topic_and_codec(name: str, tmp_path: Path) -> None:
+    template = (SETTINGS / f"{name}.properties").read_text()
+    given = dict(line.split(" = ") for line in filled(template, job(tmp_path)).splitlines())
+    assert given["clusters"] == "r1-x, b"
+    assert given["r1-x.bootstrap.servers"] == "127.0.0.1:1"
+    assert given["b.bootstrap.servers"] == "127.0.0.1:2"
+    assert given["r1-x->b.topics"] == "orders"
+    assert given.get("b.producer.compression.type") == (None if name == "mm2-default" else "zstd")
+    assert not any("{" in text for text in (*given, *given.values()))
+
+
+def test_every_tuned_setting_has_its_reason() -> None:
+    blocks = (SETTINGS / "mm2-tuned.properties").read_text().split("\n\n")
+    assert all(block.startswith(("#", "clusters")) for block in blocks)
+
+
+@pytest.mark.parametrize("translate", [False, True])
+def test_the_mirror_is_given_a_valid_configuration(translate: bool, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    names = ("r1-mirror", "127.0.0.1:1", "127.0.0.1:2", "orders")
+    file.write_text(settings(*names, translate=translate, spark={"lanes": 2}))
+    found = load(file)
+    assert [one.pattern for one in found.topics.include] == ["orders"]
+    assert found.topics.offsets == ("translate" if translate else "preserve")
+    assert found.spark.lanes == 2
+
+
+def test_each_arm_comes_first_in_its_turn() -> None:
+    arms = PLAN.turns(1, TINY)
+    assert len(arms) > 3
+    assert {PLAN.turns(round_, TINY)[0].facts.name for round_ in range(1, len(arms) + 1)} == {
+        arm.facts.name for arm in arms
+    }
+    assert rotated([], 3) == []
+
+
+def test_only_fitting_arms_copy_a_compacted_topic() -> None:
+    names = {arm.facts.name for arm in PLAN.turns(1, replace(TINY, compacted=True))}
+    assert "mirror-rewrite" in names
+    assert not names & {"mirror", "replay"}
+
+
+def test_contents_are_equal_or_the_first_difference_is_named() -> None:
+    mine = Content(((2, "a", "t"), (1, "b", "t")), 10)
+    assert mine.checked(mine, timestamps=True) == (
+        True,
+        "All 3 records of 2 partitions: key, value, headers and timestamp of each, in order.",
+    )
+    for changed, named in (
+        ((3, "b", "t"), "Partition 1 holds 3 records, its source 1"),
+        ((1, "c", "t"), "Partition 1: keys, values, headers or their order"),
+        ((1, "b", "u"), "Partition 1: timestamps"),
+    ):
+        equal, text = mine.checked(Content((mine.partitions[0], changed), 10), timestamps=True)
+        assert not equal
+        assert named in text
+    late = Content(((2, "a", "u"), (1, "b", "u")), 10)
+    assert mine.checked(late, timestamps=False)[0]
+
+
+def test_latency_is_added_record_by_record() -> None:
+    sent = dict.fromkeys(range(100), 0.0)
+    direct = dict.fromkeys(sent, 0.001)
+    copy = {number: 0.004 if number < 98 else 9.0 for number in sent}
+    found = summary("mirror", 1000, 1, sent, direct, copy)
+    assert (found.p50_ms, found.p99_ms, found.max_ms) == pytest.approx((4, 9000, 9000))
+    assert (found.added_p50_ms, found.added_p99_ms) == pytest.approx((3, 8999))
+    assert sum(many for _, many in found.buckets) == found.records == 100
+    assert found.buckets[-1] == (9000.0, 2)
+    assert at_share([1.0, 2.0], 1.0) == 2.0
+
+
+def diagnosed(port: int, inode: int, sent: int, received: int) -> bytes:
+    """What the kernel says of one connection."""
+    message = struct.pack("=4B", 2, 1, 0, 0) + struct.pack(">HH", 40_000, port) + bytes(60) + struct.pack("=I", inode)
+    info = struct.pack("=120xQQ", sent, received)
+    body = message + struct.pack("=HH", 8, 5) + bytes(4) + struct.pack("=HH", 4 + len(info), 2) + info
+    return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
+
+
+def test_connections_are_read_from_what_the_kernel_says() -> None:
+    answer = diagnosed(9092, 7, 10, 20) + diagnosed(9093, 0, 1 << 33, 3) + struct.pack("=IHHII4x", 20, 3, 2, 1, 0)
+    assert list(parsed(answer)) == [
+        Connection(40_000, 9092, 7, 10, 20),
+        Connection(40_000, 9093, 0, 1 << 33, 3),
+        None,
+    ]
+
+
+class Wrong(Loop):
+    """Copies another topic than it should."""
+
+    def start(self, job: Job) -> Bound:
+        return super().start(replace(job, topic=f"{job.topic}-other"))
+
+
+def ours() -> set[int]:
+    return {one.pid for one in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.brokers
+def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    before = ours()
+    source = source_of(source_cluster, TINY, topic_name)
+    assert source.content.bytes == source.workload.uncompressed_bytes > source.workload.stored_bytes
+    for name in ("replay", "loop", "mirror"):
+        took, checked = copied(ARMS[name], source, target_cluster, f"{topic_name[-8:]}-{name}")
+        run = run_of(ARMS[name], source, took, checked, round_=1, turn=0)
+        assert run.records == source.workload.records == source.content.records
+        assert 0 < run.start_s < run.wall_s
+        assert 0 < run.copy_s <= run.wall_s - run.start_s
+        assert 0 < run.start_cpu_s <= run.cpu_s
+        assert run.java_cpu_s > 0 if name == "mirror" else run.java_cpu_s == 0
+        assert run.peak_rss_bytes > 10_000_000
+        assert run.wire_in_bytes is None or run.wire_in_bytes >= source.workload.stored_bytes
+    source_of(source_cluster, replace(TINY, seed=2), f"{topic_name}-other")
+    with pytest.raises(UnequalCopy, match=f"{topic_name}: loop: its copy is not equal to the source. Partition 0"):
+        copied(Wrong(), source, target_cluster, f"{topic_name[-8:]}-wrong")
+    assert ours() == before
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.soak
+def test_a_quick_comparison(tmp_path: Path, environment: dict[str, str]) -> None:
+    raw = tmp_path / "raw.json"
+    command = [sys.executable, "-m", "mirror", "bench", "--quick", "--json", str(raw)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = Result.from_json(raw.read_bytes(), str(raw))
+    assert {workload.name for workload in found.workloads} == set(USUAL)
+    assert {run.arm for run in found.runs} == set(ARMS)
+    assert all(run.equal for run in found.runs)
+    assert {one.arm for one in found.latencies} == {"mirror", "mm2", "mm2-tuned"}
+
+
+@pytest.mark.soak
+def test_an_interrupted_comparison_leaves_nothing_behind(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "mirror", "bench", "--quick"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines: Iterator[str] = iter(process.stderr)
+        assert any("round 1" in line for line in islice(lines, 60))
+        tree = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(tree, timeout=30)
+    assert not alive
