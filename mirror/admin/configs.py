@@ -82,8 +82,12 @@ def configs_for(ours: Mapping[str, ConfigValue], defaults: Mapping[str, str], sy
         if follows(name, sync) and (name in IN_EFFECT or not found.is_default)
     }
     configs["compression.type"] = "producer"
-    configs |= {name: str(NO_LIMIT) for name in (AFTER_MAX, BEFORE_MAX) if name in defaults}  # unknown before Kafka 3.6
-    return configs
+    return configs | any_time(defaults)
+
+
+def any_time(defaults: Mapping[str, str]) -> dict[str, str]:
+    """What makes a new topic take records however old or early they are."""
+    return {name: str(NO_LIMIT) for name in (AFTER_MAX, BEFORE_MAX) if name in defaults}  # unknown before Kafka 3.6
 
 
 def changes_to(

@@ -11,14 +11,16 @@ from typing import Final
 
 from mirror import names
 from mirror.admin.client import Admin
-from mirror.admin.configs import OWN_COMPACTED, configs_for
+from mirror.admin.configs import OWN_COMPACTED, any_time, configs_for
 from mirror.admin.values import ConfigValue, Creation, TopicInfo
 from mirror.config import Settings
 from mirror.policy.rekeying import Rekeying
-from mirror.policy.rules import Finding, Rules, Severity, is_compacted
+from mirror.policy.rules import Finding, Rules, Severity, is_compacted, preflight_rekeyed
 from mirror.policy.selection import TopicPair
 
 _FEWEST_SLOTS: Final = 2
+#: A topic for records that somebody is to look at, however long that takes.
+_DEAD_LETTER: Final = {"compression.type": "producer", "retention.ms": "-1"}
 
 
 def progress_topic(flow: str, target: str) -> str:
@@ -49,16 +51,20 @@ class Clusters:
 def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], known: Clusters) -> RekeyPlan:
     """Plan `pairs`, which all have a `rekeying`. Writes nothing; raises ClusterError."""
     copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
-    target_configs = target.topic_configs(copy.name for copy in copies)
+    dead = {pair.rekeying.dead_letter for pair in pairs if pair.rekeying} & known.target_topics.keys()
+    target_configs = {
+        topic: _values(found) for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}).items()
+    }
     filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
     creations: list[Creation] = []
     findings: list[Finding] = []
     rekeyings: list[Rekeying] = []
-    dead_letters: set[str] = set()
+    checked: set[str] = set()
     for pair in pairs:
         rekeying = pair.rekeying
         assert rekeying is not None
         ours = known.source_configs.get(pair.source, {})
+        of_source = _values(ours)
         replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
         progress = progress_topic(settings.flow, pair.target)
         copy = known.target_topics.get(pair.target)
@@ -67,30 +73,48 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
             configs = {**known.defaults, **configs}
         else:
-            configs = {name: found.value for name, found in target_configs.get(pair.target, {}).items()}
+            configs = target_configs.get(pair.target, {})
+            findings += preflight_rekeyed(of_source, configs, copy.name, copy.replication_factor)
             if not _sets_partitions(settings, pair.source):
                 rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
         if progress not in known.target_topics:
             slots = min(rekeying.partitions, settings.spark.lanes or max(_FEWEST_SLOTS, os.cpu_count() or 1))
             creations.append(_creation(progress, 1 + slots, replicas, OWN_COMPACTED))
-        wanted = rekeying.dead_letter
-        if wanted and wanted not in known.target_topics and wanted not in dead_letters:
-            creations.append(_creation(wanted, 1, replicas, {"compression.type": "producer"}))
-        dead_letters.add(wanted)
+        compacted, max_bytes = is_compacted(configs), Rules.from_configs(configs).max_message_bytes
+        if (letters := rekeying.dead_letter) in dead:
+            max_bytes = min(max_bytes, Rules.from_configs(target_configs[letters]).max_message_bytes)
+            findings += _dead_letter_findings(of_source, target_configs[letters], known.target_topics[letters])
+        elif letters and letters not in checked:
+            configs = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
+            creations.append(_creation(letters, 1, replicas, configs))
+        checked.add(letters)
         is_foreign = pair.target in filled and progress not in known.target_topics
         texts = _refusals(rekeying, copy, progress, is_foreign=is_foreign)
         findings += [Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in texts]
-        rules = Rules.from_configs(configs)
         rekeyings.append(
             replace(
                 rekeying,
                 progress=progress,
-                compacted=is_compacted(configs),
-                max_bytes=rules.max_message_bytes,
+                compacted=compacted,
+                max_bytes=max_bytes,
                 continues_on_loss=settings.topics.on_data_loss == "continue",
             )
         )
-    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(findings))
+    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
+
+
+def _values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
+    return {name: found.value for name, found in configs.items()}
+
+
+def _dead_letter_findings(
+    source: Mapping[str, str], configs: Mapping[str, str], topic: TopicInfo
+) -> tuple[Finding, ...]:
+    findings = preflight_rekeyed(source, configs, topic.name, topic.replication_factor)
+    if not is_compacted(configs):
+        return findings
+    text = "is compacted, and records without a key go to it, too; set cleanup.policy=delete"
+    return (Finding(severity=Severity.REFUSE, topic=topic.name, text=text), *findings)
 
 
 def _sets_partitions(settings: Settings, source: str) -> bool:

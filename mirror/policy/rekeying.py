@@ -25,7 +25,7 @@ class Rekeying:
     None keeps what there is. `codec`: the id that batches are compressed to, None for that of the source's batches. A
     record for which an expression fails, or gives no key, goes by `on_bad_record`; `dead_letter` is the target topic
     for such. `progress`: the flow's own topic that holds how far all this has come. `compacted`: the target is, and
-    takes no record without a key. `max_bytes`: the largest batch it takes.
+    takes no record without a key. `max_bytes`: the largest batch that it takes, and `dead_letter`.
     """
 
     source: str
@@ -52,6 +52,11 @@ class Rekeying:
     def own_topics(self) -> set[str]:
         """The topics of the target that are written."""
         return {self.target, self.progress, self.dead_letter} - {""}
+
+    @property
+    def writes_records_to(self) -> str:
+        """The topics of the target that get records, for people."""
+        return " and ".join(topic for topic in (self.target, self.dead_letter) if topic)
 
     @property
     def keeps_records(self) -> bool:

@@ -131,6 +131,18 @@ def preflight(
     )
 
 
+def preflight_rekeyed(
+    source: Mapping[str, str], target: Mapping[str, str], topic: str, target_replicas: int
+) -> tuple[Finding, ...]:
+    """The same about a topic of the target that gets records one by one: what becomes of batches does not matter."""
+    refuse = _refusals_of_any(source, target, target_replicas)
+    advise = (*_advice_on_times(source, target), *_advice_on_retention(source, target))
+    return (
+        *(Finding(severity=Severity.REFUSE, topic=topic, text=text) for text in refuse),
+        *(Finding(severity=Severity.ADVISE, topic=topic, text=text) for text in advise),
+    )
+
+
 def _refusals(
     source: Mapping[str, str], target: Mapping[str, str], pair: TopicPair, partitions: int, replicas: int
 ) -> Iterator[str]:
@@ -144,6 +156,11 @@ def _refusals(
             "is compacted and its source is not: records without a key would be refused, others lost;"
             " set cleanup.policy=delete"
         )
+    yield from _refusals_of_any(source, target, replicas)
+
+
+def _refusals_of_any(source: Mapping[str, str], target: Mapping[str, str], replicas: int) -> Iterator[str]:
+    rules = Rules.from_configs(target)
     if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
         yield (
             f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail;"
@@ -179,21 +196,30 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
             "shows its source's arrival times as the records' own, for which every batch is rewritten;"
             " message.timestamp.type=LogAppendTime costs nothing and shows when records were mirrored"
         )
-    if rules.target_append_time and _append_time(source):
-        yield "stamps records itself, as its source does: the copy shows when its records were mirrored"
-    elif rules.target_append_time:
-        yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
     if "compact" in _policies(source):
         filled = (
             ", and each offset that compaction took away is filled with a control marker, which needs ALTER on the"
             " cluster; topics.offsets: translate fills nothing"
         )
         yield f"its source is compacted: batches with holes are rewritten{'' if offsets == 'translate' else filled}"
+    yield from _advice_on_times(source, target)
+    yield from _advice_on_retention(source, target)
+
+
+def _advice_on_times(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
+    rules = Rules.from_configs(target)
+    if rules.target_append_time and _append_time(source):
+        yield "stamps records itself, as its source does: the copy shows when its records were mirrored"
+    elif rules.target_append_time:
+        yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (
             f"refuses records more than {_time(rules.timestamp_after_max_ms)} ahead of its clock;"
             f" set message.timestamp.after.max.ms={NO_LIMIT}"
         )
+
+
+def _advice_on_retention(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
     if "delete" in _policies(target):
         if _kept_ms(target) < _kept_ms(source):
             yield "deletes records that its source still keeps, old ones on arrival; set retention.ms as on the source"

@@ -96,10 +96,25 @@ async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
     the high watermark.
     """
 
+    return max(await _epoch_end(cluster, partition, None), await list_offset(cluster, partition, LATEST))
+
+
+async def epoch_end(cluster: Cluster, partition: TopicPartition, epoch: int) -> int:
+    """Behind the last record that the log has of leader epoch `epoch` or one before it; -1 where the leader knows of
+    no such epoch. Below what was read of that epoch once: the log was cut back (KIP-101).
+    """
+    return await _epoch_end(cluster, partition, epoch)
+
+
+async def _epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | None) -> int:
+    """`asked`: the leader's own epoch where it is None."""
+
     def build(version: int, epoch: int) -> Any:
         schema = LEADER_EPOCH.schema(version, "request")
         part = schema.OffsetForLeaderPartition(
-            partition=partition.partition, current_leader_epoch=epoch, leader_epoch=epoch
+            partition=partition.partition,
+            current_leader_epoch=epoch,
+            leader_epoch=epoch if asked is None else asked,
         )
         topics = (schema.OffsetForLeaderTopic(topic=partition.topic, partitions=(part,)),)
         return schema.OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
@@ -111,7 +126,7 @@ async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
         read=_only_part,
         doing="OffsetForLeaderEpoch",
     )
-    return max(int(part.end_offset), await list_offset(cluster, partition, LATEST))
+    return int(part.end_offset)
 
 
 async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Producer, ...]:

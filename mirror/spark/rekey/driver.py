@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 from pyspark.sql import Row, SparkSession
 
-from mirror.errors import ClusterError, ClusterUnreachable, EngineLost, MirrorError, WireError
+from mirror.errors import ClusterError, EngineLost, MirrorError, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
@@ -33,20 +32,18 @@ from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.planlog import PlanLog
 from mirror.spark.rekey.progress import NOTHING
 from mirror.spark.rekey.query import carried_out
+from mirror.spark.rekey.source import Source, recreated
 from mirror.spark.rekey.standing import Standing
 from mirror.spark.rekey.stops import Stopped, told_by
 from mirror.spark.session import is_alive
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
-from mirror.wire.watermarks import listed
+from mirror.wire.queries import EARLIEST
 
 #: Between two looks at the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
-#: Between two looks for new partitions of the source, and for another topic by its name.
-REFRESH_SECONDS: Final = 2.0
 #: Offsets of one source partition in the first micro-batch, and at most; between them the time that one takes decides.
 FIRST_OFFSETS: Final = 20_000
 FEWEST_OFFSETS: Final = 100
@@ -66,25 +63,27 @@ class Rekeyer:
     def __init__(self, session: SparkSession, flow: Flow, rule: Rekeying, used: frozenset[str]) -> None:
         """`used`: what the rule's expressions look at."""
         self._session, self._flow, self._rule, self._used, self._instance = session, flow, rule, used, ""
+        self._log = logs.get("mirror.rekey").bind(flow=flow.name, topic=rule.source)
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
+        self._side = Source(self._source, rule, flow, self._log)
+        self._parts = self._side.parts
         self._journal = Journal(self._target, flow.name)
-        self._parts: dict[int, Standing] = {}
         self._committed, self._newest = NOTHING, NOTHING
         self._ledger = PlanLog(self._target, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
         self._abandoned: Plan | None = None  # no slot had it when it was looked at
-        self._source_id: uuid.UUID | None = None
-        self._refreshed = float("-inf")
         self._thread = ThreadPoolExecutor(1, "rekey")
-        self.has_looked = False
-        self._bounds: dict[int, int] | None = None
         self._offsets = FIRST_OFFSETS
         self._waiting = ""
         self._reported = float("-inf")
         self._failures, self._backoff = 0, _patience()
         self._stops_since = time.monotonic()
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
-        self._log = logs.get("mirror.rekey").bind(flow=flow.name, topic=rule.source)
+
+    @property
+    def has_looked(self) -> bool:
+        """It knows how far its source is."""
+        return self._side.has_looked
 
     @property
     def figures(self) -> dict[TopicPartition, Figures]:
@@ -96,9 +95,9 @@ class Rekeyer:
         """Of a bounded copy, what was not re-keyed."""
         if not self._flow.once:
             return
-        if self._bounds is None:
+        if (bounds := self._side.bounds) is None:
             yield f"{self._rule.source}: not begun{self._waiting and f', {self._waiting}'}"
-        for number, bound in sorted((self._bounds or {}).items()):
+        for number, bound in sorted((bounds or {}).items()):
             if self._parts[number].at < bound:
                 figures = self._figures(number)
                 where = f"{self._rule.source}-{number} up to offset {bound}"
@@ -117,9 +116,9 @@ class Rekeyer:
                     break
                 except Stopped as stop:
                     is_of_all = self._is_stopped_by(stop)
-                    if is_of_all and self._flow.once:
-                        break
                     if is_of_all or self._is_bound:  # some slots have their part of it: no way around
+                        if self._flow.once:
+                            break
                         await self._last_word()
                         await _pause(stopping, self._flow.epoch_seconds)
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
@@ -149,7 +148,7 @@ class Rekeyer:
                 self._waiting, self._failures, self._backoff = "", 0, _patience()
             await self._report()
             if plan is None:
-                if self._is_done():
+                if self._side.is_done:
                     return
                 await _pause(stopping, POLL_SECONDS)
             plan = None
@@ -163,18 +162,19 @@ class Rekeyer:
             await self._ledger.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
             return None
-        self._newest, self._source_id = plan.number, plan.source_id
+        self._newest, self._side.topic_id = plan.number, plan.source_id
         is_done = set(numbers) == {plan.number}
-        self._stand_at(plan.upto if is_done else plan.begin)
-        if plan.source_id is not None and self._source.topic_id(self._rule.source) != plan.source_id:
-            raise self._ledger.recreated("source")
+        self._side.stand_at(plan.upto if is_done else plan.begin, plan.epochs)
+        if self._side.is_recreated:
+            raise recreated(self._rule, "source")
         self._ledger.check(plan, set(numbers))
         self._committed = plan.number if is_done else plan.after
         if is_done or plan.number not in numbers:
             self._abandoned = None if is_done else plan
             return None
         self._is_bound = True
-        await self._look()
+        await self._side.check_kept(plan.upto, plan.epochs)
+        await self._side.look()
         return self._mended(plan)
 
     def _mended(self, plan: Plan) -> Plan:
@@ -186,35 +186,37 @@ class Rekeyer:
         upto = {number: max(offset, begin[number]) for number, offset in plan.upto.items()}
         return replace(plan, rule=rule, begin=begin, upto=upto)
 
-    def _stand_at(self, offsets: Mapping[int, int]) -> None:
-        for number, offset in offsets.items():
-            self._parts.setdefault(number, Standing(offset)).at = offset
-
     async def _planned(self) -> Plan | None:
-        """The next plan, on record; None while there is nothing new."""
+        """The next plan, on record; None while there is nothing new. Where a first start does not begin with the first
+        records, that is on record, too: a plan of nothing.
+        """
         rule = self._rule
         if time.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
             self._stops_since = time.monotonic()
             for part in self._parts.values():
                 if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
                     part.stop = None
-        await self._look()
+        await self._side.look()
         begin = {number: part.at for number, part in self._parts.items()}
-        upto = {number: self._upto(number, part) for number, part in self._parts.items()}
-        if begin == upto:
+        upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
+        is_beginning = bool(begin) and self._newest == NOTHING and self._flow.start != EARLIEST
+        if begin == upto and not is_beginning:
             return None
         plan = Plan(
             number=self._newest + 1,
             after=self._committed,
             begin=begin,
             upto=upto,
+            epochs={number: part.epoch for number, part in self._parts.items()},
             slots=self._ledger.slots,
             rule=rule,
             source_id=self._source.topic_id(rule.source),
             target_id=self._target.topic_id(rule.target),
         )
         await self._ledger.record(plan)
-        self._newest, self._source_id = plan.number, plan.source_id
+        self._newest, self._side.topic_id = plan.number, plan.source_id
+        if not plan.ranges:
+            return None
         if (abandoned := self._abandoned) is None:
             return plan
         # a late task of the plan that this one abandons may have begun before this was on record; from now on it cannot
@@ -225,63 +227,6 @@ class Rekeyer:
         await self._ledger.record(abandoned)
         self._is_bound = True
         return abandoned
-
-    def _upto(self, number: int, part: Standing) -> int:
-        upto = min(part.end, part.at + self._offsets)
-        if self._bounds is not None:
-            upto = min(upto, self._bounds.get(number, 0))
-        if part.stop is not None:
-            upto = min(upto, part.stop.offset)
-        return max(part.at, upto)
-
-    async def _look(self) -> None:
-        """Where the source's partitions end now, and whether they still begin where they stand."""
-        topic = self._rule.source
-        if time.monotonic() - self._refreshed > REFRESH_SECONDS:
-            await self._source.refresh([topic])
-            self._refreshed = time.monotonic()
-        known = self._source.topics.get(topic)
-        if self._source_id is not None and known is not None and known.topic_id != self._source_id:
-            raise self._ledger.recreated("source")
-        numbers = sorted(known.leaders) if known is not None else []
-        every = [TopicPartition(topic, number) for number in numbers]
-        starts = await listed(self._source, every, EARLIEST)
-        ends = await listed(self._source, every, LATEST, READ_COMMITTED)
-        told = [at.partition for at in every if at in starts and at in ends]  # the others are looked at the next time
-        if self._flow.once and self._bounds is None and told != numbers:
-            raise ClusterUnreachable(f"{self._source}: not every partition of {topic} has a leader")
-        if not self._parts and self._flow.start != EARLIEST:
-            await self._begin_later(numbers)
-        for number in told:
-            start, end = starts[TopicPartition(topic, number)], ends[TopicPartition(topic, number)]
-            part = self._parts.setdefault(number, Standing(start))
-            part.end = end
-            if start > part.at:
-                self._lost(number, part, start)
-            elif end < part.at:
-                detail = f"the source's log ends at {end}, below what was re-keyed"
-                part.stop = Stopped(State.TRUNCATED, number, part.at, detail)
-        if self._flow.once and self._bounds is None:
-            self._bounds = {at.partition: end for at, end in ends.items()}
-        self.has_looked = True
-
-    async def _begin_later(self, numbers: list[int]) -> None:
-        """As `topics.start` asks for it, at the first start alone."""
-        for number in numbers:
-            at = TopicPartition(self._rule.source, number)
-            isolation = READ_COMMITTED if self._flow.start == LATEST else 0
-            found = await list_offset(self._source, at, self._flow.start, isolation)
-            end = await list_offset(self._source, at, LATEST, READ_COMMITTED)
-            self._parts[number] = Standing(found if found >= 0 else end)
-
-    def _lost(self, number: int, part: Standing, start: int) -> None:
-        detail = f"the source deleted offsets {part.at} to {start - 1} before they were re-keyed"
-        if not self._rule.continues_on_loss:
-            part.stop = Stopped(State.RETENTION_GAP, number, part.at, detail)
-            return
-        self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
-        part.lost += start - part.at
-        part.at = start
 
     async def _carry_out(self, plan: Plan, stopping: asyncio.Event) -> list[Row]:
         """A job of Spark, in a thread of its own; cut short where the mirror ends, since it can be finished later."""
@@ -327,7 +272,7 @@ class Rekeyer:
     def _learn(self, plan: Plan, receipts: list[Row]) -> None:
         """The micro-batch is committed by every slot."""
         self._committed = plan.number
-        self._stand_at(plan.upto)
+        self._side.stand_at(plan.upto, plan.epochs)
         for row in receipts:
             self._parts[row.source_partition].learn(row)
 
@@ -337,23 +282,12 @@ class Rekeyer:
             "partition_stopped", partition=stop.partition, offset=stop.offset, state=stop.state, reason=stop.detail
         )
         if stop.partition < 0:
-            self._stop_all(stop.state, stop.detail)
+            self._side.stop_all(stop.state, stop.detail)
             return True
         self._stops_since = time.monotonic()
         part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
         part.stop = stop
         return False
-
-    def _stop_all(self, state: State, detail: str) -> None:
-        for number, part in self._parts.items():
-            part.stop = Stopped(state, number, part.at, detail)
-
-    def _is_done(self) -> bool:
-        """Of a bounded copy: every partition is where it was to come, or stopped."""
-        if self._bounds is None:
-            return False
-        parts = self._parts.items()
-        return all(part.stop is not None or part.at >= (self._bounds or {}).get(number, 0) for number, part in parts)
 
     async def _report(self, state: State | None = None) -> None:
         """The figures, every second."""

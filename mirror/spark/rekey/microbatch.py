@@ -17,14 +17,16 @@ from mirror.wire.cluster import Endpoint
 class Plan:
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
-    There are `slots` (R5). Of each source partition the records from `begin` to before `upto`. The topic ids are those
-    of source and target when it was planned: another topic by the same name has other records.
+    There are `slots` (R5). Of each source partition the records from `begin` to before `upto`; none of them is of a
+    leader epoch after that in `epochs`. The topic ids are those of source and target when it was planned: another topic
+    by the same name has other records.
     """
 
     number: int
     after: int
     begin: Mapping[int, int]
     upto: Mapping[int, int]
+    epochs: Mapping[int, int]
     slots: int
     rule: Rekeying
     source_id: uuid.UUID | None
@@ -39,13 +41,16 @@ class Plan:
             if upto > self.begin[partition]
         )
 
+    @property
+    def _by_partition(self) -> dict[str, Mapping[int, int]]:
+        return {"begin": self.begin, "upto": self.upto, "epochs": self.epochs}
+
     def to_json(self) -> bytes:
         """The record's value."""
         values = {
             "number": self.number,
             "after": self.after,
-            "begin": {str(partition): offset for partition, offset in self.begin.items()},
-            "upto": {str(partition): offset for partition, offset in self.upto.items()},
+            **{name: {str(key): value for key, value in of.items()} for name, of in self._by_partition.items()},
             "slots": self.slots,
             "rule": self.rule.to_dict(),
             "source_id": self.source_id and str(self.source_id),
@@ -61,8 +66,10 @@ class Plan:
             return cls(
                 number=int(values["number"]),
                 after=int(values["after"]),
-                begin={int(partition): int(offset) for partition, offset in values["begin"].items()},
-                upto={int(partition): int(offset) for partition, offset in values["upto"].items()},
+                **{
+                    name: {int(key): int(value) for key, value in values[name].items()}
+                    for name in ("begin", "upto", "epochs")
+                },
                 slots=int(values["slots"]),
                 rule=Rekeying.from_dict(values["rule"]),
                 source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,

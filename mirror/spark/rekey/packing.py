@@ -21,7 +21,7 @@ from mirror.batch import headers, records
 from mirror.batch.header import RawBatch
 from mirror.batch.partitioner import partitions_of
 from mirror.batch.records import Records, encode, joined
-from mirror.batch.rewrite import read
+from mirror.batch.rewrite import build, read
 from mirror.errors import BadRecords
 from mirror.spark.rekey.expressions import IT
 from mirror.spark.rekey.microbatch import Work
@@ -30,6 +30,8 @@ from mirror.states import State
 
 #: Decoded bytes of source batches that are cut into slices together.
 GROUP_BYTES: Final = 1 << 20
+#: More than what a batch of one record takes besides its key, value and headers.
+_AROUND: Final = 128
 #: Slices and bytes in one record batch of Arrow.
 _MOST_ROWS: Final = 1024
 _MOST_BYTES: Final = 4 << 20
@@ -92,13 +94,18 @@ class Packer:
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
         self._left_out: Counter[str] = Counter()
+        self._next = self._begin
 
     def wanted(self, raw: RawBatch) -> Records:
         """The records of a batch that belong to the range. Raises Stopped for a payload that cannot be decoded."""
+        header, first = raw.header, self._next
+        self._next = header.next_offset
         try:
             every = read(raw)
         except BadRecords as problem:
-            raise Stopped(State.REFUSED, self.partition, raw.header.base_offset, problem.detail) from None
+            # a compressed set of magic 0 or 1 is stored by its last offset
+            at = header.base_offset if header.magic == 2 else first
+            raise Stopped(State.REFUSED, self.partition, at, problem.detail) from None
         first, last = np.searchsorted(every.offsets, (self._begin, self._upto)).tolist()
         return every.rows(first, last)
 
@@ -118,6 +125,7 @@ class Packer:
         if not len(changed):
             return
         codec = raw.header.codec if self._rule.codec is None else self._rule.codec
+        self._check_sizes(changed, codec)
         if self._is_whole(raw, len(changed), codec) and (places == places[0]).all():
             self._flush()
             self._add(Kind.BATCH, int(places[0]), changed, codec, bytes(raw.data))
@@ -190,23 +198,35 @@ class Packer:
         if self._rule.on_bad_record == "drop":
             self._left_out["bad-record"] += int(bad.sum())
         else:
-            for index in np.flatnonzero(bad).tolist():
-                self._bury(every.rows(index, index + 1), reason)
+            self._bury(every.taken(np.flatnonzero(bad)), reason)
         left: np.ndarray = kept & ~bad
         return left
 
-    def _bury(self, one: Records, reason: str) -> None:
-        """A record as it was, with where it comes from in its headers."""
-        told = {
-            "mirror.topic": self._rule.source,
-            "mirror.partition": str(self.partition),
-            "mirror.offset": str(int(one.offsets[0])),
-            "mirror.reason": reason,
-        }
-        pairs = [*records.headers(one, 0), *((name.encode(), text.encode()) for name, text in told.items())]
-        held, begin, end, count = headers.columns([pairs], len(one.data))
-        data = np.concatenate([one.data, np.frombuffer(held, np.uint8)])
-        self._add(Kind.DEAD, BURIED, replace(one, data=data, headers_at=begin, headers_end=end, header_count=count), 0)
+    def _bury(self, bad: Records, reason: str) -> None:
+        """Records as they were, with where they come from in their headers."""
+        names = (b"mirror.topic", b"mirror.partition", b"mirror.offset", b"mirror.reason")
+        texts = ((self._rule.source, str(self.partition), str(offset), reason) for offset in bad.offsets.tolist())
+        told = (zip(names, map(str.encode, each), strict=True) for each in texts)
+        pairs = ([*records.headers(bad, index), *each] for index, each in enumerate(told))
+        held, begin, end, count = headers.columns(pairs, len(bad.data))
+        data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
+        buried = replace(bad, data=data, headers_at=begin, headers_end=end, header_count=count)
+        self._check_sizes(buried, 0)
+        self._add(Kind.DEAD, BURIED, buried, 0)
+
+    def _check_sizes(self, every: Records, codec: int) -> None:
+        """Raises Stopped at the first record that takes more than a batch, even alone: here, no slot has begun yet."""
+        most = self._rule.max_bytes
+        if len(every.data) <= most - _AROUND:
+            return
+        sizes = np.maximum(every.key_size, 0) + np.maximum(every.value_size, 0) + every.headers_end - every.headers_at
+        for index in np.flatnonzero(sizes > most - _AROUND).tolist():
+            if (size := build(every.rows(index, index + 1), codec).header.size) > most:
+                detail = (
+                    f"a record takes {size} bytes alone, more than the {most} of a batch; raise max.message.bytes of"
+                    f" {self._rule.writes_records_to}, then start the mirror again"
+                )
+                raise Stopped(State.REFUSED, self.partition, int(every.offsets[index]), detail)
 
     def _spread(self, base_offset: int) -> int:
         """Where records without a key go: those of a batch together, batches evenly, and again to the same place."""

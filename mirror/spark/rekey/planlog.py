@@ -17,6 +17,7 @@ from mirror.spark.rekey.progress import (
     plans_of,
     transactional_id,
 )
+from mirror.spark.rekey.source import begin_anew, recreated
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -80,10 +81,18 @@ class PlanLog:
             raise Stopped(State.CONTENDED, -1, -1, detail)
 
     def check(self, plan: Plan, numbers: set[int]) -> None:
-        """Raises Stopped where the last plan is of another target topic, or does not fit what slots have."""
+        """Raises Stopped where the last plan is of another target topic or for another number of its partitions, or
+        does not fit what slots have.
+        """
         rule = self._rule
         if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
-            raise self.recreated("target")
+            raise recreated(rule, "target")
+        if plan.rule.partitions != rule.partitions:
+            detail = (
+                f"{rule.target} has {rule.partitions} partitions, and had {plan.rule.partitions}: keys would change"
+                f" theirs; {begin_anew(rule)}"
+            )
+            raise Stopped(State.CONTENDED, -1, -1, detail)
         if unlike := numbers - {plan.number, plan.after}:
             detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
             raise Stopped(State.CONTENDED, -1, -1, detail)
@@ -92,10 +101,3 @@ class PlanLog:
                 f"{rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never change"
             )
             raise Stopped(State.CONTENDED, -1, -1, detail)
-
-    def recreated(self, side: str) -> Stopped:
-        """The stop where the topic of the source or of the target is another one by the same name."""
-        rule = self._rule
-        name = rule.source if side == "source" else rule.target
-        how = f"to begin anew delete {rule.target} and {rule.progress} on the target"
-        return Stopped(State.RECREATED, -1, -1, f"the {side} topic {name} was deleted and made anew; {how}")

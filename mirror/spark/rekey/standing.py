@@ -17,12 +17,13 @@ from mirror.wire.cluster import TopicPartition
 
 @dataclass(slots=True)
 class Standing:
-    """Everything below offset `at` is on the target; `end` is where the source's log ended last. `stop`: why nothing
-    behind its offset is re-keyed.
+    """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
+    `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed.
     """
 
     at: int
     end: int = 0
+    epoch: int = -1
     stop: Stopped | None = None
     records: int = 0
     batches: int = 0

@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from mirror.batch.header import RawBatch, parse_header
-from mirror.errors import RecordTooLarge
 from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Work
 from mirror.spark.rekey.progress import last_plan, number_at, number_of, numbered, transactional_id
@@ -159,19 +158,12 @@ class _Writer:
             shares[source] += len(part)
         most_of_it, whole = shares.most_common(1)[0][0], shares.total()
         most = self._work.plan.rule.max_bytes
-        try:
-            for batch, _ in fitting(joined(run.parts), run.codec, most):
-                if run.place.topic == self._work.plan.rule.target:  # counted for that which most records are of
-                    self.counts[most_of_it, RE_KEYED].batches += 1
-                    for source, share in shares.items():
-                        self.counts[source, RE_KEYED].bytes += batch.header.size * share // whole
-                await self._send(run.place, batch)
-        except RecordTooLarge as problem:
-            sources = [
-                source for source, part in zip(run.sources, run.parts, strict=True) if problem.offset in part.offsets
-            ]
-            text = f"{problem.detail}; raise max.message.bytes of {run.place.topic}, then start the mirror again"
-            raise Stopped(State.REFUSED, sources[0], problem.offset, text) from None
+        for batch, _ in fitting(joined(run.parts), run.codec, most):
+            if run.place.topic == self._work.plan.rule.target:  # counted for that which most records are of
+                self.counts[most_of_it, RE_KEYED].batches += 1
+                for source, share in shares.items():
+                    self.counts[source, RE_KEYED].bytes += batch.header.size * share // whole
+            await self._send(run.place, batch)
 
     async def _send(self, place: TopicPartition, batch: RawBatch) -> None:
         await self._sent()

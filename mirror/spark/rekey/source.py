@@ -1,0 +1,164 @@
+"""The source's side of one re-keyed topic: how far each partition has come, where its log ends, and whether that is
+still the log that was re-keyed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mirror.errors import ClusterUnreachable
+from mirror.policy.rekeying import Rekeying
+from mirror.spark.flow import Flow
+from mirror.spark.rekey.standing import Standing
+from mirror.spark.rekey.stops import Stopped
+from mirror.states import State
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset
+from mirror.wire.watermarks import listed
+
+#: Between two looks for new partitions of the source, and for another topic by its name.
+REFRESH_SECONDS: Final = 2.0
+
+
+class Source:
+    """The partitions of the topic that `rule` is for, by number in `parts`."""
+
+    def __init__(self, cluster: Cluster, rule: Rekeying, flow: Flow, log: Any) -> None:
+        """Nothing is asked yet; `log` gets what a look finds lost."""
+        self._cluster, self._rule, self._flow, self._log = cluster, rule, flow, log
+        self.parts: dict[int, Standing] = {}
+        #: Where a bounded copy ends, once it has looked.
+        self.bounds: dict[int, int] | None = None
+        #: The id of the topic that the last plan is about.
+        self.topic_id: uuid.UUID | None = None
+        self.has_looked = False
+        self._refreshed = float("-inf")
+
+    @property
+    def is_recreated(self) -> bool:
+        """There is another topic by the name."""
+        known = self._cluster.topics.get(self._rule.source)
+        return self.topic_id is not None and known is not None and known.topic_id != self.topic_id
+
+    @property
+    def is_done(self) -> bool:
+        """Of a bounded copy: every partition is where it was to come, or stopped."""
+        bounds = self.bounds
+        return bounds is not None and all(
+            part.stop is not None or part.at >= bounds.get(number, 0) for number, part in self.parts.items()
+        )
+
+    def stand_at(self, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """All before these offsets was re-keyed, and is of no leader epoch after these."""
+        for number, offset in offsets.items():
+            part = self.parts.setdefault(number, Standing(offset))
+            part.at, part.epoch = offset, epochs[number]
+
+    def upto(self, number: int, most: int) -> int:
+        """Behind the last record of a partition that can be re-keyed now, `most` of them."""
+        part = self.parts[number]
+        upto = min(part.end, part.at + most)
+        if self.bounds is not None:
+            upto = min(upto, self.bounds.get(number, 0))
+        if part.stop is not None:
+            upto = min(upto, part.stop.offset)
+        return max(part.at, upto)
+
+    async def look(self) -> None:
+        """Where the partitions end now, and whether they still begin where they stand, in the log that was re-keyed.
+
+        Raises ClusterError; Stopped where the topic is another one.
+        """
+        if time.monotonic() - self._refreshed > REFRESH_SECONDS:
+            await self._cluster.refresh([self._rule.source])
+            self._refreshed = time.monotonic()
+        if self.is_recreated:
+            raise recreated(self._rule, "source")
+        known = self._cluster.topics.get(self._rule.source)
+        numbers = sorted(known.leaders) if known is not None else []
+        every = [self._at(number) for number in numbers]
+        starts = await listed(self._cluster, every, EARLIEST)
+        ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
+        told = [at.partition for at in every if at in starts and at in ends]  # the others are looked at the next time
+        if self._flow.once and self.bounds is None and told != numbers:
+            raise ClusterUnreachable(f"{self._cluster}: not every partition of {self._rule.source} has a leader")
+        if not self.parts and self._flow.start != EARLIEST:
+            await self._begin_later(numbers)
+        for number in told:
+            await self._take(number, starts[self._at(number)], ends[self._at(number)])
+        if self._flow.once and self.bounds is None:
+            self.bounds = {at.partition: end for at, end in ends.items()}
+        self.has_looked = True
+
+    async def check_kept(self, upto: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
+        for number, end in upto.items():
+            if (kept := await self._kept(number, epochs[number])) < end:
+                raise _cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
+
+    def stop_all(self, state: State, detail: str) -> None:
+        """No partition gets any further."""
+        for number, part in self.parts.items():
+            part.stop = Stopped(state, number, part.at, detail)
+
+    async def _begin_later(self, numbers: list[int]) -> None:
+        """As `topics.start` asks for it, at the first start alone."""
+        for number in numbers:
+            isolation = READ_COMMITTED if self._flow.start == LATEST else 0
+            found = await list_offset(self._cluster, self._at(number), self._flow.start, isolation)
+            end = await list_offset(self._cluster, self._at(number), LATEST, READ_COMMITTED)
+            self.parts[number] = Standing(found if found >= 0 else end)
+
+    async def _take(self, number: int, start: int, end: int) -> None:
+        """What was told of a partition."""
+        part = self.parts.setdefault(number, Standing(start))
+        part.end = end
+        if start > part.at:
+            self._lost(number, part, start)
+        elif (kept := min(end, await self._kept(number, part.epoch))) < part.at:
+            part.stop = _cut_back(number, kept, f"records up to offset {part.at - 1} were re-keyed")
+            return  # it stays on record under which epoch they were read
+        part.epoch = self._epoch(number)
+
+    def _lost(self, number: int, part: Standing, start: int) -> None:
+        detail = f"the source deleted offsets {part.at} to {start - 1} before they were re-keyed"
+        if not self._rule.continues_on_loss:
+            part.stop = Stopped(State.RETENTION_GAP, number, part.at, detail)
+            return
+        self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
+        part.lost += start - part.at
+        part.at = start
+
+    async def _kept(self, number: int, epoch: int) -> int:
+        """Up to where the log is what it was under leader epoch `epoch`, as far as can be told."""
+        if epoch in {-1, self._epoch(number)}:
+            return sys.maxsize
+        found = await epoch_end(self._cluster, self._at(number), epoch)
+        return sys.maxsize if found < 0 else found
+
+    def _epoch(self, number: int) -> int:
+        """The leader's epoch now, which no record that was seen is newer than."""
+        return self._cluster.leader(self._at(number)).epoch
+
+    def _at(self, number: int) -> TopicPartition:
+        return TopicPartition(self._rule.source, number)
+
+
+def recreated(rule: Rekeying, side: str) -> Stopped:
+    """The stop where the topic of the source or of the target is another one by the same name."""
+    name = rule.source if side == "source" else rule.target
+    detail = f"the {side} topic {name} was deleted and made anew; {begin_anew(rule)}"
+    return Stopped(State.RECREATED, -1, -1, detail)
+
+
+def begin_anew(rule: Rekeying) -> str:
+    """What to do where the copy does not go on."""
+    return f"to begin anew delete {rule.target} and {rule.progress} on the target"
+
+
+def _cut_back(number: int, kept: int, but: str) -> Stopped:
+    return Stopped(State.TRUNCATED, number, kept, f"the source's log was cut back to offset {kept}, and {but}")
