@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
 from rekeychecker import java_partition
+from test_legacy import message, wrapper
 
 from mirror.batch import headers, records
 from mirror.batch.header import RawBatch
@@ -27,10 +28,10 @@ from mirror.errors import ConfigError
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
 from mirror.spark.rekey.microbatch import Plan, Work
-from mirror.spark.rekey.packing import SLICE, Kind, Packer
+from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
 from mirror.spark.rekey.progress import number_of, numbered
 from mirror.spark.rekey.query import ORDER
-from mirror.spark.rekey.stops import Stopped
+from mirror.spark.rekey.stops import Stopped, told_by
 from mirror.states import State
 from mirror.wire.cluster import Endpoint
 
@@ -44,6 +45,7 @@ def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
         after=0,
         begin={2: begin},
         upto={2: upto},
+        epochs={2: 0},
         slots=slots,
         rule=rule,
         source_id=uuid.uuid4(),
@@ -206,13 +208,12 @@ def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> N
     tallies = {row["reason"]: row["records"] for row in rows if row["kind"] == Kind.TALLY}
     assert tallies == {"filtered": 1} | ({left: 2} if left else {})
     dead = [row for row in rows if row["kind"] == Kind.DEAD]
-    assert len(dead) == (0 if left else 2)
-    for row in dead:
-        one = decode(row["data"], 1, row["first_offset"], row["base_timestamp"])
-        told = dict(records.headers(one, 0))
-        assert told[b"mirror.offset"] == str(row["first_offset"]).encode()
-        assert told[b"h"] is None
-        assert records.key(one, 0) == b"k"
+    found = [decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"]) for row in dead]
+    every = [(records.value(one, at), dict(records.headers(one, at))) for one in found for at in range(len(one))]
+    assert [(value, told[b"mirror.offset"], told[b"h"]) for value, told in every] == (
+        [] if left else [(b"1", b"1", None), (b"3", b"3", None)]
+    )
+    assert {told[b"mirror.reason"] for _, told in every} <= {NO_KEY.encode(), FAILED.encode()}
 
 
 def test_the_first_bad_record_stops_where_the_rule_says_so() -> None:
@@ -239,6 +240,30 @@ def test_a_payload_that_cannot_be_decoded_stops() -> None:
     assert (stop.value.state, stop.value.offset) == (State.REFUSED, 7)
 
 
+def test_a_compressed_set_that_cannot_be_decoded_stops_before_its_first_record() -> None:
+    """It is stored by its last offset, 11: a range up to there would hold it again."""
+    broken = raw(wrapper(11, 1, [wrapper(0, 1, [message(0, 1)])]))
+    packer = Packer(work(RULE, 4, 20), 2)
+    packer.wanted(stored([Record(n, n, b"k", b"v", ()) for n in range(4, 7)]))
+    with pytest.raises(Stopped) as stop:
+        packer.wanted(broken)
+    assert (stop.value.state, stop.value.offset) == (State.REFUSED, 7)
+
+
+@pytest.mark.parametrize(("codec", "is_stopped"), [(None, True), (4, False)])
+def test_a_record_that_fits_into_no_batch_stops_at_its_offset(codec: int | None, is_stopped: bool) -> None:
+    every = [Record(n, n, b"k", b"v" * (3000 if n == 12 else 9), ()) for n in range(10, 15)]
+    packer = Packer(work(replace(RULE, codec=codec, max_bytes=1000), 10, 15), 2)
+    held = stored(every)
+    if not is_stopped:  # compressed, it does
+        packer.take(held, packer.wanted(held))
+        assert sum(len(records_) for _, _, records_ in unpacked(packer)) == 5
+        return
+    with pytest.raises(Stopped, match=r"takes 3\d+ bytes alone, .* raise max.message.bytes of orders-by-user") as stop:
+        packer.take(held, packer.wanted(held))
+    assert (stop.value.state, stop.value.offset) == (State.REFUSED, 12)
+
+
 # --- headers, plans, stops ------------------------------------------------------------------------------------------
 
 
@@ -261,6 +286,7 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
         after=number - 2,
         begin=offsets,
         upto={partition: offset + partition for partition, offset in offsets.items()},
+        epochs=dict.fromkeys(offsets, 7),
         slots=3,
         rule=replace(RULE, where=where),
         source_id=topic_id,
@@ -290,3 +316,19 @@ def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset
     assert told is not None
     assert (told.state, told.partition, told.offset, told.detail) == (State.CORRUPT, partition, offset, detail)
     assert Stopped.found_in(RuntimeError("something else")) is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (
+            "Job aborted: Traceback (most recent call last):\n  File x\nmirror.errors.ClusterUnreachable: us: no leader"
+            "\n\n\tat org.apache.spark.Any.thing(Any.scala:7)",
+            "ClusterUnreachable: us: no leader",
+        ),
+        ("Job 7 cancelled\n\tat org.apache.spark.Any", "Job 7 cancelled"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_what_a_failure_says_is_told_without_its_stacks(failure: str, told: str) -> None:
+    assert told_by(RuntimeError(failure)) == told

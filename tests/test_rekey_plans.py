@@ -6,17 +6,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
 from helpers import make_topic, produce
 from rekeychecker import read_committed
 from test_run import PATIENCE, wait_for
 
+from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
+from mirror.observe.figures import Figures
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
@@ -27,7 +32,8 @@ from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.stops import Stopped
 from mirror.spark.rekey.writing import _write
 from mirror.states import State
-from mirror.wire.cluster import Endpoint
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.queries import LATEST
 
 pytestmark = pytest.mark.brokers
 
@@ -37,10 +43,12 @@ COMPACTED = {"cleanup.policy": "compact"}
 class Story:
     """One topic of one partition, two slots, and whoever works on it."""
 
-    def __init__(self, source: Cluster, target: Cluster, topic: str) -> None:
+    def __init__(self, source: Cluster, target: Cluster, topic: str, *, is_there: bool = False) -> None:
+        """`is_there`: the source has the topic already."""
         self.source, self.target, self.topic = source.bootstrap, target.bootstrap, topic
         self.progress = f"mirror.{topic}.rekey.{topic}"
-        make_topic(self.source, topic)
+        if not is_there:
+            make_topic(self.source, topic)
         make_topic(self.target, topic, 4)
         make_topic(self.target, self.progress, 3, COMPACTED)
         self.rule = Rekeying(source=topic, target=topic, partitions=4, progress=self.progress)
@@ -63,6 +71,31 @@ class Story:
     def driver(self) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
         return Rekeyer(nowhere, self.flow, self.rule, frozenset())
+
+    def stopped(self) -> Figures:
+        """How the partition stands for a driver that starts now and has nothing to carry out."""
+
+        async def looked() -> Figures:
+            one = self.driver()
+            async with one._source, one._target:
+                assert await one._take_over() is None
+                assert await one._planned() is None
+            return one.figures[TopicPartition(self.topic, 0)]
+
+        return asyncio.run(looked())
+
+    def copied(self) -> Rekeyer:
+        """A bounded copy that has ended, whose tasks ran here, one after another."""
+
+        class Here(Rekeyer):
+            def _in_spark(one, work: Work) -> list[Any]:
+                receipts = [self.write(work.plan, slot) for slot in range(2)]
+                return [SimpleNamespace(**row) for each in receipts for row in each.to_pylist()]
+
+        nowhere: Any = SimpleNamespace(sparkContext=None)
+        driver = Here(nowhere, replace(self.flow, once=True), self.rule, frozenset())
+        asyncio.run(driver.run("here", asyncio.Event(), tuple))
+        return driver
 
     def planned(self) -> Plan:
         """What a driver that starts now carries out first."""
@@ -90,8 +123,8 @@ class Story:
         rows.sort(key=lambda row: [row[name] for name in ORDER])
         return iter([pa.RecordBatch.from_pylist(rows, SLICE)])
 
-    def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> None:
-        asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
+    def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> pa.RecordBatch:
+        return asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
@@ -108,8 +141,7 @@ class Story:
 
 
 def endpoint(bootstrap: str) -> Endpoint:
-    host, port = bootstrap.split(":")
-    return Endpoint("any", ((host, int(port)),))
+    return Endpoint.of(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
 
 
 @pytest.fixture
@@ -205,3 +237,45 @@ def test_a_source_that_grows(story: Story) -> None:
             assert plan.upto[1] == 10
 
     asyncio.run(grown())
+
+
+def test_a_target_that_grows_by_hand(story: Story) -> None:
+    story.fill(0, 50)
+    story.carry_out()
+    story.rule = replace(story.rule, partitions=5)
+    with pytest.raises(Stopped, match="has 5 partitions, and had 4: keys would change") as stop:
+        story.planned()
+    assert stop.value.state is State.CONTENDED
+
+
+def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
+    story.fill(0, 50)
+    story.flow = replace(story.flow, start=LATEST)
+    assert story.stopped().next_offset == 50
+    story.fill(50, 80)
+    plan = story.planned()
+    assert (plan.begin, plan.upto) == ({0: 50}, {0: 80})
+    for slot in range(2):
+        story.write(plan, slot)
+    assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(50, 80)]
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: bool) -> None:
+    story.fill(0, 50)
+    story.write(story.planned(), 0)
+    admin = AdminClient({"bootstrap.servers": story.source})
+    for future in admin.delete_records([Confluent(story.topic, 0, 20)]).values():
+        future.result(PATIENCE)
+    story.rule = replace(story.rule, continues_on_loss=continues)
+    driver = story.copied()
+    figures = driver.figures[TopicPartition(story.topic, 0)]
+    if not continues:
+        assert figures.state is State.RETENTION_GAP
+        (told,) = driver.unfinished
+        assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in told
+        return
+    assert (figures.state, figures.next_offset, figures.lost) == (State.CAUGHT_UP, 50, 20)
+    held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
+    assert len(held) == len(set(held))
+    assert {*range(20, 50)} <= {*held}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight, preflight_rekeyed
 from mirror.policy.selection import TopicPair
 
 PAIR = TopicPair(source="orders", target="orders-copy", partitions=3)
@@ -161,3 +161,22 @@ def test_partition_counts_must_be_equal(partitions: int, told: str, remedy: str)
 def test_every_finding_is_reported_refusals_first() -> None:
     findings = find({"retention.ms": "-1"}, {"compression.type": "gzip", "min.insync.replicas": "2"}, 4, replicas=1)
     assert [one.severity for one in findings] == [*[Severity.REFUSE] * 2, *[Severity.ADVISE] * 2]
+
+
+def test_a_topic_that_gets_records_one_by_one_is_judged_by_its_limits_alone() -> None:
+    target = NEW_TOPIC | {
+        "compression.type": "zstd",
+        "cleanup.policy": "compact",
+        "message.timestamp.before.max.ms": "1000",
+        "message.timestamp.after.max.ms": "2000",
+        "min.insync.replicas": "2",
+    }
+    found = preflight_rekeyed(NEW_TOPIC, target, "orders-by-user", 1)
+    refused, advised = (
+        [one.text for one in found if one.severity is which] for which in (Severity.REFUSE, Severity.ADVISE)
+    )
+    assert [text.split(" ", 1)[0] for text in refused] == ["needs", "refuses"]
+    assert "2 in-sync replicas" in refused[0]
+    assert "message.timestamp.before.max.ms, 1000 ms" in refused[1]
+    (one,) = advised
+    assert "set message.timestamp.after.max.ms" in one

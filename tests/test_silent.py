@@ -33,6 +33,7 @@ from faults.network import Network, Rule
 from faults.points import REQUESTS
 from helpers import mirror_once, produce, settings_between, stored_batches
 from samerecords import read
+from test_rekey_plans import Story
 from watchedlane import PATIENCE, WatchedLane
 
 from mirror.admin.client import Admin
@@ -42,6 +43,7 @@ from mirror.errors import ExitCode
 from mirror.fetcher import DAMAGE_TRIES
 from mirror.identity import MISSING_TRIES
 from mirror.observe.figures import Figures
+from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
@@ -278,6 +280,35 @@ def test_a_source_that_is_cut_back_while_no_mirror_runs(mortal: Scene) -> None:
             assert_says_how_to_begin_anew(found, mortal)
             mortal.assert_goes_on(lane, TopicPartition(mortal.name, 1))
         mortal.assert_kept(0)
+
+
+def test_a_re_keyed_source_that_is_cut_back(mortal: Scene) -> None:
+    """While no mirror runs, and it has grown beyond that place when one starts again: between two micro-batches, and
+    where one of them was begun.
+    """
+    names = [f"{mortal.name}-{which}" for which in ("between", "begun")]
+    for name in names:
+        create(mortal.source, name, [[LEADER, FOLLOWER]], UNCLEAN)
+    between, begun = (Story(mortal.source, mortal.target, name, is_there=True) for name in names)
+    for story in (between, begun):
+        story.fill(0, 100)
+        story.carry_out()
+    mortal.source.kill(FOLLOWER)
+    for story in (between, begun):
+        story.fill(100, 200)
+    between.carry_out()
+    begun.write(begun.planned(), 0)
+    elect(mortal)
+    for story in (between, begun):
+        story.fill(300, 500)
+    found = between.stopped()
+    assert (found.state, found.next_offset) == (State.TRUNCATED, 200)
+    assert "cut back to offset 100, and records up to offset 199 were re-keyed" in found.detail
+    with pytest.raises(
+        Stopped, match="cut back to offset 100, and a micro-batch that reaches to 200 was begun"
+    ) as stop:
+        begun.planned()
+    assert (stop.value.state, stop.value.partition) == (State.TRUNCATED, 0)
 
 
 # --- re-creation
