@@ -22,6 +22,7 @@ from test_run import PATIENCE, wait_for
 from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
+from mirror.offsets.journal import journal_topic
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
@@ -51,6 +52,7 @@ class Story:
             make_topic(self.source, topic)
         make_topic(self.target, topic, 4)
         make_topic(self.target, self.progress, 3, COMPACTED)
+        make_topic(self.target, journal_topic(topic), 1, COMPACTED)
         self.rule = Rekeying(source=topic, target=topic, partitions=4, progress=self.progress)
         self.flow = Flow(
             name=topic,
@@ -87,12 +89,14 @@ class Story:
     def copied(self) -> Rekeyer:
         """A bounded copy that has ended, whose tasks ran here, one after another."""
 
+        story = self
+
         class Here(Rekeyer):
-            def _in_spark(one, work: Work) -> list[Any]:
-                receipts = [self.write(work.plan, slot) for slot in range(2)]
+            def _in_spark(self, work: Work) -> list[Any]:
+                receipts = [story.write(work.plan, slot) for slot in range(2)]
                 return [SimpleNamespace(**row) for each in receipts for row in each.to_pylist()]
 
-        nowhere: Any = SimpleNamespace(sparkContext=None)
+        nowhere: Any = None  # Spark is not asked
         driver = Here(nowhere, replace(self.flow, once=True), self.rule, frozenset())
         asyncio.run(driver.run("here", asyncio.Event(), tuple))
         return driver

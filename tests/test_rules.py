@@ -172,9 +172,8 @@ def test_a_topic_that_gets_records_one_by_one_is_judged_by_its_limits_alone() ->
         "min.insync.replicas": "2",
     }
     found = preflight_rekeyed(NEW_TOPIC, target, "orders-by-user", 1)
-    refused, advised = (
-        [one.text for one in found if one.severity is which] for which in (Severity.REFUSE, Severity.ADVISE)
-    )
+    refused = [one.text for one in found if one.severity is Severity.REFUSE]
+    advised = [one.text for one in found if one.severity is Severity.ADVISE]
     assert [text.split(" ", 1)[0] for text in refused] == ["needs", "refuses"]
     assert "2 in-sync replicas" in refused[0]
     assert "message.timestamp.before.max.ms, 1000 ms" in refused[1]

@@ -93,9 +93,13 @@ class Queries:
         self._tasks = [begin(one) for one in self._rekeyers.values()]
 
     async def ended(self) -> None:
-        """Wait for the end of all. Raises what one of them did not expect."""
-        for task in asyncio.as_completed(self._tasks):
-            await task
+        """Wait for the end of all, those that are added meanwhile included. Raises what one of them did not expect."""
+        while waiting := [task for task in self._tasks if not task.done()]:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        for task in self._tasks:
+            task.result()
 
     async def cancel(self) -> None:
         """Give up what still runs."""
