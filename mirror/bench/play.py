@@ -31,9 +31,7 @@ LIVE_ARMS: Final = ("mirror", "mm2", "mm2-tuned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure. `pace` None leaves latency out; it is measured in every other round, of which one is `rounds`
-    divided by two, rounded up.
-    """
+    """What to measure. `pace` None leaves latency out."""
 
     shapes: Sequence[Shape]
     arms: Sequence[Arm]
@@ -50,7 +48,7 @@ class Plan:
     @property
     def latency_rounds(self) -> int:
         """A minute of each arm takes its time."""
-        return (self.rounds + 1) // 2
+        return max(1, self.rounds // 2)
 
     def turns(self, round_: int, shape: Shape) -> Sequence[Arm]:
         """The arms that copy a topic of this shape, in this round's order: each comes first in its turn."""

@@ -31,6 +31,8 @@ JVM: Final = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
+#: It takes its time to leave its groups, and nobody waits for that any more.
+_MIRROR_MAKER_GRACE_S: Final = 1.0
 _LOG4J: Final = """\
 status = error
 appender.out.type = Console
@@ -104,7 +106,7 @@ class MirrorMaker:
         logging.write_text(_LOG4J, encoding="utf-8")
         command = [java(), *JVM, f"-Dlog4j2.configurationFile={logging.as_uri()}"]
         command += ["-cp", classpath(mirror_maker_jars()), "org.apache.kafka.connect.mirror.MirrorMaker"]
-        return Bound([*command, str(properties)], job.folder / "log", grace=GRACE_S)
+        return Bound([*command, str(properties)], job.folder / "log", grace=_MIRROR_MAKER_GRACE_S)
 
 
 def filled(template: str, job: Job) -> str:

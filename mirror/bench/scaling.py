@@ -25,7 +25,7 @@ from mirror.embedded import Cluster, Spec
 from mirror.embedded.cluster import started
 from mirror.errors import BenchError
 
-PARTITIONS: Final = (1, 10, 100, 1000)
+PARTITIONS: Final = (1, 100, 1000)
 LANES: Final = (1, 2, 4)
 ROUND_TRIPS_MS: Final = (0, 50, 200)
 REPLICAS: Final = (1, 3)
