@@ -3,13 +3,21 @@ with the mirror.
 
 Of each partition every committed record is hashed in order: key, value, headers, and by itself its timestamp. So one
 lost, doubled, moved or changed record makes the sums differ.
+
+    python -m mirror.bench.content BOOTSTRAP TOPIC PARTITIONS FIRST STEP
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import struct
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -59,7 +67,35 @@ class Content:
 
 
 def content(bootstrap: str, topic: str, partitions: int) -> Content:
-    """What a topic holds for readers of committed records, up to its end of now. Raises BenchError."""
+    """What a topic holds for readers of committed records, up to its end of now: read by as many processes as there are
+    cores. Raises BenchError.
+    """
+    readers = min(os.cpu_count() or 1, partitions)
+    command = [sys.executable, "-m", "mirror.bench.content", bootstrap, topic, str(partitions)]
+    with ExitStack() as stack:
+        running = []
+        for first in range(readers):
+            share = [*command, str(first), str(readers)]
+            process = subprocess.Popen(share, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            running.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        told = [process.communicate() for process in running]
+    found: dict[int, tuple[int, str, str]] = {}
+    size = 0
+    for process, (out, err) in zip(running, told, strict=True):
+        if process.returncode:
+            raise BenchError(f"{topic}: could not be read: {err.strip()[-500:]}")
+        part = json.loads(out)
+        size += part["bytes"]
+        found |= {int(number): tuple(sums) for number, sums in part["partitions"].items()}
+    return Content(tuple(found[number] for number in range(partitions)), size)
+
+
+def main() -> None:
+    """Read every so many-th partition, and print what they hold as JSON."""
+    bootstrap, topic, *numbers = sys.argv[1:]
+    partitions, first, step = map(int, numbers)
+    found = {number: Partition() for number in range(first, partitions, step)}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -74,28 +110,27 @@ def content(bootstrap: str, topic: str, partitions: int) -> Content:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        found = [Partition() for _ in range(partitions)]
-        _read(consumer, topic, found)
+        consumer.assign([TopicPartition(topic, number, 0) for number in found])
+        _read(consumer, found)
     finally:
         consumer.close()
-    sums = tuple((one.records, one.content.hexdigest(), one.timestamps.hexdigest()) for one in found)
-    return Content(sums, sum(one.bytes for one in found))
+    sums = {number: (one.records, one.content.hexdigest(), one.timestamps.hexdigest()) for number, one in found.items()}
+    print(json.dumps({"partitions": sums, "bytes": sum(one.bytes for one in found.values())}))
 
 
-def _read(consumer: Consumer, topic: str, found: list[Partition]) -> None:
-    open_, moved = set(range(len(found))), time.monotonic()
+def _read(consumer: Consumer, found: Mapping[int, Partition]) -> None:
+    open_, moved = set(found), time.monotonic()
     while open_:
         messages = consumer.consume(_AT_ONCE, 0.2)
         if messages:
             moved = time.monotonic()
         elif time.monotonic() - moved > _IDLE_S:
-            raise BenchError(f"{topic}: partitions {sorted(open_)} could not be read to their ends")
+            raise SystemExit(f"partitions {sorted(open_)} could not be read to their ends")
         message: Any
         for message in messages:
             if (problem := message.error()) is not None:
                 if problem.code() != KafkaError._PARTITION_EOF:
-                    raise BenchError(f"{topic}: {problem.str()}")
+                    raise SystemExit(problem.str())
                 open_.discard(message.partition())
                 continue
             _add(found[message.partition()], message)
@@ -108,3 +143,7 @@ def _add(one: Partition, message: Any) -> None:
     one.timestamps.update(b"%d %d " % message.timestamp())
     one.records += 1
     one.bytes += len(key or b"") + len(value or b"")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from mirror.bench import latency, machine
 from mirror.bench.arms import Arm
-from mirror.bench.copies import Source, copied, run_of, source_of
+from mirror.bench.copies import Source, copied, removed, run_of, source_of
 from mirror.bench.filling import CLEANS_AT_ONCE
 from mirror.bench.latency import Pace
 from mirror.bench.registry import ARMS
@@ -23,7 +23,7 @@ from mirror.embedded.jars import fetch
 from mirror.errors import BenchError, UnequalCopy
 
 #: Brokers compile what they are about to do: copies of so many MB that do not count come first.
-WARM_MEGABYTES: Final = 60
+WARM_MEGABYTES: Final = 40
 _WARM_ARMS: Final = ("replay", "loop")
 #: The arms whose latency is measured: those that run for ever.
 LIVE_ARMS: Final = ("mirror", "mm2", "mm2-tuned")
@@ -139,12 +139,14 @@ class _Measuring:
         self.unequal: list[str] = []
 
     def warm_up(self) -> None:
-        """Copies that do not count."""
+        """Copies that do not count, of batches of each shape."""
         self._tell.step("warming up the brokers")
-        shape = sized(self._plan.shapes[0], min(WARM_MEGABYTES, self._plan.shapes[0].megabytes))
-        warm = source_of(self._source, shape, "warm")
-        for name in _WARM_ARMS:
-            copied(ARMS[name], warm, self._target, f"warm-{name}")
+        for shape in self._plan.shapes:
+            small = replace(sized(shape, min(WARM_MEGABYTES, shape.megabytes)), compacted=False, transactional=0)
+            warm = source_of(self._source, small, f"warm-{shape.name}")
+            for name in _WARM_ARMS:
+                copied(ARMS[name], warm, self._target, f"warm-{name}")
+            removed(self._source, warm.topic)
 
     def filled(self, shape: Shape) -> Source:
         """A source topic."""

@@ -54,13 +54,13 @@ class Shape:
 SHAPES: Final[Mapping[str, Shape]] = {
     shape.name: shape
     for shape in (
-        Shape(name="1MB-zstd", title="1 MB batches, zstd", codec="zstd", batch_bytes=1_000_000, megabytes=500),
+        Shape(name="1MB-zstd", title="1 MB batches, zstd", codec="zstd", batch_bytes=1_000_000, megabytes=800),
         Shape(
             name="64KB-lz4-txn",
             title="64 KB batches, lz4, half of the partitions in transactions",
             codec="lz4",
             batch_bytes=64_000,
-            megabytes=250,
+            megabytes=200,
             transactional=0.5,
         ),
         Shape(
