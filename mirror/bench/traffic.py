@@ -29,6 +29,8 @@ _HEADER: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBxI48x")
 _PORTS: Final = struct.Struct(">HH")
 _ATTRIBUTE: Final = struct.Struct("=HH")
+#: The share of what must have been carried that has to be seen.
+_SEEN: Final = 0.9
 #: Where `struct inet_diag_msg` has the ports and the inode, and its size; where `struct tcp_info` has the counters.
 _PORTS_AT, _INODE_AT, _MESSAGE_SIZE = 4, 68, 72
 _COUNTERS: Final = struct.Struct("=QQ")
@@ -100,11 +102,15 @@ class Traffic:
         return any(inode in _inodes(pid) for pid in self._others)
 
     def total(self, least_received: int, least_sent: int) -> tuple[int | None, int | None]:
-        """Bytes received and sent so far. Less than must have gone that way cannot be all: then a connection ended
-        before it was looked at again, and it is not known.
+        """Bytes received and sent so far, given what must have gone either way. A connection may carry something between
+        the last look and its end; where that can be more than a little, the sum is not known.
         """
         received, sent = (sum(pair[way] for pair in self._counts.values()) for way in (0, 1))
-        return (received if received >= least_received else None), (sent if sent >= least_sent else None)
+        return _known(received, least_received), _known(sent, least_sent)
+
+
+def _known(counted: int, least: int) -> int | None:
+    return max(counted, least) if counted >= _SEEN * least else None
 
 
 def _asked(family: socket.AddressFamily) -> Iterator[Connection]:
