@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+from confluent_kafka import KafkaException
+
 from mirror.bench import latency, machine
 from mirror.bench.arms import Arm
 from mirror.bench.copies import Source, copied, removed, run_of, source_of
@@ -20,7 +22,7 @@ from mirror.bench.scaling import Scaling
 from mirror.bench.shapes import Shape, sized
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.embedded.jars import fetch
-from mirror.errors import BenchError, UnequalCopy
+from mirror.errors import ConfigError, MirrorError, UnequalCopy
 
 #: Brokers compile what they are about to do: copies of so many MB that do not count come first.
 WARM_MEGABYTES: Final = 40
@@ -91,6 +93,8 @@ def rotated(arms: Sequence[Arm], by: int) -> Sequence[Arm]:
 
 def play(plan: Plan, tell: Tell) -> Outcome:
     """Measure everything; what fails is told of and left out. Raises MirrorError where nothing can be measured."""
+    if not any(plan.turns(1, shape) for shape in plan.shapes):
+        raise ConfigError("none of these arms copies any of these workloads: see `mirror bench --help`")
     began, made = time.monotonic(), datetime.now(UTC)
     environment = machine.environment()
     for arm in plan.arms:
@@ -177,13 +181,14 @@ class _Measuring:
 
     def scale(self) -> None:
         """Every axis."""
+        self._tell.step("scaling; losses of packets are left out: the proxy that makes distances loses none")
         arm = ARMS["mirror"]
         self._guarded(lambda: self.points.extend(Scaling(arm, self._source, self._target, self._tell.point).points()))
 
     def _guarded(self, measure: Callable[[], None]) -> None:
         try:
             measure()
-        except BenchError as error:
+        except (MirrorError, KafkaException) as error:
             kept = self.unequal if isinstance(error, UnequalCopy) else self.failures
             kept.append(str(error))
             self._tell.failed(str(error))

@@ -102,8 +102,8 @@ class Traffic:
         return any(inode in _inodes(pid) for pid in self._others)
 
     def total(self, least_received: int, least_sent: int) -> tuple[int | None, int | None]:
-        """Bytes received and sent so far, given what must have gone either way. A connection may carry something between
-        the last look and its end; where that can be more than a little, the sum is not known.
+        """Bytes received and sent so far, given what must have gone either way. A connection may carry something
+        between the last look and its end; where that can be more than a little, the sum is not known.
         """
         received, sent = (sum(pair[way] for pair in self._counts.values()) for way in (0, 1))
         return _known(received, least_received), _known(sent, least_sent)
