@@ -27,7 +27,7 @@ from mirror.errors import BenchError
 
 PARTITIONS: Final = 2
 #: Seconds at the rate that do not count, at first; for the first record to come over; for the last one.
-WARM_S: Final = 5.0
+WARM_S: Final = 15.0
 _FIRST_S: Final = 120.0
 _LAST_S: Final = 30.0
 #: Upper bounds of the buckets, in ms; what is later has the largest one's as its own bound.
