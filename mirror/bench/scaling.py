@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from mirror.bench.arms import GRACE_S, Arm
 from mirror.bench.copies import USUAL, Settings, Source, copied, removed, source_of
 from mirror.bench.result import Axis, Point
@@ -23,7 +25,7 @@ from mirror.bench.watching import Measured
 from mirror.demo.bound import Bound
 from mirror.embedded import Cluster, Spec
 from mirror.embedded.cluster import started
-from mirror.errors import BenchError
+from mirror.errors import BenchError, MirrorError
 
 PARTITIONS: Final = (1, 100, 1000)
 LANES: Final = (1, 2, 4)
@@ -81,7 +83,7 @@ class Scaling:
         run = f"{axis}-{value:.0f}".replace("_", "-")
         try:
             done, _ = copied(self.arm, source, target, run, settings)
-        except BenchError as error:
+        except (MirrorError, KafkaException) as error:
             self.tell(axis, value, str(error))
             return
         found = point(axis, value, self.arm.facts.name, done, source.workload.stored_bytes)

@@ -116,7 +116,7 @@ class Watch:
             raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
         received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topic))
         return Measured(
-            wall_s=ended - self._began,
+            wall_s=max(ended, self._last.at) - self._began,
             start_s=self._first.at - self._began,
             copy_s=self._last.at - self._first.at,
             cpu_s=self._trees.cpu_s,

@@ -29,7 +29,13 @@ BATCH_BYTES: Final = 256 * 1024
 LINGER_MS: Final = 100
 LIVE_LINGER_MS: Final = 25
 _NOT_READY: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,  # metadata knows of a leader that does not know it yet
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
 )
 _TICK_S: Final = 0.02
 _DEADLINE_S: Final = 30.0
