@@ -16,6 +16,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: java $(READY) ## create .venv from the lock
+	@$(BIN)/python -m mirror.spark.classes
 
 java:
 	@scripts/need-java

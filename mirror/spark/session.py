@@ -19,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from mirror import java
 from mirror.config import SparkSettings
 from mirror.errors import ConfigError
+from mirror.spark import classes
 from mirror.spark.plan import lane_count
 
 #: A lane that fails is tried this often within its epoch; the next epoch tries again.
@@ -40,8 +41,11 @@ _EVALUATING_JVM: Final = (
 )
 
 
-def open_context(settings: SparkSettings, flow: str, lanes: int, *, evaluates: bool = False) -> SparkContext:
-    """Start, or join what `spark-submit` started; `evaluates`: there are expressions for Spark to evaluate.
+def open_context(
+    settings: SparkSettings, flow: str, lanes: int, *, evaluates: bool = False, archive: str = ""
+) -> SparkContext:
+    """Start, or join what `spark-submit` started; `evaluates`: there are expressions for Spark to evaluate. `archive`:
+    what Java is told of an archive of classes, instead of where one is.
 
     Raises ConfigError where Java is missing or too old, or slots are too few.
     """
@@ -55,6 +59,7 @@ def open_context(settings: SparkSettings, flow: str, lanes: int, *, evaluates: b
     submitted = conf.get("spark.master")
     master = local_master(submitted or settings.master, lanes)
     jvm = _EVALUATING_JVM if evaluates else _QUICK_JVM
+    archive = archive or classes.option("queries" if evaluates else "lanes")
     defaults = {
         "spark.app.name": f"mirror {flow}",
         "spark.python.daemon.module": "mirror.spark.rekey.daemon" if evaluates else "mirror.spark.daemon",
@@ -64,7 +69,7 @@ def open_context(settings: SparkSettings, flow: str, lanes: int, *, evaluates: b
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
-        "spark.driver.extraJavaOptions": f"{jvm} {_YOUNG} "
+        "spark.driver.extraJavaOptions": f"{jvm} {_YOUNG} {archive} "
         f"-Dlog4j2.configurationFile={Path(str(files('mirror.spark') / 'log4j2.properties')).as_uri()}",
         "spark.executor.extraJavaOptions": jvm,
     }

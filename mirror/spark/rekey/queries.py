@@ -115,7 +115,7 @@ def check_rules(context: SparkContext, settings: Settings) -> None:
     """
     if not settings.topics.rules:
         return
-    session = _session(context)
+    session = session_of(context)
     for rule in settings.topics.rules:
         used_by(session, rekeyed_by(rule, rule.match.pattern, "", 1))
 
@@ -124,13 +124,14 @@ def queries_for(context: SparkContext, flow: Flow) -> Queries:
     """The queries of a flow that is ready to run, and of topics that come later."""
 
     def made(rule: Rekeying, *, is_later: bool) -> Rekeyer:
-        session = _session(context)
+        session = session_of(context)
         return Rekeyer(session, replace(flow, start=EARLIEST) if is_later else flow, rule, used_by(session, rule))
 
     return Queries(made, flow.rekeyed)
 
 
-def _session(context: SparkContext) -> SparkSession:
+def session_of(context: SparkContext) -> SparkSession:
+    """A session with the settings that the queries need."""
     session = SparkSession(context)
     for key, value in _CONF.items():
         session.conf.set(key, value)

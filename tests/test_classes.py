@@ -1,0 +1,67 @@
+"""The archives of classes that Spark's JVM starts from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirror import java
+from mirror.spark import classes
+
+#: Starts Spark as a mirror does, and prints the archives that its JVM has mapped.
+STARTED = """
+import psutil
+from mirror.config import SparkSettings
+from mirror.spark.session import close_context, open_context
+context = open_context(SparkSettings(), "classes", lanes=2)
+(jvm,) = (child for child in psutil.Process().children() if child.name() == "java")
+print(*(each.path for each in jvm.memory_maps() if each.path.endswith(".jsa")))
+close_context(context)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(classes, "_FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_without_an_archive_java_is_told_of_none(folder: Path) -> None:
+    assert classes.option("lanes") == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive at all", bytes(100_000)])
+def test_java_starts_without_a_word_from_what_is_no_archive(folder: Path, content: bytes) -> None:
+    classes.archive("queries").write_bytes(content)
+    option = classes.option("queries").split()
+    assert str(folder) in option[0]
+    told = subprocess.run([java.find(), *option, "-XshowSettings:none", "-version"], capture_output=True, check=True)
+    assert told.stdout == b""
+    assert b"jsa" not in told.stderr
+
+
+def test_another_java_has_other_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = classes.archive("lanes")
+    monkeypatch.setattr(java, "find", lambda: sys.executable)
+    assert classes.archive("lanes") != here
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has mapped")
+def test_spark_starts_from_the_archive_of_this_environment() -> None:
+    wanted = classes.archive("lanes")
+    assert wanted.is_file(), "make setup makes it"
+    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
+    assert str(wanted) in done.stdout.split()
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_archives_are_made_in_place_of_those_for_another_java(folder: Path) -> None:
+    other = folder / "lanes-another.jsa"
+    other.write_bytes(b"")
+    classes.make("lanes")
+    assert list(folder.iterdir()) == [classes.archive("lanes")]
