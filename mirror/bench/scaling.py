@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 
 from mirror.bench.arms import GRACE_S, Arm
 from mirror.bench.copies import USUAL, Settings, Source, copied, removed, source_of
+from mirror.bench.ownarms import Replay
 from mirror.bench.result import Axis, Point
 from mirror.bench.shapes import Shape
 from mirror.bench.watching import Measured
@@ -53,15 +54,16 @@ class Scaling:
 
     def points(self) -> Iterator[Point]:
         """Axis by axis, each thing once."""
-        yield from self._partitions()
         large = source_of(self.source, LARGE)
         for lanes in LANES:
             yield from self._point("lanes", lanes, large, self.target, Settings(spark={"lanes": lanes}))
         with started(Spec(name="bench-three", nodes=3, jit="full")) as three:
+            copied(Replay(), large, three, "warm-up")  # its brokers compile what they are about to do
             for replicas in REPLICAS:
                 yield from self._point("replication", replicas, large, three, Settings(replicas=replicas))
         removed(self.source, large.topic)
         yield from self._distances()
+        yield from self._partitions()  # last: brokers are busy with a thousand partitions for minutes after their end
 
     def _partitions(self) -> Iterator[Point]:
         for partitions in PARTITIONS:
