@@ -51,7 +51,7 @@ lint: setup ## ruff and mypy
 
 lock: setup ## pin the newest allowed versions of all dependencies, with hashes
 	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade -o requirements.lock
-	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade --extra dev -c requirements.lock -o requirements-dev.lock
+	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade --extra dev --extra bench -c requirements.lock -o requirements-dev.lock
 
 pack: setup ## an archive of the environment for the executors of a Spark cluster: dist/mirror-env.tar.gz
 	@scripts/pack-environment $(BIN) dist/mirror-env.tar.gz
