@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from mirror.commands.options import Json
+
 #: Of `--quick`: uncompressed MB of each workload, records a second for so many seconds.
 _QUICK_MEGABYTES = 40
 _QUICK_SECONDS = 10.0
@@ -36,6 +38,10 @@ Report = Annotated[
 ]
 RawFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="The raw figures alone.", show_default=False)
+]
+Measured = Annotated[
+    Path,
+    typer.Argument(metavar="RAW.json", help="Raw figures of a comparison.", show_default=False),
 ]
 
 
@@ -93,3 +99,44 @@ def run(
         command=shlex.join(["mirror", *sys.argv[1:]]),
     )
     raise typer.Exit(measure(plan, report=report, raw=raw))
+
+
+@bench.command()
+def page(
+    raw: Measured,
+    report: Annotated[
+        Path, typer.Option(metavar="FILE.html", help="A page; the raw figures go beside it.", show_default=False)
+    ],
+) -> None:
+    """Make the page anew from raw figures.
+
+    Example: mirror bench page bench.json --report bench.html
+    """
+    from mirror.commands.benchreport import make_page
+
+    raise typer.Exit(make_page(raw, report))
+
+
+@bench.command()
+def compare(old: Measured, new: Measured, as_json: Json = False) -> None:
+    """Show what became better or worse between two comparisons of the same workloads, as ratios of medians.
+
+    Beyond noise is what changed in all rounds: the ranges have nothing in common. Exit code 5 if a figure of the
+    mirror's own became worse beyond noise.
+
+    Example: mirror bench compare old.json new.json
+    """
+    from mirror.commands.benchreport import show_changes
+
+    raise typer.Exit(show_changes(old, new, as_json=as_json))
+
+
+@bench.command()
+def table(raw: Measured) -> None:
+    """Print the headline table as Markdown.
+
+    Example: mirror bench table bench.json
+    """
+    from mirror.commands.benchreport import show_table
+
+    raise typer.Exit(show_table(raw))

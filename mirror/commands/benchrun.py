@@ -9,8 +9,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from mirror.bench.drawing import need_library
 from mirror.bench.play import Plan, play
 from mirror.bench.result import Axis, Latency, Point, Result, Run
+from mirror.commands.benchreport import raw_beside, write_report
 from mirror.errors import ConfigError, ExitCode
 
 
@@ -21,6 +23,9 @@ def measure(plan: Plan, *, report: Path | None, raw: Path | None) -> ExitCode:
     for file in (report, raw):
         if file is not None and not file.absolute().parent.is_dir():
             raise ConfigError(f"{file}: there is no such folder to write to")
+    if report is not None:
+        need_library()
+        raw_beside(report)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us wants us to clear up as after Ctrl-C
     narrator = Narrator(Console(stderr=True, highlight=False))
     outcome = play(plan, narrator)
@@ -37,9 +42,8 @@ def _write(result: Result, report: Path | None, raw: Path | None, narrator: Narr
         raw.write_text(result.to_json(), encoding="utf-8")
         narrator.step(f"raw figures: {raw}")
     if report is not None:
-        beside = report.with_suffix(".json")
-        beside.write_text(result.to_json(), encoding="utf-8")
-        narrator.step(f"raw figures: {beside}")
+        beside = write_report(result, report)
+        narrator.step(f"page: {report}; raw figures: {beside}")
 
 
 class Narrator:

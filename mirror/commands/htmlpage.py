@@ -5,7 +5,7 @@ It is built as a tree and not as text, so that no name or detail, whoever chose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -35,14 +35,14 @@ footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8r
 """
 
 
-def document(title: str, heading: str) -> tuple[Element, Element]:
-    """An empty page, and its body with a heading."""
+def document(title: str, heading: str, style: str = "") -> tuple[Element, Element]:
+    """An empty page, and its body with a heading; `style` is added to that of all pages."""
     root = Element("html", lang="en")
     head, body = SubElement(root, "head"), SubElement(root, "body")
     SubElement(head, "meta", charset="utf-8")
     SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
     put_text(head, "title", title)
-    SubElement(head, "style").text = _STYLE
+    SubElement(head, "style").text = _STYLE + style
     put_text(body, "h1", heading)
     return root, body
 
@@ -52,23 +52,25 @@ def written(root: Element) -> str:
     return f"<!DOCTYPE html>\n{tostring(root, encoding='unicode', method='html')}\n"
 
 
-def put_table(parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of texts; without a head, the first column is one."""
-    table = put_head(parent, head)
+def put_table(
+    parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = _NUMBERS
+) -> None:
+    """A table of texts; without a head, the first column is one. `numbers` are the columns that hold them."""
+    table = put_head(parent, head, numbers)
     for cells in rows:
         row = SubElement(table, "tr")
         for index, cell in enumerate(cells):
-            style = "n" if head and head[index] in _NUMBERS else ""
+            style = "n" if head and head[index] in numbers else ""
             put_text(row, "td" if head or index else "th", cell, style)
 
 
-def put_head(parent: Element, head: Sequence[str]) -> Element:
+def put_head(parent: Element, head: Sequence[str], numbers: Collection[str] = _NUMBERS) -> Element:
     """A table with its head, for rows of any kind."""
     table = SubElement(SubElement(parent, "div", {"class": "scroll"}), "table")
     if head:
         row = SubElement(table, "tr")
         for text in head:
-            put_text(row, "th", text, "n" if text in _NUMBERS else "")
+            put_text(row, "th", text, "n" if text in numbers else "")
     return table
 
 

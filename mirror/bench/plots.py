@@ -1,0 +1,254 @@
+"""The plots of a comparison: bars with ranges for each workload, how latency is distributed, and scaling curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+from xml.etree.ElementTree import Element
+
+from mirror.bench.drawing import INK, colour, draw
+from mirror.bench.result import Arm, Axis, Latency, Point, Workload
+from mirror.bench.summary import MB, Metric, Spread, Summary, brief, figure, ranged
+from mirror.commands.tables import plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Heights in the units of a drawing: of a bar with its space, and of what stands above and below the bars of a panel.
+_ROW: Final = 15.0
+_AROUND: Final = 34.0
+_BELOW: Final = 34.0
+#: Names of arms beside bars; the tables have them whole.
+_NAME: Final = 26
+#: Where the title of a panel is broken.
+_TITLE: Final = 42
+#: What is quicker is drawn here, since a logarithmic scale has no 0.
+_LEAST_MS: Final = 0.01
+_STYLES: Final = ("-", "--", "-.", ":")
+_MARKERS: Final = "osD^vP"
+#: What may be changed -> the title of its plot, and what stands at its scale.
+AXES: Final[dict[Axis, tuple[str, str]]] = {
+    "partitions": ("Speed and CPU by partitions", "partitions"),
+    "lanes": ("Speed and CPU by lanes", "lanes"),
+    "round_trip_ms": ("Speed and CPU by round trip", "round trip, ms"),
+    "loss": ("Speed and CPU by loss of packets", "packets lost, share"),
+    "replication": ("Speed and CPU by replicas", "replicas of each partition"),
+}
+
+
+def bars(summary: Summary, metric: Metric, *, logarithmic: bool = False, limit: str = "") -> Element | None:
+    """A panel for each workload, a bar for each arm, its range as a whisker; None where nothing was measured.
+
+    The arm `limit` is a line across its panel, since it is no way to copy a topic.
+    """
+    panels = []
+    for load in summary.result.workloads:
+        known = [(arm, summary.spread(metric, load.name, arm.name)) for arm in summary.arms(load.name)]
+        rows = [(arm, one) for arm, one in known if one is not None and (one.least > 0 or not logarithmic)]
+        if rows:
+            panels.append((load, rows))
+    if not panels:
+        return None
+    heights = [_AROUND + _ROW * sum(arm.name != limit for arm, _ in rows) for _, rows in panels]
+    most = max(one.most for _, rows in panels for _, one in rows)
+    least = min(one.least for _, rows in panels for _, one in rows)
+
+    def paint(figure_: Figure) -> None:
+        axes = figure_.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
+        for axis, (load, rows) in zip(axes[:, 0], panels, strict=True):
+            _panel(axis, summary, metric, load, rows, limit)
+        last = axes[-1, 0]
+        if logarithmic:
+            # From a power of ten below the least, with room for the figures behind the longest bar.
+            last.set(xscale="log", xlim=(_decade_below(least), most * (most / _decade_below(least)) ** 0.55))
+        else:
+            last.set(xlim=(0, most * 1.5))
+        last.xaxis.set_major_formatter(_tick)
+        last.xaxis.minorticks_off()
+        last.set_xlabel(f"{metric.unit}, logarithmic scale" if logarithmic else metric.unit)
+
+    told = f"{metric.title}, {metric.unit}, median and range. " + ". ".join(
+        f"{load.title}: " + ", ".join(f"{arm.title} {ranged(one)}" for arm, one in rows) for load, rows in panels
+    )
+    return draw(metric.key, told, sum(heights) + _BELOW, paint)
+
+
+def _decade_below(value: float) -> float:
+    return float(f"1e{f'{value * 0.9:e}'.partition('e')[2]}")
+
+
+def _panel(
+    axis: Axes, summary: Summary, metric: Metric, load: Workload, rows: Sequence[tuple[Arm, Spread]], limit: str
+) -> None:
+    shown = [(arm, one) for arm, one in rows if arm.name != limit]
+    places = range(len(shown))
+    axis.barh(
+        places,
+        [one.median for _, one in shown],
+        height=0.66,
+        color=[colour(arm, summary.result.arms) for arm, _ in shown],
+        xerr=[[one.median - one.least for _, one in shown], [one.most - one.median for _, one in shown]],
+        error_kw={"ecolor": INK, "elinewidth": 1.1, "capsize": 2.2},
+    )
+    line = max((one.most for arm, one in rows if arm.name == limit), default=0.0)
+    for place, (arm, one) in zip(places, shown, strict=True):
+        times = summary.against(metric, load.name, arm.name) if arm.kind == "mirror" else None
+        ahead = f" · {brief(times.median)}×" if times else ""
+        # Behind the limit's line where they would meet.
+        at = line if 0.5 * line < one.most < line else one.most
+        axis.annotate(
+            figure(one.median) + ahead, (at, place), (5, 0), textcoords="offset points", va="center", fontsize=8.5
+        )
+    for arm, one in rows:
+        if arm.name == limit:
+            axis.axvline(one.median, color=colour(arm, summary.result.arms), linestyle="--", linewidth=1.4)
+            axis.axvspan(one.least, one.most, color=colour(arm, summary.result.arms), alpha=0.18, linewidth=0)
+            axis.annotate(
+                f"limit {figure(one.median)}", (one.median, 1), (3, 1), xycoords=("data", "axes fraction"),
+                textcoords="offset points", fontsize=8.5, va="bottom", ha="center",
+            )  # fmt: skip
+    axis.set_yticks(places, [_short(arm) for arm, _ in shown])
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", length=0)
+    axis.grid(axis="x", alpha=0.6)
+    axis.spines["bottom"].set_visible(False)
+    axis.set_title(
+        "\n".join(wrap(plain(load.title), _TITLE)),
+        pad=14 if any(arm.name == limit for arm, _ in rows) else 4,
+        loc="left",
+    )
+
+
+def _short(arm: Arm) -> str:
+    title = plain(arm.title)
+    return title if len(title) <= _NAME else f"{title[: _NAME - 1]}…"
+
+
+def latency(summary: Summary, rate: float) -> Element | None:
+    """Which share of the records took longer, by milliseconds, all rounds together; None where nothing was measured."""
+    arms = summary.waiting(rate)
+    curves = [
+        (arm, _slower([one for one in summary.result.latencies if (one.arm, one.rate) == (arm.name, rate)]))
+        for arm in arms
+    ]
+    curves = [(arm, curve) for arm, curve in curves if curve]
+    if not curves:
+        return None
+
+    def paint(figure_: Figure) -> None:
+        axis = figure_.subplots()
+        for place, (arm, curve) in enumerate(curves):
+            axis.plot(
+                [at for at, _ in curve],
+                [100 * share for _, share in curve],
+                color=colour(arm, summary.result.arms),
+                linestyle=_STYLES[place % len(_STYLES)],
+                linewidth=1.8,
+                drawstyle="steps-post",
+                label=_short(arm),
+            )
+        axis.set(
+            xscale="log",
+            yscale="log",
+            ylabel="% of records slower than that",
+            xlabel="ms from sending to reading on the target",
+        )
+        _plain_scales(axis)
+        figure_.legend(loc="outside upper left", ncols=2)
+
+    told = f"latency at {figure(rate)} records/s. " + ". ".join(
+        f"{arm.title}: half within {ranged(summary.latency(arm.name, rate, lambda one: one.p50_ms))} ms, 99 % within "
+        f"{ranged(summary.latency(arm.name, rate, lambda one: one.p99_ms))} ms"
+        for arm, _ in curves
+    )
+    return draw(f"latency-{summary.rates().index(rate)}", told, 230, paint)
+
+
+def _slower(runs: Sequence[Latency]) -> list[tuple[float, float]]:
+    """(milliseconds, share of records that took longer), from the buckets of all runs, down to the last above 0."""
+    counts: dict[float, int] = {}
+    for run in runs:
+        for upper, many in run.buckets:
+            bound = max(min(upper, run.max_ms), _LEAST_MS)
+            counts[bound] = counts.get(bound, 0) + many
+    bounds = sorted(bound for bound, many in counts.items() if many)
+    total = left = sum(counts.values())
+    curve = [(bounds[0], 1.0)] if bounds else []
+    for bound in bounds:
+        left -= counts[bound]
+        curve.append((bound, left / total if left else curve[-1][1]))
+    return curve
+
+
+def scaling(summary: Summary, axis: Axis) -> Element | None:
+    """Speed above CPU per GB by one thing that was changed; None where it was not."""
+    arms = [arm for arm in summary.result.arms if summary.curve(axis, arm.name, _speed)]
+    if not arms:
+        return None
+    places = sorted({point.value for point in summary.result.scaling if point.axis == axis})
+
+    def paint(figure_: Figure) -> None:
+        upper, lower = figure_.subplots(2, 1, sharex=True)
+        for panel, value, unit in ((upper, _speed, "MB/s"), (lower, _cpu, "CPU-s per GB")):
+            for place, arm in enumerate(arms):
+                _curve(panel, summary, axis, arm, place, places, value)
+            panel.set(ylabel=unit, ylim=(0, None))
+            panel.grid(axis="y", alpha=0.6)
+            panel.tick_params(length=0)
+        lower.set_xticks(range(len(places)), [figure(value) if axis == "loss" else f"{value:g}" for value in places])
+        lower.set_xlabel(AXES[axis][1])
+        figure_.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=2)
+
+    told = f"speed by {AXES[axis][1]}. " + ". ".join(
+        f"{arm.title}: "
+        + ", ".join(f"{at:g} {ranged(one)} MB/s" for at, one in summary.curve(axis, arm.name, _speed).items())
+        for arm in arms
+    )
+    return draw(f"scaling-{axis}", told, 300, paint)
+
+
+def _curve(
+    panel: Axes,
+    summary: Summary,
+    axis: Axis,
+    arm: Arm,
+    place: int,
+    places: Sequence[float],
+    value: Callable[[Point], float],
+) -> None:
+    found = summary.curve(axis, arm.name, value)
+    panel.errorbar(
+        [places.index(at) for at in found],
+        [one.median for one in found.values()],
+        yerr=[[one.median - one.least for one in found.values()], [one.most - one.median for one in found.values()]],
+        color=colour(arm, summary.result.arms),
+        marker=_MARKERS[place % len(_MARKERS)],
+        markersize=4,
+        linestyle=_STYLES[place % len(_STYLES)],
+        linewidth=1.6,
+        capsize=2.2,
+        label=_short(arm),
+    )
+
+
+def _speed(point: Point) -> float:
+    return point.bytes_per_s / MB
+
+
+def _cpu(point: Point) -> float:
+    return point.cpu_s_per_gb
+
+
+def _tick(value: float, _: float) -> str:
+    return f"{value:,.10g}"
+
+
+def _plain_scales(axis: Axes) -> None:
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_formatter(_tick)
+        one.minorticks_off()
+    axis.grid(alpha=0.6)
+    axis.tick_params(length=0)

@@ -1,0 +1,224 @@
+"""What the raw figures of a comparison come to: medians with ranges, and ratios round by round (pure).
+
+Runs of one round lie close in time and share the machine's mood, so a ratio is made within each round, and the median
+taken of those. A ratio of this module is always "how many times better": above 1 the first arm is ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Self
+
+from mirror.bench.result import Arm, Latency, Point, Result, Run, Workload
+
+#: The normal way of the mirror, which goals are about; the one that must rewrite; a bare writer from memory.
+MIRROR: Final = "mirror"
+REWRITE: Final = "mirror-rewrite"
+REPLAY: Final = "replay"
+#: MirrorMaker 2 in all its settings: each figure is compared with that of the better one.
+RIVALS: Final = ("mm2", "mm2-tuned")
+GB: Final = 1e9
+MB: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some values, the least and the most of them, and how many there are."""
+
+    median: float
+    least: float
+    most: float
+    many: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self | None:
+        """None for no values."""
+        kept = sorted(values)
+        return cls(median(kept), kept[0], kept[-1], len(kept)) if kept else None
+
+    @classmethod
+    def of_ratios(cls, ratios: Iterable[float]) -> Self | None:
+        """Of positive ratios: halfway between two lies their geometric mean, so that turning them round turns it."""
+        kept = sorted(ratios)
+        middle = cls.of(map(math.log, kept))
+        if middle is None:
+            return None
+        among = min(max(math.exp(middle.median), kept[0]), kept[-1])
+        return cls(among, kept[0], kept[-1], len(kept))
+
+    def apart(self, other: Spread) -> bool:
+        """Do the two ranges have nothing in common? Then the difference is more than the runs' own."""
+        return self.least > other.most or other.least > self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a run: what it is called, its unit, and how it is worked out; None where it is not known."""
+
+    key: str
+    title: str
+    unit: str
+    less_is_better: bool
+    value: Callable[[Run, Workload], float | None]
+
+    def better(self, one: float, other: float) -> float | None:
+        """How many times better `one` is; None where a figure is 0 and nothing can be said."""
+        if one <= 0 or other <= 0:
+            return None
+        return other / one if self.less_is_better else one / other
+
+
+def _per(amount: float, of: float) -> float | None:
+    return amount / of if of > 0 else None
+
+
+SPEED: Final = Metric(
+    "speed", "speed while copying", "MB/s", False, lambda run, load: _per(load.stored_bytes / MB, run.copy_s)
+)
+CPU: Final = Metric(
+    "cpu", "CPU while copying", "CPU-s per GB", True, lambda run, load: _per(run.copy_cpu_s, load.stored_bytes / GB)
+)
+RECORDS: Final = Metric(
+    "records", "records while copying", "per CPU-s", False, lambda run, _: _per(run.records, run.copy_cpu_s)
+)
+MEMORY: Final = Metric("memory", "peak memory, resident", "MB", True, lambda run, _: run.peak_rss_bytes / MB)
+SHARED: Final = Metric(
+    "shared", "peak memory, shared pages once", "MB", True, lambda run, _: _known(run.peak_pss_bytes, MB)
+)
+START: Final = Metric("start", "to the first record", "s", True, lambda run, _: run.start_s)
+START_CPU: Final = Metric("start_cpu", "CPU of the start", "CPU-s", True, lambda run, _: run.start_cpu_s)
+WHOLE: Final = Metric("whole", "from start to end", "s", True, lambda run, _: run.wall_s)
+WHOLE_CPU: Final = Metric("whole_cpu", "CPU from start to end", "CPU-s", True, lambda run, _: run.cpu_s)
+JAVA_CPU: Final = Metric("java_cpu", "of it in JVMs", "CPU-s", True, lambda run, _: run.java_cpu_s)
+SOURCE: Final = Metric("source", "CPU of the source's brokers", "CPU-s", True, lambda run, _: run.source_broker_cpu_s)
+TARGET: Final = Metric("target", "CPU of the target's brokers", "CPU-s", True, lambda run, _: run.target_broker_cpu_s)
+WIRE_IN: Final = Metric("wire_in", "bytes received", "MB", True, lambda run, _: _known(run.wire_in_bytes, MB))
+WIRE_OUT: Final = Metric("wire_out", "bytes sent", "MB", True, lambda run, _: _known(run.wire_out_bytes, MB))
+
+#: All of them, in the order of tables.
+METRICS: Final = (
+    *(SPEED, CPU, RECORDS, MEMORY, SHARED, START, START_CPU, WHOLE, WHOLE_CPU, JAVA_CPU),
+    *(SOURCE, TARGET, WIRE_IN, WIRE_OUT),
+)
+
+
+def _known(amount: int | None, unit: float) -> float | None:
+    return None if amount is None else amount / unit
+
+
+class Summary:
+    """Medians and ratios of one comparison, by workload and arm; each None where nothing was measured."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self._loads = {one.name: one for one in result.workloads}
+        self._arms = {one.name: one for one in result.arms}
+        self._runs: dict[tuple[str, str], dict[int, Run]] = {}
+        for run in result.runs:
+            if run.workload in self._loads:
+                self._runs.setdefault((run.workload, run.arm), {})[run.round] = run
+
+    @property
+    def headline(self) -> Workload | None:
+        """The workload that the goals are about: plain batches of about a megabyte with zstd, or else the first."""
+        loads = [one for one in self.result.workloads if any(self.arms(one.name))]
+        fitting = (
+            one
+            for one in loads
+            if one.codec == "zstd" and one.batch_bytes >= MB / 2 and not one.transactional and not one.compacted
+        )
+        return next(fitting, loads[0] if loads else None)
+
+    @property
+    def rounds(self) -> int:
+        """The most that any arm has."""
+        return max(map(len, self._runs.values()), default=0)
+
+    def arms(self, workload: str) -> Iterator[Arm]:
+        """Those with runs of a workload, in the file's order."""
+        return (one for one in self.result.arms if (workload, one.name) in self._runs)
+
+    def runs(self, workload: str, arm: str) -> dict[int, Run]:
+        """By round."""
+        return self._runs.get((workload, arm), {})
+
+    def values(self, metric: Metric, workload: str, arm: str) -> dict[int, float]:
+        """The figure of each round that has one."""
+        found = ((turn, metric.value(run, self._loads[workload])) for turn, run in self.runs(workload, arm).items())
+        return {turn: value for turn, value in found if value is not None}
+
+    def spread(self, metric: Metric, workload: str, arm: str) -> Spread | None:
+        """Over the rounds."""
+        return Spread.of(self.values(metric, workload, arm).values())
+
+    def times(self, metric: Metric, workload: str, arm: str, other: str) -> Spread | None:
+        """How many times better an arm is than another, round by round."""
+        ours, theirs = self.values(metric, workload, arm), self.values(metric, workload, other)
+        ratios = (metric.better(ours[turn], theirs[turn]) for turn in ours.keys() & theirs.keys())
+        return Spread.of_ratios(ratio for ratio in ratios if ratio is not None)
+
+    def rival(self, metric: Metric, workload: str) -> Arm | None:
+        """MirrorMaker 2 in that of its settings which does better in this figure."""
+        found = [(self.spread(metric, workload, name), name) for name in RIVALS if name in self._arms]
+        known = [(one.median, name) for one, name in found if one is not None]
+        if not known:
+            return None
+        best = min(known)[1] if metric.less_is_better else max(known, key=lambda pair: pair[0])[1]
+        return self._arms[best]
+
+    def against(self, metric: Metric, workload: str, arm: str) -> Spread | None:
+        """How many times better an arm is than the better MirrorMaker 2."""
+        other = self.rival(metric, workload)
+        return None if other is None else self.times(metric, workload, arm, other.name)
+
+    def unequal(self) -> Iterator[Run]:
+        """Runs after which source and target did not hold the same."""
+        return (run for runs in self._runs.values() for run in runs.values() if not run.equal)
+
+    def latency(self, arm: str, rate: float, value: Callable[[Latency], float]) -> Spread | None:
+        """A figure of the runs at a fixed rate."""
+        return Spread.of(value(one) for one in self.result.latencies if (one.arm, one.rate) == (arm, rate))
+
+    def rates(self) -> list[float]:
+        """Records per second at which latency was measured."""
+        return sorted({one.rate for one in self.result.latencies})
+
+    def waiting(self, rate: float) -> list[Arm]:
+        """Arms whose latency was measured at a rate."""
+        seen = {one.arm for one in self.result.latencies if one.rate == rate}
+        return [one for one in self.result.arms if one.name in seen]
+
+    def curve(self, axis: str, arm: str, value: Callable[[Point], float]) -> dict[float, Spread]:
+        """A figure of the runs with one thing changed, by that thing's value, in order."""
+        found: dict[float, list[float]] = {}
+        for point in self.result.scaling:
+            if (point.axis, point.arm) == (axis, arm):
+                found.setdefault(point.value, []).append(value(point))
+        spreads = ((at, Spread.of(found[at])) for at in sorted(found))
+        return {at: spread for at, spread in spreads if spread is not None}
+
+
+def figure(value: float, counting: int = 3) -> str:
+    """Three digits that count, or another number of them, with separators: 0.0152, 1.52, 80.1, 1,234, 643,000."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    rounded = float(f"{value:.{counting}g}")
+    digits = max(0, counting - 1 - math.floor(math.log10(abs(rounded)) + 1e-9))
+    return f"{rounded if abs(rounded) >= 10_000 else value:,.{digits}f}"
+
+
+def brief(ratio: float) -> str:
+    """A ratio for headlines: 53, 8.7, 0.97."""
+    return figure(ratio, 2)
+
+
+def ranged(spread: Spread | None) -> str:
+    """A median with its range: "1.52 (1.40 to 1.66)", the median alone of one run, a dash where there is none."""
+    if spread is None:
+        return "–"
+    if spread.many == 1:
+        return figure(spread.median)
+    return f"{figure(spread.median)} ({figure(spread.least)} to {figure(spread.most)})"
