@@ -292,9 +292,6 @@ def census(
     raise typer.Exit(told)
 
 
-app.add_typer(bench, name="bench")
-
-
 @app.command("import-mm2")
 def import_mm2(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="MirrorMaker 2's properties.", show_default=False)],

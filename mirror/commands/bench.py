@@ -39,10 +39,9 @@ Report = Annotated[
 RawFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="The raw figures alone.", show_default=False)
 ]
-Measured = Annotated[
-    Path,
-    typer.Argument(metavar="RAW.json", help="Raw figures of a comparison.", show_default=False),
-]
+Measured = Annotated[Path, typer.Argument(metavar="RAW.json", help="Raw figures of a comparison.", show_default=False)]
+Older = Annotated[Path, typer.Argument(metavar="OLD.json", help="Raw figures of the older one.", show_default=False)]
+Newer = Annotated[Path, typer.Argument(metavar="NEW.json", help="Those of the newer one.", show_default=False)]
 
 
 @bench.callback()
@@ -118,7 +117,7 @@ def page(
 
 
 @bench.command()
-def compare(old: Measured, new: Measured, as_json: Json = False) -> None:
+def compare(old: Older, new: Newer, as_json: Json = False) -> None:
     """Show what became better or worse between two comparisons of the same workloads, as ratios of medians.
 
     Beyond noise is what changed in all rounds: the ranges have nothing in common. Exit code 5 if a figure of the
