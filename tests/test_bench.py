@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mirror.bench import rekeyed
 from mirror.bench.arms import Job
 from mirror.bench.content import Content
 from mirror.bench.copies import copied, run_of, source_of
@@ -27,6 +28,7 @@ from mirror.bench.ownarms import settings
 from mirror.bench.play import Plan, rotated
 from mirror.bench.records import records
 from mirror.bench.registry import ARMS, chosen
+from mirror.bench.registry import USUAL as USUAL_ARMS
 from mirror.bench.result import Result
 from mirror.bench.rivals import SETTINGS, Loop, filled
 from mirror.bench.shapes import SHAPES, USUAL, Shape
@@ -151,6 +153,27 @@ def test_contents_are_equal_or_the_first_difference_is_named() -> None:
     assert mine.checked(late, timestamps=False)[0]
 
 
+def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = [{"records": 2, "sum": 5, "wrong": 0, "keys": []}, {"records": 1, "sum": 6, "wrong": 0, "keys": []}]
+    good = {"records": 3, "sum": 11, "wrong": 0, "keys": [["a", "b"], ["c"]]}
+    source, copy = ("here", "orders", 2), ("there", "orders", 12)
+
+    def compared(its: dict[str, object]) -> tuple[bool, str]:
+        monkeypatch.setattr(rekeyed, "shared_out", lambda _, address, *more: mine if address == "here" else [its])
+        return rekeyed.compared(source, copy, "user")
+
+    assert compared(good)[0]
+    for change, named in (
+        ({"records": 4}, "It holds 4 records, its source 3"),
+        ({"sum": 12}, "differ"),
+        ({"wrong": 1}, "1 records have a wrong key"),
+        ({"keys": [["a", "b"], ["b"]]}, "records of 1 keys lie in more than one partition"),
+    ):
+        equal, text = compared({**good, **change})
+        assert not equal
+        assert named in text
+
+
 def test_latency_is_added_record_by_record() -> None:
     sent = dict.fromkeys(range(100), 0.0)
     direct = dict.fromkeys(sent, 0.001)
@@ -228,9 +251,21 @@ def test_a_quick_comparison(tmp_path: Path, environment: dict[str, str]) -> None
     assert done.returncode == 0, done.stderr[-4000:]
     found = Result.from_json(raw.read_bytes(), str(raw))
     assert {workload.name for workload in found.workloads} == set(USUAL)
-    assert {run.arm for run in found.runs} == set(ARMS)
+    assert {run.arm for run in found.runs} == set(USUAL_ARMS)
     assert all(run.equal for run in found.runs)
     assert {one.arm for one in found.latencies} == {"mirror", "mm2", "mm2-tuned"}
+
+
+@pytest.mark.soak
+def test_a_rekeyed_copy(tmp_path: Path, environment: dict[str, str]) -> None:
+    raw = tmp_path / "raw.json"
+    what = ["--workload", "1MB-zstd", "--arm", "mirror-rekey", "--megabytes", "5", "--rounds", "1", "--no-scaling"]
+    command = [sys.executable, "-m", "mirror", "bench", *what, "--json", str(raw)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (run,) = Result.from_json(raw.read_bytes()).runs
+    assert run.arm == "mirror-rekey"
+    assert "each once" in run.checked
 
 
 @pytest.mark.soak

@@ -33,6 +33,14 @@ class Job:
     spark: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Rekeying:
+    """A copy whose records have a field of their JSON values as key, in another number of partitions."""
+
+    field: str
+    partitions: int
+
+
 class Arm(Protocol):
     """`ends_itself`: a copy that is not live ends when everything is copied. `keeps_timestamps`: those of the source's
     records are on the target.
@@ -49,6 +57,10 @@ class Arm(Protocol):
     @property
     def keeps_timestamps(self) -> bool:
         """Else they are not compared."""
+
+    @property
+    def rekeys(self) -> Rekeying | None:
+        """None where keys and partitions stay as they are."""
 
     def fits(self, shape: Shape) -> bool:
         """Whether it is to copy a topic of this shape."""

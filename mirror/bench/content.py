@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -67,35 +67,47 @@ class Content:
 
 
 def content(bootstrap: str, topic: str, partitions: int) -> Content:
-    """What a topic holds for readers of committed records, up to its end of now: read by as many processes as there are
-    cores. Raises BenchError.
-    """
-    readers = min(os.cpu_count() or 1, partitions)
-    command = [sys.executable, "-m", "mirror.bench.content", bootstrap, topic, str(partitions)]
-    with ExitStack() as stack:
-        running = []
-        for first in range(readers):
-            share = [*command, str(first), str(readers)]
-            process = subprocess.Popen(share, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            running.append(stack.enter_context(process))
-            stack.callback(process.kill)
-        told = [process.communicate() for process in running]
+    """What a topic holds for readers of committed records, up to its end of now. Raises BenchError."""
     found: dict[int, tuple[int, str, str]] = {}
     size = 0
-    for process, (out, err) in zip(running, told, strict=True):
-        if process.returncode:
-            raise BenchError(f"{topic}: could not be read: {err.strip()[-500:]}")
-        part = json.loads(out)
+    for part in shared_out("mirror.bench.content", bootstrap, topic, partitions):
         size += part["bytes"]
         found |= {int(number): tuple(sums) for number, sums in part["partitions"].items()}
     return Content(tuple(found[number] for number in range(partitions)), size)
 
 
+def shared_out(module: str, bootstrap: str, topic: str, partitions: int, *more: str) -> list[Any]:
+    """What a module like this one tells of a topic, run by as many processes as there are cores, each with a share of
+    the partitions. Raises BenchError.
+    """
+    readers = min(os.cpu_count() or 1, partitions)
+    with ExitStack() as stack:
+        running = []
+        for first in range(readers):
+            share = [bootstrap, topic, str(partitions), str(first), str(readers), *more]
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *share], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            running.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        told = [process.communicate() for process in running]
+    for process, (_, err) in zip(running, told, strict=True):
+        if process.returncode:
+            raise BenchError(f"{topic}: could not be read: {err.strip()[-500:]}")
+    return [json.loads(out) for out, _ in told]
+
+
 def main() -> None:
     """Read every so many-th partition, and print what they hold as JSON."""
     bootstrap, topic, *numbers = sys.argv[1:]
-    partitions, first, step = map(int, numbers)
-    found = {number: Partition() for number in range(first, partitions, step)}
+    found = {number: Partition() for number in range(*map(int, (numbers[1], numbers[0], numbers[2])))}
+    read(bootstrap, topic, found, lambda message: _add(found[message.partition()], message))
+    sums = {number: (one.records, one.content.hexdigest(), one.timestamps.hexdigest()) for number, one in found.items()}
+    print(json.dumps({"partitions": sums, "bytes": sum(one.bytes for one in found.values())}))
+
+
+def read(bootstrap: str, topic: str, partitions: Iterable[int], add: Callable[[Any], None]) -> None:
+    """Every committed record of some partitions, in order, up to their ends of now. Raises SystemExit."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -109,17 +121,9 @@ def main() -> None:
             "fetch.wait.max.ms": 50,
         }
     )
-    try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in found])
-        _read(consumer, found)
-    finally:
-        consumer.close()
-    sums = {number: (one.records, one.content.hexdigest(), one.timestamps.hexdigest()) for number, one in found.items()}
-    print(json.dumps({"partitions": sums, "bytes": sum(one.bytes for one in found.values())}))
-
-
-def _read(consumer: Consumer, found: Mapping[int, Partition]) -> None:
-    open_, moved = set(found), time.monotonic()
+    places = [TopicPartition(topic, number, 0) for number in partitions]
+    consumer.assign(places)
+    open_, moved = {place.partition for place in places}, time.monotonic()
     while open_:
         messages = consumer.consume(_AT_ONCE, 0.2)
         if messages:
@@ -133,7 +137,8 @@ def _read(consumer: Consumer, found: Mapping[int, Partition]) -> None:
                     raise SystemExit(problem.str())
                 open_.discard(message.partition())
                 continue
-            _add(found[message.partition()], message)
+            add(message)
+    consumer.close()
 
 
 def _add(one: Partition, message: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from mirror.bench import rekeyed
 from mirror.bench.arms import Arm, Job
 from mirror.bench.content import Content, content
 from mirror.bench.filling import fill
@@ -79,9 +80,10 @@ def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settin
             replicas=settings.replicas,
         )
         topic = arm.target_topic(job)
+        partitions = arm.rekeys.partitions if arm.rekeys else shape.partitions
         goal = Goal(
             topic=topic,
-            partitions=shape.partitions,
+            partitions=partitions,
             # Where offsets are equal there are markers, too; that all is there is checked record by record.
             end=source.workload.records,
             stored_bytes=source.workload.stored_bytes,
@@ -93,14 +95,21 @@ def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settin
                 measured = Watch(process, began, source.cluster, target, goal, settings.beside).measure(
                     ends_itself=arm.ends_itself
                 )
-            its = content(target.bootstrap, topic, shape.partitions)
+            equal, checked = _compared(arm, source, target.bootstrap, topic)
         except BenchError as error:
             raise BenchError(f"{name}: {error}") from None
-        equal, checked = source.content.checked(its, timestamps=arm.keeps_timestamps)
         if not equal:
             raise UnequalCopy(f"{name}: its copy is not equal to the source. {checked}")
         removed(target, topic)
     return measured, checked
+
+
+def _compared(arm: Arm, source: Source, target: str, topic: str) -> tuple[bool, str]:
+    partitions = source.shape.partitions
+    if arm.rekeys is None:
+        return source.content.checked(content(target, topic, partitions), timestamps=arm.keeps_timestamps)
+    its = (target, topic, arm.rekeys.partitions)
+    return rekeyed.compared((source.cluster.bootstrap, source.topic, partitions), its, arm.rekeys.field)
 
 
 def run_of(arm: Arm, source: Source, measured: Measured, checked: str, *, round_: int, turn: int) -> Run:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from mirror.bench.arms import GRACE_S, Job
+from mirror.bench.arms import GRACE_S, Job, Rekeying
 from mirror.bench.records import create
 from mirror.bench.result import Arm as Facts
 from mirror.bench.shapes import Shape
@@ -20,10 +20,22 @@ REPLAY_LANES: Final = min(2, os.cpu_count() or 1)
 
 
 def settings(
-    run: str, source: str, target: str, topic: str, *, translate: bool, spark: Mapping[str, Any] | None = None
+    run: str,
+    source: str,
+    target: str,
+    topic: str,
+    *,
+    translate: bool = False,
+    rekeys: Rekeying | None = None,
+    spark: Mapping[str, Any] | None = None,
 ) -> str:
     """The mirror's configuration for one copy (pure); everything else is as it is by default."""
-    topics = {"include": [topic], "naming": {"prefix": f"{run}."}} | ({"offsets": "translate"} if translate else {})
+    topics: dict[str, Any] = {"include": [topic], "naming": {"prefix": f"{run}."}}
+    if translate:
+        topics["offsets"] = "translate"
+    if rekeys:
+        rule = {"rekey": f"get_json_object(string(value), '$.{rekeys.field}')", "partitions": rekeys.partitions}
+        topics["rules"] = [{"match": topic, **rule}]
     found = {
         "name": run,
         "source": {"alias": "a", "bootstrap.servers": source},
@@ -39,6 +51,7 @@ class Mirror:
     """`mirror run`: batches keep their compressed bytes, only their headers are written anew."""
 
     ends_itself, keeps_timestamps = True, True
+    rekeys: Rekeying | None = None
     _translate = False
 
     @property
@@ -69,7 +82,8 @@ class Mirror:
             create(job.target, self.target_topic(job), job.shape.partitions, job.replicas)
         file = job.folder / "flow.yaml"
         names = (job.run, job.source, job.target, job.topic)
-        file.write_text(settings(*names, translate=self._translate, spark=job.spark), encoding="utf-8")
+        told = settings(*names, translate=self._translate, rekeys=self.rekeys, spark=job.spark)
+        file.write_text(told, encoding="utf-8")
         command = [sys.executable, "-m", "mirror", "run", str(file), *(() if job.live else ("--once",))]
         scratch = {"SPARK_LOCAL_DIRS": str(job.folder)}
         return Bound(command, job.folder / "log", grace=GRACE_S, environment=scratch)
@@ -97,10 +111,31 @@ class Rewriting(Mirror):
         return shape.compacted
 
 
+class Rekey(Mirror):
+    """`mirror run` with a rule: what of the mirror is a query of Spark's, and handles every record."""
+
+    rekeys = Rekeying("user", 12)
+
+    @property
+    def facts(self) -> Facts:
+        """The other query."""
+        return Facts(
+            name="mirror-rekey",
+            title="mirror, re-keying",
+            kind="mirror",
+            what="`mirror run --once` with a rule: a field of each record becomes its key, in 12 partitions.",
+            settings=settings("RUN", "SOURCE", "TARGET", "TOPIC", rekeys=self.rekeys),
+        )
+
+    def fits(self, shape: Shape) -> bool:
+        """On the first workload alone."""
+        return super().fits(shape) and shape.batch_bytes >= 1_000_000
+
+
 class Replay:
     """The mirror's writer alone, with the batches in memory before the clock starts: no source, no Spark."""
 
-    ends_itself, keeps_timestamps = True, True
+    ends_itself, keeps_timestamps, rekeys = True, True, None
 
     @property
     def facts(self) -> Facts:

@@ -62,7 +62,7 @@ def spark_kafka_jars() -> Path:
 class MirrorMaker:
     """As Kafka publishes it, with one of two files of settings. It does not end by itself."""
 
-    ends_itself, keeps_timestamps = False, True
+    ends_itself, keeps_timestamps, rekeys = False, True, None
 
     def __init__(self, *, tuned: bool) -> None:
         self._tuned = tuned
@@ -119,7 +119,7 @@ def filled(template: str, job: Job) -> str:
 class Loop:
     """`loop.py`, a process of its own."""
 
-    ends_itself, keeps_timestamps = True, True
+    ends_itself, keeps_timestamps, rekeys = True, True, None
 
     @property
     def facts(self) -> Facts:
@@ -156,7 +156,7 @@ class Loop:
 class SparkKafka:
     """Spark's own connector from source to sink, as one batch query: it offers no target timestamps."""
 
-    ends_itself, keeps_timestamps = True, False
+    ends_itself, keeps_timestamps, rekeys = True, False, None
 
     @property
     def facts(self) -> Facts:

@@ -91,7 +91,7 @@ def run(
 
     plan = Plan(
         shapes=shapes.chosen(workload or shapes.USUAL, megabytes or (_QUICK_MEGABYTES if quick else None)),
-        arms=registry.chosen(arm or list(registry.ARMS)),
+        arms=registry.chosen(arm or registry.USUAL),
         rounds=1 if quick else rounds,
         pace=(Pace(rate, _QUICK_SECONDS) if quick else Pace(rate)) if latency else None,
         scaling=scaling and not quick,
