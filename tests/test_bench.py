@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from mirror.bench.result import Result
 from mirror.bench.rivals import SETTINGS, Loop, filled
 from mirror.bench.shapes import SHAPES, USUAL, Shape
 from mirror.bench.shapes import chosen as chosen_shapes
-from mirror.bench.traffic import Connection, parsed
+from mirror.bench.traffic import Connection, Traffic, parsed
 from mirror.config import load
 from mirror.demo.bound import Bound
 from mirror.embedded import Cluster
@@ -201,6 +202,24 @@ def test_connections_are_read_from_what_the_kernel_says() -> None:
         Connection(40_000, 9093, 0, 1 << 33, 3),
         None,
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked by Linux's own means")
+def test_the_kernel_says_what_another_process_sent() -> None:
+    sends = "import socket, sys; one = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+    sends += "one.sendall(bytes(1_000_000)); one.recv(1)"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with subprocess.Popen([sys.executable, "-c", sends, str(port)]) as process, server.accept()[0] as taken:
+            left = 1_000_000
+            while left:
+                left -= len(taken.recv(left))
+            seen, without = Traffic([port], []), Traffic([port], [process.pid])
+            while seen.total(0, 1_000_000)[1] is None:  # the last bytes may still have to be acknowledged
+                seen.look()
+            without.look()
+    assert seen.total(0, 1_000_000)[0] == 0
+    assert without.total(1, 1) == (None, None)
 
 
 class Wrong(Loop):
