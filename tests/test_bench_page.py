@@ -118,7 +118,8 @@ def test_little_makes_a_page_that_says_so() -> None:
     told = html.unescape(page(result(["8KB-lz4"], ["mirror"], rounds=1, more=False)))
     assert "One round alone" in told
     assert "Not measured: mm2 (MirrorMaker 2)." in told
-    assert "Latency was not measured." in told
+    assert "Not measured: no more latency added" in told
+    assert "Not varied: partitions; lanes; round trip" in told
     assert "Nothing was measured." in page(result([], [], more=False))
 
 

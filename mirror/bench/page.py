@@ -119,9 +119,8 @@ def _tile(tiles: Element, summary: Summary, metric: Metric, other: str, told: tu
     tile = SubElement(tiles, "div", {"class": "tile"})
     for text, style in zip(told, ("big", ""), strict=True):
         put_text(tile, "p", text, style)
-    put_text(
-        tile, "p", f"ratios of {figure(times.least)} to {figure(times.most)}, {count(times.many, 'round')}", "small"
-    )
+    spread = f"ratios of {figure(times.least)} to {figure(times.most)}, " if times.many > 1 else ""
+    put_text(tile, "p", f"{spread}{count(times.many, 'round')}", "small")
     arms = {arm.name: arm for arm in summary.result.arms}
     sides = [(arms[name], summary.spread(metric, summary.headline.name, name)) for name in (MIRROR, other)]
     longest = max(one.median for _, one in sides if one is not None)
@@ -141,7 +140,8 @@ def _goals(body: Element, found: Sequence[Goal]) -> None:
         told, style = _MET[one.met]
         put_text(listed, "li", told, style)
         place = put_text(listed, "li", one.aim)
-        put_text(place, "div", one.measured, "small")
+        if one.met is not None:
+            put_text(place, "div", one.measured, "small")
         if one.why:
             put_text(place, "div", one.why, "small why")
 

@@ -61,11 +61,9 @@ def _missing(summary: Summary) -> Iterator[str]:
     for goal in goals(summary):
         if goal.met is None:
             yield f"Not measured: {goal.aim}."
-    if not summary.result.latencies:
-        yield "Latency was not measured."
-    for axis, (_, what) in AXES.items():
-        if not any(point.axis == axis for point in summary.result.scaling):
-            yield f"Not varied: {what}."
+    varied = {point.axis for point in summary.result.scaling}
+    if same := [what for axis, (_, what) in AXES.items() if axis not in varied]:
+        yield f"Not varied: {'; '.join(same)}."
     for metric in METRICS:
         for load in summary.result.workloads:
             lacking = [arm.title for arm in summary.arms(load.name) if not summary.values(metric, load.name, arm.name)]

@@ -52,11 +52,12 @@ def bars(summary: Summary, metric: Metric, *, logarithmic: bool = False, limit: 
     if not panels:
         return None
     heights = [_AROUND + _ROW * sum(arm.name != limit for arm, _ in rows) for _, rows in panels]
+    shares = [sum(arm.name != limit for arm, _ in rows) + 0.3 for _, rows in panels]
     most = max(one.most for _, rows in panels for _, one in rows)
     least = min(one.least for _, rows in panels for _, one in rows)
 
     def paint(figure_: Figure) -> None:
-        axes = figure_.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
+        axes = figure_.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": shares})
         for axis, (load, rows) in zip(axes[:, 0], panels, strict=True):
             _panel(axis, summary, metric, load, rows, limit)
         last = axes[-1, 0]
