@@ -1,4 +1,4 @@
-"""The rights that the README lists for each side: together they are enough, and none of them is one too many."""
+"""The rights that docs/security.md lists for each side: together they are enough, and none of them is one too many."""
 
 from __future__ import annotations
 
