@@ -93,7 +93,9 @@ def draw(name: str, told: str, height: float, paint: Callable[[Figure], None]) -
 def need_library() -> None:
     """Raises ConfigError where matplotlib is not installed: better before a measurement than after it."""
     if find_spec("matplotlib") is None:
-        raise ConfigError("plots need matplotlib: install it with `pip install 'mirror[bench]'`")
+        raise ConfigError(
+            "plots need matplotlib: `pip install matplotlib`, or `pip install '.[bench]'` in the project's folder"
+        )
 
 
 @contextmanager
