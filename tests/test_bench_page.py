@@ -116,6 +116,7 @@ def test_hostile_names_stay_texts() -> None:
 
 def test_little_makes_a_page_that_says_so() -> None:
     told = html.unescape(page(result(["8KB-lz4"], ["mirror"], rounds=1, more=False)))
+    assert '<p class="verdict warn">' in told
     assert "One round alone" in told
     assert "Not measured: mm2 (MirrorMaker 2)." in told
     assert "Not measured: no more latency added" in told

@@ -196,7 +196,8 @@ def scaling(summary: Summary, axis: Axis) -> Element | None:
         for panel, value, unit in ((upper, _speed, "MB/s"), (lower, _cpu, "CPU-s per GB")):
             for place, arm in enumerate(arms):
                 _curve(panel, summary, axis, arm, place, places, value)
-            panel.set(ylabel=unit, ylim=(0, None))
+            most = max(one.most for arm in arms for one in summary.curve(axis, arm.name, value).values())
+            panel.set(ylabel=unit, ylim=(0, most * 1.1 or 1))
             panel.grid(axis="y", alpha=0.6)
             panel.tick_params(length=0)
         lower.set_xticks(range(len(places)), [figure(value) if axis == "loss" else f"{value:g}" for value in places])
