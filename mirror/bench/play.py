@@ -97,6 +97,7 @@ def play(plan: Plan, tell: Tell) -> Outcome:
         raise ConfigError("none of these arms copies any of these workloads: see `mirror bench --help`")
     began, made = time.monotonic(), datetime.now(UTC)
     environment = machine.environment()
+    facts = [arm.facts for arm in plan.arms]
     for arm in plan.arms:
         arm.prepare()
     fetch()
@@ -123,7 +124,7 @@ def play(plan: Plan, tell: Tell) -> Outcome:
         environment=environment,
         versions=machine.versions(),
         workloads=tuple(one.workload for one in sources),
-        arms=tuple(arm.facts for arm in plan.arms),
+        arms=tuple(one for one in facts if one.name in measuring.measured),
         runs=tuple(measuring.runs),
         latencies=tuple(measuring.latencies),
         scaling=tuple(measuring.points),
@@ -141,6 +142,12 @@ class _Measuring:
         self.points: list[Point] = []
         self.failures: list[str] = []
         self.unequal: list[str] = []
+
+    @property
+    def measured(self) -> set[str]:
+        """Names of the arms of which there is a figure."""
+        copied_with, late = {run.arm for run in self.runs}, {found.arm for found in self.latencies}
+        return copied_with | late | {found.arm for found in self.points}
 
     def warm_up(self) -> None:
         """Copies that do not count, of batches of each shape."""
