@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from mirror import java
@@ -30,6 +31,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_an_archive_java_is_told_of_none(folder: Path) -> None:
+    assert classes.option("lanes") == ""
+
+
+def test_spark_submit_brings_a_pyspark_without_jars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archived = folder / "pyspark.zip"
+    archived.write_bytes(b"")
+    monkeypatch.setattr(pyspark, "__file__", str(archived / "pyspark" / "__init__.py"))
     assert classes.option("lanes") == ""
 
 

@@ -43,7 +43,10 @@ def archive(kind: Kind) -> Path:
 
 def option(kind: Kind) -> str:
     """What a JVM is started with; empty where there is no archive."""
-    found = archive(kind)
+    try:
+        found = archive(kind)
+    except OSError:  # `spark-submit` brings a PySpark without jars, and has started the JVM already
+        return ""
     # Java itself looks whether it fits, and would warn on stdout, which may be a command's JSON
     return f"-XX:SharedArchiveFile={found} -Xlog:disable" if found.is_file() else ""
 
