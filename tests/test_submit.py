@@ -192,7 +192,7 @@ def test_the_driver_on_kubernetes_gets_its_executors(
     for name in referred_to():
         monkeypatch.setenv(name, LOOPBACK if name.endswith("_IP") else name.lower().replace("_", "-"))
     image = image_environment(Path(pyspark.__file__).parent)
-    entrypoint = HOME / "configs" / "kubernetes" / "entrypoint"
+    entrypoint = HOME / "containers" / "entrypoint"
     with kubernetes_api(tmp_path, entrypoint, image) as api:
         driver = {"metadata": {"name": os.environ["POD_NAME"], "namespace": os.environ["POD_NAMESPACE"]}}
         api.add("pods", {"kind": "Pod", "apiVersion": "v1", **driver, "spec": {}, "status": {"phase": "Running"}})
