@@ -3,6 +3,9 @@
 PYTHON ?= python3
 # How long `make fuzz` takes, all targets together.
 SECONDS ?= 60
+# Options for the engine that builds the image, such as --secret id=pip.conf,src=pip.conf.
+BUILD ?=
+IMAGE := mirror:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := .venv/bin
 # The name carries the lock's checksum: a changed lock or project file is set up again, a touched one is not.
 READY := .venv/.ready-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d ' ' -f 1)
@@ -10,10 +13,10 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-versio
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars demo test fuzz lint lock pack clean
+.PHONY: help setup java jars demo test docker-test fuzz image lint lock pack clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: java $(READY) ## create .venv from the lock
 	@$(BIN)/python -m mirror.spark.classes
@@ -40,6 +43,12 @@ demo: setup ## two real clusters, eight topics, and the proof that the copy is e
 
 test: lint ## everything but the soak tests
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
+
+image: ## the container image
+	docker build $(BUILD) --tag $(IMAGE) .
+
+docker-test: setup image ## the tests of the image and of docker-compose.yml; ten minutes, needs Docker with Compose
+	$(BIN)/pytest -m docker
 
 fuzz: setup ## hostile bytes for all that reads what brokers send, for a minute or SECONDS=600
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS)
