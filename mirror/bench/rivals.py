@@ -167,8 +167,8 @@ class SparkKafka:
             kind="rival",
             what="One batch query of Spark's own Kafka connector, source to sink, key, value, headers and partition; "
             "its sink has no column for timestamps, so they are not kept.",
-            settings="master = local[*]\nkafka.batch.size = 1048576\nkafka.linger.ms = 50\nkafka.compression.type = "
-            "the source's\n",
+            settings=f"connector = spark-sql-kafka-0-10_2.13:{SPARK_KAFKA}\nmaster = local[*]\n"
+            "kafka.batch.size = 1048576\nkafka.linger.ms = 50\nkafka.compression.type = the source's\n",
         )
 
     def fits(self, shape: Shape) -> bool:
