@@ -23,9 +23,11 @@ import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from jsonschema.validators import validator_for
+from test_run import PATIENCE, wait_for
 
 from mirror.config import load
-from mirror.demo.clients import Lost, Progress
+from mirror.demo.clients import Lost, Place, Progress, Reader, Writer, create, ends_of, stands
+from mirror.embedded import Cluster
 from mirror.embedded.jars import KAFKA_VERSION
 
 HOME = Path(__file__).parent.parent
@@ -241,3 +243,40 @@ def test_a_reader_knows_what_comes_next() -> None:
         known.take(0, 8, 8)
     with pytest.raises(Lost, match="the record at offset 6 has number 9"):
         known.take(0, 6, 9)
+
+
+def written_and_read(place: Place, records: int) -> Progress:
+    """What a reader has come to, once at least so many records lie in the log; both clients have then ended."""
+    no_more, enough = threading.Event(), threading.Event()
+    reader = Reader(place, enough)
+    writes = threading.Thread(target=Writer(place, 400, no_more).run)
+    reads = threading.Thread(target=reader.run)
+    writes.start()
+    reads.start()
+    try:
+        wait_for(lambda: sum(reader.progress.next.values()) > records, PATIENCE, lambda: str(reader.progress))
+        no_more.set()
+        writes.join()
+        ends = ends_of(place.bootstrap, place.topic)
+        wait_for(lambda: reader.progress.next == ends, PATIENCE, lambda: str(reader.progress))
+    finally:
+        no_more.set()
+        enough.set()
+        reads.join()
+        writes.join()
+    assert stands(place, place.bootstrap) == ends
+    return reader.progress
+
+
+@pytest.mark.brokers
+def test_applications_write_and_read_and_go_on_where_they_were(
+    source_cluster: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(topic_name, topic_name, source_cluster.bootstrap, tmp_path / "address", tmp_path / "alive")
+    create(place)
+    first, second = written_and_read(place, 200), written_and_read(place, 400)
+    assert first.next.keys() == second.next.keys() == set(range(3))
+    assert first.repeated == second.repeated == 0
+    assert first.read + second.read == sum(second.next.values())
+    assert place.alive.exists()
+    assert '"event": "stopped_writing"' in capsys.readouterr().out
