@@ -160,10 +160,11 @@ def test_files_that_services_are_given_are_there() -> None:
 def test_the_flows_are_valid_and_each_others_reverse(service: str, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SERVICES[service]["environment"].items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOSTNAME", "a1b2c3d4e5f6")  # as the engine sets it
     found = load(HOME / "containers" / f"{flow}.yaml")
     assert found.flow == flow
     assert f"{found.source.alias}-to-{found.target.alias}" == flow
-    assert found.spark.conf["spark.driver.host"] == service
+    assert found.spark.conf["spark.driver.host"] == "a1b2c3d4e5f6"
     assert [*found.source.bootstrap, *found.target.bootstrap] == [
         (one.alias, 9092) for one in (found.source, found.target)
     ]

@@ -96,7 +96,7 @@ def output(container: DockerContainer) -> tuple[int, str]:
 
 def in_image(*command: str, **environment: str) -> DockerContainer:
     """The image as the stack and the manifests run it: no rights, nothing to write to but /tmp."""
-    bare = DockerContainer(MIRROR, read_only=True, cap_drop=["ALL"], tmpfs={"/tmp": "exec,mode=1777"})
+    bare = DockerContainer(MIRROR, read_only=True, cap_drop=["ALL"]).with_tmpfs_mount("/tmp", "exec,mode=1777")
     for name, value in environment.items():
         bare = bare.with_env(name, value)
     return bare.with_command(list(command))
