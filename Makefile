@@ -47,7 +47,7 @@ test: lint ## everything but the soak tests
 image: ## the container image
 	docker build $(BUILD) --tag $(IMAGE) .
 
-docker-test: setup image ## the tests of the image and of docker-compose.yml; ten minutes, needs Docker with Compose
+docker-test: setup image ## the tests of the image and of docker-compose.yml; five minutes, needs Docker with Compose
 	$(BIN)/pytest -m docker
 
 fuzz: setup ## hostile bytes for all that reads what brokers send, for a minute or SECONDS=600
