@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_spark_submit_brings_a_pyspark_without_jars(folder: Path, monkeypatch: p
 @pytest.mark.parametrize("content", [b"", b"no archive at all", bytes(100_000)])
 def test_java_starts_without_a_word_from_what_is_no_archive(folder: Path, content: bytes) -> None:
     classes.archive("queries").write_bytes(content)
-    option = classes.option("queries").split()
+    option = shlex.split(classes.option("queries"))
     assert str(folder) in option[0]
     told = subprocess.run([java.find(), *option, "-XshowSettings:none", "-version"], capture_output=True, check=True)
     assert told.stdout == b""

@@ -22,7 +22,7 @@ from rekeychecker import java_partition
 from test_legacy import message, wrapper
 
 from mirror.batch import headers, records
-from mirror.batch.header import RawBatch
+from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.records import decode, read
 from mirror.errors import ConfigError
 from mirror.policy.rekeying import Rekeying
@@ -55,12 +55,12 @@ def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
     return Work(flow="a", plan=plan, source=nowhere, target=nowhere, slots=slots)
 
 
-def stored(every: Sequence[Record]) -> RawBatch:
+def stored(every: Sequence[Record], **fields: Any) -> RawBatch:
     """The batch of records at their own offsets and times."""
     first = every[0].offset
     payload = encoded([replace(one, offset=one.offset - first) for one in every])
     newest = max(one.timestamp for one in every)
-    return raw(batch(first, payload=payload, count=len(every), base_timestamp=0, max_timestamp=newest))
+    return raw(batch(first, payload=payload, count=len(every), base_timestamp=0, max_timestamp=newest, **fields))
 
 
 # --- expressions ----------------------------------------------------------------------------------------------------
@@ -180,6 +180,16 @@ def test_a_batch_that_stays_together_keeps_its_bytes() -> None:
     assert made.to_pylist()[0]["data"] == bytes(together.data)
 
 
+def test_a_batch_with_its_broker_s_times_does_not_stay_whole() -> None:
+    """Its records' own times are others; each record gets the batch's, as a reader of the source sees it."""
+    held = stored([Record(n, n, b"one key", b"v", ()) for n in range(4)], attributes=APPEND_TIME)
+    packer = Packer(work(RULE, 0, 4), 2)
+    packer.take(held, packer.wanted(held))
+    (made,) = packer.drain(all_of_it=True)
+    assert [Kind(row["kind"]) for row in made.to_pylist()] == [Kind.RECORDS]
+    assert {row["base_timestamp"] for row in made.to_pylist()} == {3}
+
+
 def test_a_batch_of_which_a_part_is_wanted_does_not_stay_whole() -> None:
     whole = stored([Record(n, n, b"one key", b"v", ()) for n in range(4)])
     packer = Packer(work(RULE, 1, 4), 2)
@@ -293,6 +303,8 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
         target_id=None,
     )
     assert Plan.from_json(plan.to_json()) == plan
+    another = replace(plan, number=number + 1, abandoned=plan)
+    assert Plan.from_json(another.to_json()) == another
     assert [partition for partition, _, _ in plan.ranges] == sorted(offsets.keys() - {0})
 
 

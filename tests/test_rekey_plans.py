@@ -21,6 +21,7 @@ from test_run import PATIENCE, wait_for
 
 from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
+from mirror.errors import ClusterUnreachable
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import journal_topic
 from mirror.policy.rekeying import Rekeying
@@ -34,7 +35,9 @@ from mirror.spark.rekey.stops import Stopped
 from mirror.spark.rekey.writing import _write
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.queries import LATEST
+from mirror.wire.fetch import fetch_at
+from mirror.wire.queries import EARLIEST, LATEST
+from mirror.wire.watermarks import listed
 
 pytestmark = pytest.mark.brokers
 
@@ -70,21 +73,34 @@ class Story:
             producer.produce(self.topic, str(number), key=f"k{number}")
         assert producer.flush(PATIENCE) == 0
 
-    def driver(self) -> Rekeyer:
+    def driver(self, *, is_first: bool = True) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
-        return Rekeyer(nowhere, self.flow, self.rule, frozenset())
+        made = Rekeyer(nowhere, self.flow, self.rule, frozenset())
+        if not is_first:
+            made._side.start = EARLIEST
+        return made
 
-    def stopped(self) -> Figures:
+    def stopped(self, *, is_first: bool = True) -> Figures:
         """How the partition stands for a driver that starts now and has nothing to carry out."""
 
         async def looked() -> Figures:
-            one = self.driver()
+            one = self.driver(is_first=is_first)
             async with one._source, one._target:
                 assert await one._take_over() is None
                 assert await one._planned() is None
             return one.figures[TopicPartition(self.topic, 0)]
 
         return asyncio.run(looked())
+
+    def open_transaction(self) -> Producer:
+        """One that has written ten records, and is not ended."""
+        producer = Producer({"bootstrap.servers": self.source, "transactional.id": self.topic})
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(self.topic, f"open {number}", key="k")
+        producer.flush(PATIENCE)
+        return producer
 
     def copied(self) -> Rekeyer:
         """A bounded copy that has ended, whose tasks ran here, one after another."""
@@ -283,3 +299,117 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
     held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
     assert len(held) == len(set(held))
     assert {*range(20, 50)} <= {*held}
+
+
+@pytest.mark.parametrize("start", [LATEST, 10**15])
+def test_a_later_start_behind_an_open_transaction(story: Story, start: int) -> None:
+    """Committed readers see nothing behind its first record, so that is where the partition begins."""
+    story.fill(0, 50)
+    open_ = story.open_transaction()
+    story.flow = replace(story.flow, start=start)
+    figures = story.stopped()
+    assert (figures.state, figures.next_offset, figures.detail) == (State.CAUGHT_UP, 50, "")
+    open_.abort_transaction(PATIENCE)
+
+
+def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.fill(0, 50)
+    grown = AdminClient({"bootstrap.servers": story.source}).create_partitions([NewPartitions(story.topic, 3)])
+    grown[story.topic].result(PATIENCE)
+    story.flow = replace(story.flow, start=LATEST)
+    hidden = {TopicPartition(story.topic, 1)}
+
+    async def some(cluster: Any, every: Any, *more: Any) -> dict[TopicPartition, int]:
+        found = await listed(cluster, every, *more)
+        return {at: offset for at, offset in found.items() if at not in hidden}
+
+    async def looked() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            async with asyncio.timeout(PATIENCE):
+                while len(one._source.topics[story.topic].leaders) < 3:
+                    await one._source.refresh([story.topic])
+            with pytest.raises(ClusterUnreachable, match="not every partition"):
+                await one._planned()
+            assert not one._parts
+            hidden.clear()
+            await one._planned()
+            assert {number: part.at for number, part in one._parts.items()} == {0: 50, 1: 0, 2: 0}
+            looks = [one.has_looked]
+            hidden.add(TopicPartition(story.topic, 0))
+            await one._planned()
+            looks.append(one.has_looked)
+            assert looks == [True, False]
+            assert one.figures[TopicPartition(story.topic, 0)].state is State.WAITING
+
+    monkeypatch.setattr("mirror.spark.rekey.source.listed", some)
+    asyncio.run(looked())
+
+
+def test_a_topic_that_came_while_no_mirror_ran_begins_with_its_first_record(story: Story) -> None:
+    story.flow = replace(story.flow, start=LATEST)
+    assert story.stopped(is_first=False).next_offset == 0
+    story.fill(0, 20)
+    assert story.planned().ranges == ((0, 0, 20),)
+
+
+def test_a_topic_that_was_empty_at_first_misses_nothing(story: Story) -> None:
+    """It was known when the flow first started: all that came since is re-keyed, whoever looks next."""
+    assert story.stopped().next_offset == 0
+    story.fill(0, 20)
+    story.flow = replace(story.flow, start=LATEST)
+    assert story.planned().ranges == ((0, 0, 20),)
+
+
+def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Story) -> None:
+    story.fill(0, 50)
+    old = story.planned()
+    story.write(old, 0)  # by a task that began before what follows
+    story.fill(50, 100)
+    new = replace(old, number=old.number + 1, upto={0: 100}, abandoned=old)
+
+    async def recorded() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            await one._ledger.take_over()
+            await one._ledger.record(new)
+
+    asyncio.run(recorded())  # and the driver dies before it has fenced the slots
+    again = story.planned()
+    assert (again.number, again.upto) == (old.number, {0: 50})
+    story.write(again, 1)
+    assert story.planned().begin == {0: 50}
+
+
+def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was made anew up to a damaged batch is carried out: the fetch that reads its last sound one brings
+    the damaged one along.
+    """
+    produce(story.source, story.topic, [b"sound"] * 10, partition=0, batch=5)
+    plan = replace(story.planned(), upto={0: 5})
+
+    async def damaged(*arguments: Any, **more: Any) -> Any:
+        fetched = await fetch_at(*arguments, **more)
+        data = bytearray(fetched.records)
+        data[-1] ^= 1
+        return replace(fetched, records=memoryview(bytes(data)))
+
+    monkeypatch.setattr("mirror.reading.partition.fetch_at", damaged)
+    assert [raw.header.next_offset for raw in sound_batches(story.work(plan), 0, 0, 5)] == [5]
+    with pytest.raises(Stopped) as stop:
+        list(sound_batches(story.work(replace(plan, upto={0: 10})), 0, 0, 10))
+    assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 5)
+
+
+def test_a_bounded_copy_of_a_topic_that_is_not_there_is_not_done(story: Story) -> None:
+    story.rule = replace(story.rule, source=f"{story.topic}-gone")
+    one = story.driver()
+    one._side._flow = replace(story.flow, once=True)
+
+    async def looked() -> None:
+        async with one._source:
+            with pytest.raises(ClusterUnreachable):
+                await one._side.look()
+
+    asyncio.run(looked())

@@ -59,7 +59,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
     creations: list[Creation] = []
     findings: list[Finding] = []
     rekeyings: list[Rekeying] = []
-    checked: set[str] = set()
+    new_letters: dict[str, int] = {}
     for pair in pairs:
         rekeying = pair.rekeying
         assert rekeying is not None
@@ -84,10 +84,12 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         if (letters := rekeying.dead_letter) in dead:
             max_bytes = min(max_bytes, Rules.from_configs(target_configs[letters]).max_message_bytes)
             findings += _dead_letter_findings(of_source, target_configs[letters], known.target_topics[letters])
-        elif letters and letters not in checked:
+        elif letters in new_letters:
+            max_bytes = min(max_bytes, new_letters[letters])
+        elif letters:
+            new_letters[letters] = max_bytes
             configs = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
             creations.append(_creation(letters, 1, replicas, configs))
-        checked.add(letters)
         is_foreign = pair.target in filled and progress not in known.target_topics
         texts = _refusals(rekeying, copy, progress, is_foreign=is_foreign)
         findings += [Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in texts]

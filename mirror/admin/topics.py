@@ -84,7 +84,7 @@ class TopicPlan:
         """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
         refused = {finding.topic for finding in self.refusals}
         pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
-        rekeyed = tuple(one for one in self.rekeyed if "" not in refused and one.target not in refused)
+        rekeyed = tuple(one for one in self.rekeyed if "" not in refused and not one.own_topics & refused)
         left = {pair.target for pair in pairs}.union(*(one.own_topics for one in rekeyed))
         return replace(
             self,

@@ -49,6 +49,8 @@ class Log:
                     return
                 self.at = raw.header.next_offset
                 yield raw, outcome
+                if self.at >= self._end:  # damage behind the end is nobody's business here
+                    return
             if walk.damage and not (walk.damage.kind is DamageKind.PARTIAL and walk.position):
                 self.damage = walk.damage
             elif self.at == before:

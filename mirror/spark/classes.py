@@ -10,6 +10,7 @@ lanes a JVM takes as much memory as without, and with that of queries, which hol
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -44,11 +45,12 @@ def archive(kind: Kind) -> Path:
 def option(kind: Kind) -> str:
     """What a JVM is started with; empty where there is no archive."""
     try:
-        found = archive(kind)
+        if not (found := archive(kind)).is_file():
+            return ""
     except OSError:  # `spark-submit` brings a PySpark without jars, and has started the JVM already
         return ""
     # Java itself looks whether it fits, and would warn on stdout, which may be a command's JSON
-    return f"-XX:SharedArchiveFile={found} -Xlog:disable" if found.is_file() else ""
+    return f'"-XX:SharedArchiveFile={found}" -Xlog:disable'
 
 
 def make(kind: Kind) -> None:
@@ -61,6 +63,8 @@ def make(kind: Kind) -> None:
         made = Path(scratch) / wanted.name
         command = [sys.executable, "-m", __spec__.name, kind, str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())  # Java maps what is there without looking at all of it
         made.rename(wanted)
     for other in _FOLDER.glob(f"{kind}-*.jsa"):
         if other != wanted:

@@ -147,7 +147,7 @@ class Supervisor:
             if flow.heartbeats:
                 heart = Heart(target, flow.name, self._instance, self._tidings.live.values)
                 beside.append(asyncio.create_task(heart.run()))
-            self._queries.start(self._instance, self._stopping, self._stop, lambda: self._tidings.paused)
+            self._queries.start(self._stopping, self._stop, self._tidings)
             try:
                 await self._epochs()
                 await self._queries.ended()

@@ -28,6 +28,7 @@ from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.flow import Flow
+from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.planlog import PlanLog
 from mirror.spark.rekey.progress import NOTHING
@@ -104,11 +105,17 @@ class Rekeyer:
                 detail = figures.detail and f", {figures.detail}"
                 yield f"{where}: {figures.state} at offset {figures.next_offset}{detail}"
 
-    async def run(self, instance: str, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
+    async def run(
+        self, instance: str, stopping: asyncio.Event, paused: Callable[[], Collection[str]], *, is_first: bool = True
+    ) -> None:
         """Until `stopping` is set, or all is done that was asked for. While its topic is among those `paused`, nothing
-        is planned. `instance` names the process in its reports.
+        is planned. `instance` names the process in its reports. Unless it `is_first` that the flow starts with this
+        topic, whatever the flow begins with, a topic without a plan begins with its first records: what was written
+        while nobody looked is not to be missed.
         """
         self._instance = instance
+        if not is_first:
+            self._side.start = EARLIEST
         async with self._source, self._target:
             while not stopping.is_set():
                 try:
@@ -158,7 +165,11 @@ class Rekeyer:
         await self._source.refresh([self._rule.source])
         self._is_bound, self._abandoned = False, None
         numbers, plan = await self._ledger.take_over()
+        if plan is not None and (older := plan.abandoned) is not None and older.number in numbers:
+            await self._ledger.record(older)  # a slot has it after all: a late task was quicker than its fence
+            plan = older
         if plan is None:
+            self._parts.clear()
             await self._ledger.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
             return None
@@ -187,8 +198,8 @@ class Rekeyer:
         return replace(plan, rule=rule, begin=begin, upto=upto)
 
     async def _planned(self) -> Plan | None:
-        """The next plan, on record; None while there is nothing new. Where a first start does not begin with the first
-        records, that is on record, too: a plan of nothing.
+        """The next plan, on record; None while there is nothing new. That nothing was there at a first start is on
+        record, too: a plan of nothing says where that was.
         """
         rule = self._rule
         if time.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
@@ -199,7 +210,7 @@ class Rekeyer:
         await self._side.look()
         begin = {number: part.at for number, part in self._parts.items()}
         upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
-        is_beginning = bool(begin) and self._newest == NOTHING and self._flow.start != EARLIEST
+        is_beginning = bool(begin) and self._newest == NOTHING
         if begin == upto and not is_beginning:
             return None
         plan = Plan(
@@ -212,6 +223,7 @@ class Rekeyer:
             rule=rule,
             source_id=self._source.topic_id(rule.source),
             target_id=self._target.topic_id(rule.target),
+            abandoned=self._abandoned and replace(self._abandoned, abandoned=None),
         )
         await self._ledger.record(plan)
         self._newest, self._side.topic_id = plan.number, plan.source_id
@@ -267,7 +279,9 @@ class Rekeyer:
     def _in_spark(self, work: Work) -> list[Row]:
         context = self._session.sparkContext
         context.setJobGroup(self._job, f"{self._flow.name}: {self._rule.source}, micro-batch {work.plan.number}", True)
-        return carried_out(self._session, work, self._used)
+        rule = work.plan.rule  # that of a plan that was begun may be an older one
+        is_ours = rule.expressions == self._rule.expressions
+        return carried_out(self._session, work, self._used if is_ours else used_by(self._session, rule))
 
     def _learn(self, plan: Plan, receipts: list[Row]) -> None:
         """The micro-batch is committed by every slot."""
@@ -282,6 +296,9 @@ class Rekeyer:
             "partition_stopped", partition=stop.partition, offset=stop.offset, state=stop.state, reason=stop.detail
         )
         if stop.partition < 0:
+            known = self._source.topics.get(self._rule.source)
+            for number in known.leaders if known is not None else ():
+                self._parts.setdefault(number, Standing(0))
             self._side.stop_all(stop.state, stop.detail)
             return True
         self._stops_since = time.monotonic()

@@ -19,7 +19,7 @@ class Plan:
 
     There are `slots` (R5). Of each source partition the records from `begin` to before `upto`; none of them is of a
     leader epoch after that in `epochs`. The topic ids are those of source and target when it was planned: another topic
-    by the same name has other records.
+    by the same name has other records. `abandoned`: the plan that this one takes the place of, if no slot had that.
     """
 
     number: int
@@ -31,6 +31,7 @@ class Plan:
     rule: Rekeying
     source_id: uuid.UUID | None
     target_id: uuid.UUID | None
+    abandoned: Plan | None = None
 
     @property
     def ranges(self) -> tuple[tuple[int, int, int], ...]:
@@ -47,7 +48,10 @@ class Plan:
 
     def to_json(self) -> bytes:
         """The record's value."""
-        values = {
+        return json.dumps(self._to_dict(), separators=(",", ":")).encode()
+
+    def _to_dict(self) -> dict[str, Any]:
+        return {
             "number": self.number,
             "after": self.after,
             **{name: {str(key): value for key, value in of.items()} for name, of in self._by_partition.items()},
@@ -55,28 +59,32 @@ class Plan:
             "rule": self.rule.to_dict(),
             "source_id": self.source_id and str(self.source_id),
             "target_id": self.target_id and str(self.target_id),
+            "abandoned": self.abandoned and self.abandoned._to_dict(),
         }
-        return json.dumps(values, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """Raises ConfigError for what no mirror wrote."""
         try:
-            values: dict[str, Any] = json.loads(data)
-            return cls(
-                number=int(values["number"]),
-                after=int(values["after"]),
-                **{
-                    name: {int(key): int(value) for key, value in values[name].items()}
-                    for name in ("begin", "upto", "epochs")
-                },
-                slots=int(values["slots"]),
-                rule=Rekeying.from_dict(values["rule"]),
-                source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,
-                target_id=uuid.UUID(values["target_id"]) if values["target_id"] else None,
-            )
+            return cls._from_dict(json.loads(data))
         except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise ConfigError(f"a plan of the re-key query cannot be read: {problem!r}") from problem
+
+    @classmethod
+    def _from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(
+            number=int(values["number"]),
+            after=int(values["after"]),
+            **{
+                name: {int(key): int(value) for key, value in values[name].items()}
+                for name in ("begin", "upto", "epochs")
+            },
+            slots=int(values["slots"]),
+            rule=Rekeying.from_dict(values["rule"]),
+            source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,
+            target_id=uuid.UUID(values["target_id"]) if values["target_id"] else None,
+            abandoned=cls._from_dict(values["abandoned"]) if values["abandoned"] else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from mirror.batch import headers, records
-from mirror.batch.header import RawBatch
+from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.partitioner import partitions_of
 from mirror.batch.records import Records, encode, joined
 from mirror.batch.rewrite import build, read
@@ -32,6 +32,8 @@ from mirror.states import State
 GROUP_BYTES: Final = 1 << 20
 #: More than what a batch of one record takes besides its key, value and headers.
 _AROUND: Final = 128
+#: A codec adds less than one byte in so many to what it cannot compress.
+_GROWTH: Final = 1024
 #: Slices and bytes in one record batch of Arrow.
 _MOST_ROWS: Final = 1024
 _MOST_BYTES: Final = 4 << 20
@@ -157,6 +159,7 @@ class Packer:
             self._rule.keeps_records
             and header.magic == 2
             and header.is_dense
+            and not header.attributes & APPEND_TIME  # restamped, its records would show other times
             and count == header.count
             and codec == header.codec
             and header.size <= self._rule.max_bytes
@@ -217,10 +220,11 @@ class Packer:
     def _check_sizes(self, every: Records, codec: int) -> None:
         """Raises Stopped at the first record that takes more than a batch, even alone: here, no slot has begun yet."""
         most = self._rule.max_bytes
-        if len(every.data) <= most - _AROUND:
+        safe = most - _AROUND - most // _GROWTH
+        if len(every.data) <= safe:
             return
         sizes = np.maximum(every.key_size, 0) + np.maximum(every.value_size, 0) + every.headers_end - every.headers_at
-        for index in np.flatnonzero(sizes > most - _AROUND).tolist():
+        for index in np.flatnonzero(sizes > safe).tolist():
             if (size := build(every.rows(index, index + 1), codec).header.size) > most:
                 detail = (
                     f"a record takes {size} bytes alone, more than the {most} of a batch; raise max.message.bytes of"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Final
 
 from mirror.errors import ClusterUnreachable, ConfigError
 from mirror.policy.rekeying import Rekeying
@@ -20,10 +22,12 @@ from mirror.spark.rekey.progress import (
 from mirror.spark.rekey.source import begin_anew, recreated
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
-from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.queries import LATEST
 from mirror.wire.transactions import Transaction
 from mirror.wire.watermarks import listed
+
+_LOOK_AGAIN: Final = 0.02
 
 
 class PlanLog:
@@ -62,6 +66,11 @@ class PlanLog:
         await self._plans.append({plans: planned(plan)})
         await self._plans.commit()
         self._plans = self._plans.following()
+        deadline = time.monotonic() + CALL_TIMEOUT
+        while (seen := await last_plan(self._target, self._rule)) is None or seen.number != plan.number:
+            if time.monotonic() > deadline:  # the coordinator answers before its marker is in the log
+                raise ClusterUnreachable(f"{self._target}: a plan is not to be read in {self._rule.progress} yet")
+            await asyncio.sleep(_LOOK_AGAIN)
 
     async def _fenced(self, slot: int) -> int:
         await Transaction.begin(self._target, transactional_id(self._rule, slot))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -17,8 +16,8 @@ from mirror.policy.selection import rekeyed_by
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.expressions import used_by
+from mirror.spark.tidings import Tidings
 from mirror.wire.cluster import TopicPartition
-from mirror.wire.queries import EARLIEST
 
 _CONF: Final = {
     # what a plan has shuffled must go where it says; and failures are ours to see, one by one
@@ -31,21 +30,14 @@ _CONF: Final = {
 }
 
 
-class Make(Protocol):
-    """Gives a topic's query."""
-
-    def __call__(self, rule: Rekeying, *, is_later: bool) -> Rekeyer:
-        """One that `is_later` than the start of the mirror begins with its first records, whatever the flow does."""
-
-
 class Queries:
     """Those of one flow; none, where no rule matches."""
 
-    def __init__(self, make: Make | None = None, rules: Iterable[Rekeying] = ()) -> None:
-        """`rules` are those of the topics that are there now."""
+    def __init__(self, make: Callable[[Rekeying], Rekeyer] | None = None, rules: Iterable[Rekeying] = ()) -> None:
+        """`make` gives a topic's query, `rules` are those of the topics that are there now."""
         self._make = make
         self._rekeyers: dict[str, Rekeyer] = {}
-        self._begin: Callable[[Rekeyer], asyncio.Task[None]] | None = None
+        self._begin: Callable[[Rekeyer, bool], asyncio.Task[None]] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.add(rules)
 
@@ -53,9 +45,9 @@ class Queries:
         """Re-key these topics, too; those that are have their query already."""
         for rule in rules:
             if rule.source not in self._rekeyers and self._make is not None:
-                made = self._rekeyers[rule.source] = self._make(rule, is_later=self._begin is not None)
+                made = self._rekeyers[rule.source] = self._make(rule)
                 if self._begin is not None:
-                    self._tasks.append(self._begin(made))
+                    self._tasks.append(self._begin(made, False))
 
     @property
     def figures(self) -> dict[TopicPartition, Figures]:
@@ -73,24 +65,24 @@ class Queries:
         for one in self._rekeyers.values():
             yield from one.unfinished
 
-    def start(
-        self, instance: str, stopping: asyncio.Event, stop: Callable[[], None], paused: Callable[[], Collection[str]]
-    ) -> None:
+    def start(self, stopping: asyncio.Event, stop: Callable[[], None], tidings: Tidings) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `paused` tells which source topics rest now.
+        `tidings` tells which source topics rest, and whether any mirror of the flow has reported before.
         """
+        is_first = not tidings.live
 
         def look_at(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and task.exception() is not None:
                 stop()
 
-        def begin(one: Rekeyer) -> asyncio.Task[None]:
-            task = asyncio.create_task(one.run(instance, stopping, paused))
+        def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
+            running = one.run(tidings.instance, stopping, lambda: tidings.paused, is_first=is_first)
+            task = asyncio.create_task(running)
             task.add_done_callback(look_at)
             return task
 
         self._begin = begin
-        self._tasks = [begin(one) for one in self._rekeyers.values()]
+        self._tasks = [begin(one, is_first) for one in self._rekeyers.values()]
 
     async def ended(self) -> None:
         """Wait for the end of all, those that are added meanwhile included. Raises what one of them did not expect."""
@@ -123,9 +115,9 @@ def check_rules(context: SparkContext, settings: Settings) -> None:
 def queries_for(context: SparkContext, flow: Flow) -> Queries:
     """The queries of a flow that is ready to run, and of topics that come later."""
 
-    def made(rule: Rekeying, *, is_later: bool) -> Rekeyer:
+    def made(rule: Rekeying) -> Rekeyer:
         session = session_of(context)
-        return Rekeyer(session, replace(flow, start=EARLIEST) if is_later else flow, rule, used_by(session, rule))
+        return Rekeyer(session, flow, rule, used_by(session, rule))
 
     return Queries(made, flow.rekeyed)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from mirror.batch.header import RawBatch, parse_header
+from mirror.errors import ClusterUnreachable
 from mirror.policy.outcomes import Outcome
 from mirror.reading.partition import Log
 from mirror.spark.batches.records import binary, header_lists
@@ -19,7 +20,7 @@ from mirror.spark.rekey.microbatch import Work
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import EARLIEST, list_offset
+from mirror.wire.queries import EARLIEST, epoch_end, list_offset
 
 if TYPE_CHECKING:
     from mirror.batch.records import Records
@@ -66,6 +67,10 @@ async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Any
                 yield raw
         if log.damage:
             raise Stopped(State.CORRUPT, at.partition, max(expected, begin), str(log.damage))
+        epoch = work.plan.epochs[at.partition]
+        if epoch not in {-1, cluster.leader(at).epoch} and 0 <= await epoch_end(cluster, at, epoch) < upto:
+            # what was read is of the log that took its place; the driver finds out where that begins
+            raise ClusterUnreachable(f"{cluster}: the log of {at} was cut back below {upto} after that was planned")
 
 
 def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -35,6 +35,8 @@ class Source:
         self.bounds: dict[int, int] | None = None
         #: The id of the topic that the last plan is about.
         self.topic_id: uuid.UUID | None = None
+        #: What partitions that are new to us begin with, as ListOffsets takes it.
+        self.start = flow.start
         self.has_looked = False
         self._refreshed = float("-inf")
 
@@ -61,6 +63,8 @@ class Source:
     def upto(self, number: int, most: int) -> int:
         """Behind the last record of a partition that can be re-keyed now, `most` of them."""
         part = self.parts[number]
+        if part.waits_for:
+            return part.at
         upto = min(part.end, part.at + most)
         if self.bounds is not None:
             upto = min(upto, self.bounds.get(number, 0))
@@ -83,16 +87,20 @@ class Source:
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
         ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
-        told = [at.partition for at in every if at in starts and at in ends]  # the others are looked at the next time
-        if self._flow.once and self.bounds is None and told != numbers:
+        told = {at.partition: ends[at] for at in every if at in starts and at in ends and self._is_ours(at.partition)}
+        is_settling = not self.parts and self.start != EARLIEST  # nobody could mend it later
+        if (is_settling or (self._flow.once and self.bounds is None)) and (not numbers or len(told) < len(numbers)):
             raise ClusterUnreachable(f"{self._cluster}: not every partition of {self._rule.source} has a leader")
-        if not self.parts and self._flow.start != EARLIEST:
-            await self._begin_later(numbers)
-        for number in told:
-            await self._take(number, starts[self._at(number)], ends[self._at(number)])
+        if is_settling:
+            self.parts.update({number: await self._later(number, end) for number, end in told.items()})
+        for number in self.parts.keys() | set(numbers):
+            if number in told:
+                await self._take(number, starts[self._at(number)], told[number])
+            elif number in self.parts:
+                self.parts[number].waits_for = f"{self._cluster}: no leader tells where this partition ends"
         if self._flow.once and self.bounds is None:
-            self.bounds = {at.partition: end for at, end in ends.items()}
-        self.has_looked = True
+            self.bounds = told
+        self.has_looked = len(told) == len(numbers) > 0
 
     async def check_kept(self, upto: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
@@ -105,23 +113,26 @@ class Source:
         for number, part in self.parts.items():
             part.stop = Stopped(state, number, part.at, detail)
 
-    async def _begin_later(self, numbers: list[int]) -> None:
-        """As `topics.start` asks for it, at the first start alone."""
-        for number in numbers:
-            isolation = READ_COMMITTED if self._flow.start == LATEST else 0
-            found = await list_offset(self._cluster, self._at(number), self._flow.start, isolation)
-            end = await list_offset(self._cluster, self._at(number), LATEST, READ_COMMITTED)
-            self.parts[number] = Standing(found if found >= 0 else end)
+    async def _later(self, number: int, end: int) -> Standing:
+        """Of a partition that ends at `end`, as `topics.start` asks for it."""
+        found = end if self.start == LATEST else await list_offset(self._cluster, self._at(number), self.start)
+        return Standing(min(found, end) if found >= 0 else end)
+
+    def _is_ours(self, number: int) -> bool:
+        """The leader that is known is not an older one than that which was seen."""
+        return number not in self.parts or self._epoch(number) >= self.parts[number].epoch
 
     async def _take(self, number: int, start: int, end: int) -> None:
         """What was told of a partition."""
         part = self.parts.setdefault(number, Standing(start))
-        part.end = end
+        part.end, part.waits_for = end, ""
         if start > part.at:
             self._lost(number, part, start)
         elif (kept := min(end, await self._kept(number, part.epoch))) < part.at:
             part.stop = _cut_back(number, kept, f"records up to offset {part.at - 1} were re-keyed")
             return  # it stays on record under which epoch they were read
+        if part.epoch != self._epoch(number) and self.bounds is not None and number in self.bounds:
+            self.bounds[number] = min(self.bounds[number], end)  # what was cut off is not to come any more
         part.epoch = self._epoch(number)
 
     def _lost(self, number: int, part: Standing, start: int) -> None:
@@ -132,6 +143,8 @@ class Source:
         self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
         part.lost += start - part.at
         part.at = start
+        if part.stop is not None and part.stop.state is State.RETENTION_GAP:
+            part.stop = None
 
     async def _kept(self, number: int, epoch: int) -> int:
         """Up to where the log is what it was under leader epoch `epoch`, as far as can be told."""

@@ -18,13 +18,15 @@ from mirror.wire.cluster import TopicPartition
 @dataclass(slots=True)
 class Standing:
     """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
-    `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed.
+    `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed. `waits_for`: why nobody
+    knows where the log ends now.
     """
 
     at: int
     end: int = 0
     epoch: int = -1
     stop: Stopped | None = None
+    waits_for: str = ""
     records: int = 0
     batches: int = 0
     bytes: int = 0
@@ -60,6 +62,7 @@ class Standing:
         """The report; `waits_for`: why nothing gets on now. A stop is told as soon as it is known, though what lies
         before it may still be on its way.
         """
+        waits_for = waits_for or self.waits_for
         lag, detail = max(0, self.end - self.at), waits_for
         if self.stop is not None:
             state, detail = self.stop.state, self.stop.detail
