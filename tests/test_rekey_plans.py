@@ -314,8 +314,9 @@ def test_a_later_start_behind_an_open_transaction(story: Story, start: int) -> N
 
 def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     story.fill(0, 50)
-    grown = AdminClient({"bootstrap.servers": story.source}).create_partitions([NewPartitions(story.topic, 3)])
-    grown[story.topic].result(PATIENCE)
+    admin = AdminClient({"bootstrap.servers": story.source})
+    for future in admin.create_partitions([NewPartitions(story.topic, 3)]).values():
+        future.result(PATIENCE)
     story.flow = replace(story.flow, start=LATEST)
     hidden = {TopicPartition(story.topic, 1)}
 
