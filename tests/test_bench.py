@@ -38,7 +38,7 @@ from mirror.bench.traffic import Connection, Traffic, parsed
 from mirror.config import load
 from mirror.demo.bound import Bound
 from mirror.embedded import Cluster
-from mirror.errors import ConfigError, UnequalCopy
+from mirror.errors import ConfigError, ExitCode, UnequalCopy
 
 ROOT = Path(__file__).parent.parent
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
@@ -288,14 +288,18 @@ def test_a_rekeyed_copy(tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 @pytest.mark.soak
-def test_an_interrupted_comparison_leaves_nothing_behind(environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "mirror", "bench", "--quick"]
+def test_an_interrupted_comparison_leaves_nothing_but_its_figures(environment: dict[str, str], tmp_path: Path) -> None:
+    raw = tmp_path / "raw.json"
+    command = [sys.executable, "-m", "mirror", "bench", "--quick", "--json", str(raw)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines: Iterator[str] = iter(process.stderr)
         assert any("round 1" in line for line in islice(lines, 60))
         tree = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        process.communicate(timeout=60)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.BUG
+    assert "interrupted: what was not measured" in told
+    assert Result.from_json(raw.read_text()).runs
     _, alive = psutil.wait_procs(tree, timeout=30)
     assert not alive

@@ -92,7 +92,9 @@ def rotated(arms: Sequence[Arm], by: int) -> Sequence[Arm]:
 
 
 def play(plan: Plan, tell: Tell) -> Outcome:
-    """Measure everything; what fails is told of and left out. Raises MirrorError where nothing can be measured."""
+    """Measure everything; what fails is told of and left out, and so is what an interruption leaves. Raises MirrorError
+    where nothing can be measured, and KeyboardInterrupt where nothing was.
+    """
     if not any(plan.turns(1, shape) for shape in plan.shapes):
         raise ConfigError("none of these arms copies any of these workloads: see `mirror bench --help`")
     began, made = time.monotonic(), datetime.now(UTC)
@@ -108,15 +110,12 @@ def play(plan: Plan, tell: Tell) -> Outcome:
         measuring = _Measuring(plan, tell, source, target)
         measuring.warm_up()
         sources = [measuring.filled(shape) for shape in plan.shapes]
-        for round_ in range(1, plan.rounds + 1):
-            for one in sources:
-                for turn, arm in enumerate(plan.turns(round_, one.shape)):
-                    measuring.copy(arm, one, round_, turn)
-        for round_ in range(1, plan.latency_rounds + 1):
-            for arm in rotated(plan.live_arms, round_ - 1):
-                measuring.lateness(arm, round_)
-        if plan.scaling:
-            measuring.scale()
+        try:
+            measuring.everything(sources)
+        except KeyboardInterrupt:
+            if not measuring.runs:
+                raise
+            measuring.failures.append("interrupted: what was not measured until then is missing")
     result = Result(
         made=made.isoformat(timespec="seconds").replace("+00:00", "Z"),
         seconds=round(time.monotonic() - began, 1),
@@ -163,6 +162,19 @@ class _Measuring:
         """A source topic."""
         self._tell.step(f"filling {shape.name}: {shape.megabytes} MB of records")
         return source_of(self._source, shape)
+
+    def everything(self, sources: Sequence[Source]) -> None:
+        """All that is planned, round by round."""
+        plan = self._plan
+        for round_ in range(1, plan.rounds + 1):
+            for one in sources:
+                for turn, arm in enumerate(plan.turns(round_, one.shape)):
+                    self.copy(arm, one, round_, turn)
+        for round_ in range(1, plan.latency_rounds + 1):
+            for arm in rotated(plan.live_arms, round_ - 1):
+                self.lateness(arm, round_)
+        if plan.scaling:
+            self.scale()
 
     def copy(self, arm: Arm, source: Source, round_: int, turn: int) -> None:
         """One run."""
