@@ -247,7 +247,9 @@ def test_a_reader_knows_what_comes_next() -> None:
 
 
 def written_and_read(place: Place, records: int) -> Progress:
-    """What a reader has come to, once at least so many records lie in the log; both clients have then ended."""
+    """What a reader has come to, once at least so many records lie in the log and one of both has told that it lives;
+    both have then ended.
+    """
     no_more, enough = threading.Event(), threading.Event()
     reader = Reader(place, enough)
     writes = threading.Thread(target=Writer(place, 400, no_more).run)
@@ -255,7 +257,11 @@ def written_and_read(place: Place, records: int) -> Progress:
     writes.start()
     reads.start()
     try:
-        wait_for(lambda: sum(reader.progress.next.values()) > records, PATIENCE, lambda: str(reader.progress))
+        wait_for(
+            lambda: sum(reader.progress.next.values()) > records and place.alive.exists(),
+            PATIENCE,
+            lambda: str(reader.progress),
+        )
         no_more.set()
         writes.join()
         ends = ends_of(place.bootstrap, place.topic)
