@@ -26,13 +26,13 @@ FROM ${BASE} AS python
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/mirror
-ENV PIP_PYTHON=/opt/mirror/bin/python PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PIP_PYTHON=/opt/mirror/bin/python PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=/var/cache/pip
 COPY requirements.lock /src/
 # The lock changes seldom, so its layer comes first. What is left out of it again is a third of Spark that no part of
 # mirror loads (machine learning, Hive, Spark Connect, RocksDB), examples, and others' own tests.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=ca.pem \
-    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=cache,target=/var/cache/pip \
     /opt/pip/bin/pip install --require-hashes --requirement /src/requirements.lock \
  && cd /opt/mirror/lib/python3*/site-packages \
  && rm -rf pyspark/examples pyspark/data pyspark/jars/connect-repl numba/tests pyarrow/tests pyarrow/include \
@@ -44,7 +44,7 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY mirror /src/mirror
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=ca.pem \
-    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=cache,target=/var/cache/pip \
     /opt/pip/bin/pip install --no-deps /src \
  && ln -s "$(/opt/mirror/bin/python -c 'import pyspark; print(pyspark.__path__[0])')" /opt/mirror/spark
 

@@ -12,7 +12,7 @@ from typing import Final
 from mirror import names
 from mirror.admin.client import Admin
 from mirror.admin.configs import OWN_COMPACTED, any_time, configs_for
-from mirror.admin.values import ConfigValue, Creation, TopicInfo
+from mirror.admin.values import ConfigValue, Creation, TopicInfo, plain_values
 from mirror.config import Settings
 from mirror.policy.rekeying import Rekeying
 from mirror.policy.rules import Finding, Rules, Severity, is_compacted, preflight_rekeyed
@@ -53,7 +53,8 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
     copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
     dead = {pair.rekeying.dead_letter for pair in pairs if pair.rekeying} & known.target_topics.keys()
     target_configs = {
-        topic: _values(found) for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}).items()
+        topic: plain_values(found)
+        for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}).items()
     }
     filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
     creations: list[Creation] = []
@@ -64,7 +65,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         rekeying = pair.rekeying
         assert rekeying is not None
         ours = known.source_configs.get(pair.source, {})
-        of_source = _values(ours)
+        of_source = plain_values(ours)
         replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
         progress = progress_topic(settings.flow, pair.target)
         copy = known.target_topics.get(pair.target)
@@ -103,10 +104,6 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             )
         )
     return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
-
-
-def _values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
-    return {name: found.value for name, found in configs.items()}
 
 
 def _dead_letter_findings(

@@ -14,7 +14,7 @@ from mirror.admin.client import Admin
 from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, OWN_COMPACTED, changes_to, configs_for
 from mirror.admin.history import History
 from mirror.admin.rekeyed import Clusters, RekeyPlan, plan_rekeyed
-from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo
+from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo, plain_values
 from mirror.config import Settings, TopicSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
 from mirror.names import did_you_mean, first_of
@@ -154,7 +154,7 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
             )
             continue
         findings += preflight(
-            _values(ours),
+            plain_values(ours),
             fitting,
             pair,
             target_partitions=partitions,
@@ -182,7 +182,7 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
         target_topics=copies,
         target_configs=target_configs,
-        compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(_values(configs))),
+        compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(plain_values(configs))),
     )
 
 
@@ -210,7 +210,7 @@ def begun_as(
 
 def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]) -> dict[str, str]:
     """A topic's configs after changes; what goes back to a default that is not known here is left as it is."""
-    return _values(configs) | {one.name: one.after for one in changes if one.after is not None}
+    return plain_values(configs) | {one.name: one.after for one in changes if one.after is not None}
 
 
 def apply(target: Admin, plan: TopicPlan) -> frozenset[str]:
@@ -280,7 +280,7 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings)
 def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
     """The rules that follow from one target topic's configs and what the flow's settings want."""
     return Rules.from_configs(
-        _values(configs),
+        plain_values(configs),
         offsets=settings.offsets,
         recompress=settings.recompress,
         coalesce_bytes=settings.coalesce_bytes,
@@ -324,7 +324,7 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], existed: Collec
 def broker_defaults(target: Admin) -> dict[str, str]:
     """What a new topic gets on this cluster unless told otherwise, as topic configs."""
     try:
-        broker = _values(target.broker_configs())
+        broker = plain_values(target.broker_configs())
     except AccessDenied as error:  # preflight then knows less; the broker still refuses what does not fit
         log.warning("broker_configs_hidden", cluster=target.settings.alias, reason=str(error))
         return dict.fromkeys((AFTER_MAX, BEFORE_MAX), str(NO_LIMIT))
@@ -376,7 +376,3 @@ def refused(topic: str, text: str) -> Finding:
 
 def _advise(topic: str, text: str) -> Finding:
     return Finding(severity=Severity.ADVISE, topic=topic, text=text)
-
-
-def _values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
-    return {name: found.value for name, found in configs.items()}

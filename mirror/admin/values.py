@@ -44,6 +44,11 @@ class ConfigValue:
     is_default: bool
 
 
+def plain_values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
+    """What is in effect, wherever it was set."""
+    return {name: found.value for name, found in configs.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
     """A topic to be created."""

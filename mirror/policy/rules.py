@@ -7,7 +7,7 @@ it works and costs something the user should know about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -124,19 +124,18 @@ def preflight(
     refuse = list(_refusals(source, target, pair, target_partitions, target_replicas))
     if offsets == "preserve" and not may_fill and "compact" in _policies(source):
         refuse.append(f"its source is compacted, and to fill the offsets that compaction took away {NEEDS_ALTER}")
-    advise = list(_advice(source, target, offsets))
-    return (
-        *(Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in refuse),
-        *(Finding(severity=Severity.ADVISE, topic=pair.target, text=text) for text in advise),
-    )
+    return _findings(pair.target, refuse, _advice(source, target, offsets))
 
 
 def preflight_rekeyed(
     source: Mapping[str, str], target: Mapping[str, str], topic: str, target_replicas: int
 ) -> tuple[Finding, ...]:
     """The same about a topic of the target that gets records one by one: what becomes of batches does not matter."""
-    refuse = _refusals_of_any(source, target, target_replicas)
     advise = (*_advice_on_times(source, target), *_advice_on_retention(source, target))
+    return _findings(topic, _refusals_of_any(source, target, target_replicas), advise)
+
+
+def _findings(topic: str, refuse: Iterable[str], advise: Iterable[str]) -> tuple[Finding, ...]:
     return (
         *(Finding(severity=Severity.REFUSE, topic=topic, text=text) for text in refuse),
         *(Finding(severity=Severity.ADVISE, topic=topic, text=text) for text in advise),

@@ -96,18 +96,14 @@ async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
     the high watermark.
     """
 
-    return max(await _epoch_end(cluster, partition, None), await list_offset(cluster, partition, LATEST))
+    return max(await epoch_end(cluster, partition), await list_offset(cluster, partition, LATEST))
 
 
-async def epoch_end(cluster: Cluster, partition: TopicPartition, epoch: int) -> int:
-    """Behind the last record that the log has of leader epoch `epoch` or one before it; -1 where the leader knows of
-    no such epoch. Below what was read of that epoch once: the log was cut back (KIP-101).
+async def epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | None = None) -> int:
+    """Behind the last record that the log has of leader epoch `asked`, the leader's own where it is None, or one before
+    it; -1 where the leader knows of no such epoch. Below what was read of that epoch once: the log was cut back
+    (KIP-101).
     """
-    return await _epoch_end(cluster, partition, epoch)
-
-
-async def _epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | None) -> int:
-    """`asked`: the leader's own epoch where it is None."""
 
     def build(version: int, epoch: int) -> Any:
         schema = LEADER_EPOCH.schema(version, "request")
