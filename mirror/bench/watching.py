@@ -28,6 +28,8 @@ _TICK_S: Final = 0.02
 _PROCESSES_S: Final = 0.25
 #: Looks at the ends of many partitions take their time: so many times as long nothing is looked at.
 _REST: Final = 4.0
+#: Seconds in which log ends must tell of what a process that has ended wrote.
+_LAST_LOOK_S: Final = 5.0
 #: Seconds within which something must move.
 PATIENCE_S: Final = 120.0
 
@@ -112,6 +114,10 @@ class Watch:
         if code := self._process.exit_code:
             raise BenchError(f"it ended with {code}:\n{self._process.tail()}")
         self._count()
+        deadline = time.monotonic() + _LAST_LOOK_S
+        while not self._complete and time.monotonic() < deadline:  # brokers may not tell of a new topic yet
+            time.sleep(_TICK_S)
+            self._count()
         if not self._complete or self._first is None:
             raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
         received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topic))
