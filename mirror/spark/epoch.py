@@ -16,7 +16,7 @@ from mirror.errors import EngineLost
 from mirror.observe import logs
 from mirror.spark.relay import Lane, Receipt, relay
 from mirror.spark.session import LOOPBACK, first_line, is_alive, is_local
-from mirror.spark.stopmark import MarkAddress, StopMark
+from mirror.spark.stopmark import Hear, MarkAddress, StopMark, deaf
 from mirror.wire.cluster import TopicPartition
 
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.
@@ -66,13 +66,16 @@ class UnderWay:
 
 @dataclass(slots=True, eq=False)
 class Epochs:
-    """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is told of a job that failed."""
+    """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is told of a job that failed, and
+    `hear` gets what lanes tell straight.
+    """
 
     context: SparkContext
     flow: str
     seconds: float
     stopping: asyncio.Event
     on_failure: Callable[[], None]
+    hear: Hear = deaf
     _failed: int = 0
     _under_way: UnderWay | None = field(default=None, init=False)
 
@@ -98,7 +101,7 @@ class Epochs:
         """
         conf = self.context.getConf()
         host = conf.get("spark.driver.host") or LOOPBACK
-        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host)
+        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host, self.hear)
         lanes = lanes_for(time.time() + self.seconds, mark.address)
         self._under_way = UnderWay.of(mark, lanes)
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)

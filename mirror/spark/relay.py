@@ -24,7 +24,7 @@ from mirror.offsets.losses import loss_entry
 from mirror.pipeline import Pipeline
 from mirror.policy.runs import Runs
 from mirror.sink import Tally
-from mirror.spark.stopmark import MarkAddress, watch
+from mirror.spark.stopmark import MarkAddress, Voice, watch
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 REPORT_SECONDS = 1.0
@@ -90,8 +90,9 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             ledgers.recall,
             lane.bytes_per_second,
         )
-        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish)
-        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal))
+        voice = Voice()
+        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice)
+        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, voice))
         try:
             await pipeline.run(lane.deadline)
         finally:
@@ -110,30 +111,55 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
 
 
-async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal) -> None:
-    """Runs and live figures every second, and when a partition stops: of those that moved and, now and then, of all."""
+async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal, voice: Voice) -> None:
+    """Runs and live figures every second, and when a partition stops: of those that moved and, now and then, of all.
+
+    They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it takes
+    nothing, the driver is told straight, so that it knows at once what waits.
+    """
     log = logs.get("mirror.relay")
-    told: dict[bytes, tuple[object, ...]] = {}
+    written, straight = _Told(), _Told()
     failing = False
-    rounds = 0
     while True:
         with contextlib.suppress(TimeoutError):  # a stop is told at once
             async with asyncio.timeout(REPORT_SECONDS):
                 await pipeline.stopped.wait()
         pipeline.stopped.clear()
-        rounds += 1
-        figures = pipeline.figures(lane.instance)
-        moved = [f for f in figures if told.get(f.key()) != _standing(f) or rounds % 10 == 0]
+        moved = written.moved(pipeline.figures(lane.instance))
+        writing = asyncio.create_task(_write(ledgers, journal, moved, _of_the_lane(lane, pipeline)))
         try:
-            await ledgers.record()
-            await _append(journal, moved, _of_the_lane(lane, pipeline))
+            while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
+                for one in straight.moved(now := pipeline.figures(lane.instance)):
+                    voice.tell(one.to_json())
+                straight.told(now)
+            writing.result()
         except (ClusterError, WireError, MalformedBatch) as problem:
             if not failing:  # the data does not depend on it: say so once, go on
                 log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
             failing = True
         else:
             failing = False
-            told |= {f.key(): _standing(f) for f in moved}
+            written.told(moved)
+            straight = _Told()
+        finally:
+            writing.cancel()  # it may be of an epoch that ends; and the last word is not to meet it
+            await asyncio.wait([writing])
+
+
+@dataclass(slots=True, eq=False)
+class _Told:
+    """What was reported last of each partition, to somebody."""
+
+    standing: dict[bytes, tuple[object, ...]] = field(default_factory=dict)
+    rounds: int = 0
+
+    def moved(self, figures: list[Figures]) -> list[Figures]:
+        """Those that stand elsewhere since; every tenth time all of them."""
+        self.rounds += 1
+        return [one for one in figures if self.standing.get(one.key()) != _standing(one) or self.rounds % 10 == 0]
+
+    def told(self, figures: list[Figures]) -> None:
+        self.standing |= {one.key(): _standing(one) for one in figures}
 
 
 def _standing(figures: Figures) -> tuple[object, ...]:
@@ -143,6 +169,11 @@ def _standing(figures: Figures) -> tuple[object, ...]:
 def _of_the_lane(lane: Lane, pipeline: Pipeline) -> LaneFigures:
     task = TaskContext.get()  # None outside a Spark task
     return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, task.attemptNumber() if task else 0)
+
+
+async def _write(ledgers: Ledgers, journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:
+    await ledgers.record()
+    await _append(journal, figures, lane)
 
 
 async def _append(journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:

@@ -1,4 +1,5 @@
-"""The stop mark: how the driver tells lanes, on any machine, to end their epoch now, or what to mirror as well.
+"""The stop mark: how the driver tells lanes, on any machine, to end their epoch now, or what to mirror as well; and how
+lanes tell the driver what they cannot tell the journal.
 
 Each lane holds a connection to the driver. The mark is the end of that connection, so a lane also stops when the driver
 dies, and no lane outlives its driver to write on behalf of nobody.
@@ -27,13 +28,22 @@ _PROOF: Final = "sha256"
 _PROOF_BYTES: Final = 32
 #: What a proof is for, so that none serves for the other.
 _LANE, _MORE = b"lane", b"more"
-_TAKEN: Final = b"+"
+#: What a lane says: that it took something, or a report.
+_TAKEN, _TOLD = b"+", b"="
 _CONNECT_SECONDS: Final = 5.0
 #: How long a lane may take to say that it has taken what was handed to it.
 _TAKEN_SECONDS: Final = 3.0
+#: Reports that may lie in a lane for a driver that does not read them.
+_UNSENT_BYTES: Final = 1 << 20
 
 #: Given partitions to mirror as well; false where they were not taken.
 Take = Callable[[tuple[Assignment, ...]], bool]
+#: Given a lane's report.
+Hear = Callable[[bytes], None]
+
+
+def deaf(_: bytes) -> None:
+    """Where nobody watches but by the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +78,12 @@ class _Line:
 class _Switchboard:
     """The lines of an epoch's lanes, and what was handed to each."""
 
-    def __init__(self, token: bytes) -> None:
+    def __init__(self, token: bytes, hear: Hear) -> None:
         self.lines: set[_Line] = set()
         self.handed: dict[int, list[bytes]] = {}
         self.marked = False
         self.has_met = False
-        self._token = token
+        self._token, self._hear = token, hear
 
     async def hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its end."""
@@ -89,9 +99,13 @@ class _Switchboard:
                 line.lane, self.has_met = int.from_bytes(number), True
                 for frame in self.handed.get(line.lane, ()):  # its task is tried again
                     line.hand(frame)
-                while heard := await reader.read(1 << 10):  # until the lane ends
-                    line.taken += len(heard)
-                    line.heard.set()
+                while said := await reader.read(1):  # until the lane ends
+                    if said == _TAKEN:
+                        line.taken += 1
+                        line.heard.set()
+                    else:
+                        size = int.from_bytes(await reader.readexactly(_NUMBER_BYTES))
+                        self._hear(await reader.readexactly(size))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # a stranger, or a lane that is gone: either way there is nobody to tell
         finally:
@@ -107,10 +121,10 @@ class StopMark:
         self._server, self.address, self._board = server, address, board
 
     @classmethod
-    async def open(cls, bind: str, host: str = "") -> StopMark:
-        """Listen on a free port of the address `bind`, which lanes know as `host`."""
+    async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> StopMark:
+        """Listen on a free port of the address `bind`, which lanes know as `host`. `hear` gets what lanes tell."""
         token = secrets.token_bytes(_TOKEN_BYTES)
-        board = _Switchboard(token)
+        board = _Switchboard(token, hear)
         server = await asyncio.start_server(board.hold, bind, 0)
         return cls(server, MarkAddress(host or bind, server.sockets[0].getsockname()[1], token), board)
 
@@ -153,9 +167,21 @@ class StopMark:
                 await self._server.wait_closed()
 
 
-async def until_marked(address: MarkAddress, lane: int, take: Take) -> None:
+@dataclass(slots=True, eq=False)
+class Voice:
+    """How a lane tells its driver something, while it holds on to it."""
+
+    writer: asyncio.StreamWriter | None = None
+
+    def tell(self, report: bytes) -> None:
+        """Nobody waits for it: what does not get through is told again by whoever reports."""
+        if self.writer is not None and self.writer.transport.get_write_buffer_size() < _UNSENT_BYTES:
+            self.writer.write(_TOLD + len(report).to_bytes(_NUMBER_BYTES) + report)
+
+
+async def until_marked(address: MarkAddress, lane: int, take: Take, voice: Voice | None = None) -> None:
     """Return when the mark is set or the driver is gone: its end of the connection closes, nobody listens any more, or
-    somebody else does. Until then `take` gets what the driver hands to this lane.
+    somebody else does. Until then `take` gets what the driver hands to this lane, and `voice` reaches the driver.
 
     Raises OSError where the driver cannot be reached from here at all.
     """
@@ -163,8 +189,10 @@ async def until_marked(address: MarkAddress, lane: int, take: Take) -> None:
         reader, writer = await asyncio.open_connection(address.host, address.port)
     except ConnectionRefusedError:
         return
+    voice = voice or Voice()
     try:
         writer.write(address.hello(lane))
+        voice.writer = writer
         while True:
             size, proof = await reader.readexactly(_NUMBER_BYTES), await reader.readexactly(_PROOF_BYTES)
             payload = await reader.readexactly(int.from_bytes(size))
@@ -175,17 +203,20 @@ async def until_marked(address: MarkAddress, lane: int, take: Take) -> None:
     except (ConnectionError, asyncio.IncompleteReadError):
         return
     finally:
+        voice.writer = None
         writer.close()
 
 
-def watch(address: MarkAddress, lane: int, take: Take, marked: Callable[[], None]) -> asyncio.Task[None]:
+def watch(
+    address: MarkAddress, lane: int, take: Take, marked: Callable[[], None], voice: Voice | None = None
+) -> asyncio.Task[None]:
     """Let `take` have what is handed to the lane, and call `marked` when the mark is set. A lane that cannot reach the
     driver says so and runs to its deadline.
     """
 
     async def wait() -> None:
         try:
-            await until_marked(address, lane, take)
+            await until_marked(address, lane, take, voice)
         except OSError as problem:
             where = f"{address.host}:{address.port}"
             logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))

@@ -2,13 +2,11 @@
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
 S2  of two mirrors of one flow the younger goes on: it writes its name into the journal, and the older, when it reads
-that, ends as CONTENDED; the younger waits for that (`handover.py`).
-    Where both run all the same, they append the same batches under the same numbers, which is harmless (invariant P3
-    in `position.py`)
+that, ends as CONTENDED; the younger waits for that (`handover.py`). Where both run all the same, they append the same
+batches under the same numbers, which is harmless (invariant P3 in `position.py`)
 S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so
-mending the cause is enough.
-    What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,
-    and where it began to be mirrored
+mending the cause is enough. What must not be mended by waiting is kept in the journal: the topic id under which a
+source topic was first seen, and where it began to be mirrored
 """
 
 from __future__ import annotations
@@ -106,10 +104,10 @@ class Supervisor:
         self._caught_up = False
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
-        self._stops = StopLog()
-        self._outcome = Outcome()
+        self._stops, self._outcome = StopLog(), Outcome()
         self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over, self._metrics)
-        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._early, self._metrics.epoch_failed)
+        told = self._metrics.epoch_failed, self._tidings.hear
+        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._early, *told)
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
@@ -375,14 +373,15 @@ class Supervisor:
         live = self._tidings.live
         for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)
-            if not await self._tidings.read(self._journal):
+            was_read = await self._tidings.read(self._journal)
+            self._watch(live)  # lanes may have told more than the journal
+            self._stops.tell(live.values())
+            if not was_read:
                 continue
             if self._tidings.paused != self._resting or self._tidings.accepted != self._obeyed:
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
                 await self._rest()
-            self._watch(live)
-            self._stops.tell(live.values())
             caught_up = len(live) == len(self._assignments) + len(self._queries.figures) and all(
                 f.state in (State.CAUGHT_UP, State.PAUSED) or f.state.is_stop for f in live.values()
             )

@@ -49,18 +49,26 @@ class Tidings:
     runs: Indexes = field(default_factory=Indexes)
     until: int = 0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _failing: bool = False
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
 
     async def read(self, journal: Journal) -> bool:
-        """Learn what is new in the journal; false, with a warning, where it cannot be read now."""
+        """Learn what is new in the journal; false where it cannot be read now, with one warning until it can."""
         async with self._reading:  # in the journal's order
             try:
                 entries, self.until = await journal.read(self.until)
             except (ClusterError, WireError, MalformedBatch) as problem:
-                self._log.warning("journal_not_read", flow=self.flow, reason=str(problem))
+                if not self._failing:
+                    self._log.warning("journal_not_read", flow=self.flow, reason=str(problem))
+                self._failing = True
                 return False
+            self._failing = False
             self.learn(entries)
             return True
+
+    def hear(self, report: bytes) -> None:
+        """Learn a partition's figures from its lane, which cannot write them into the journal now."""
+        self._learn(Entry(0, STATE, report))
 
     def learn(self, entries: Sequence[Entry]) -> None:
         """Learn from records, in the journal's order."""
@@ -82,8 +90,10 @@ class Tidings:
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:
                 figures = Figures.from_json(entry.value)
-                if figures.instance == self.instance:
-                    self.live[TopicPartition(figures.topic, figures.partition)] = figures
+                at = TopicPartition(figures.topic, figures.partition)
+                known = self.live.get(at)  # may have been heard, and what the journal has behind be older
+                if figures.instance == self.instance and (known is None or known.at_ms <= figures.at_ms):
+                    self.live[at] = figures
                     self.metrics.learn((figures,))
             elif entry.key.startswith(LANE) and entry.value:
                 lane = LaneFigures.from_json(entry.value)
