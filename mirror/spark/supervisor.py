@@ -195,7 +195,8 @@ class Supervisor:
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
-            await self._refreshed()
+            if not self._stopping.is_set():  # a source that is away would hold up a failover
+                await self._refreshed()
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
                 await forget_expired(self._journal, self._tidings.runs)
 
