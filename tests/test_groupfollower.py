@@ -108,10 +108,13 @@ async def test_figures_are_written_when_they_change() -> None:
     assert [(value["groups"], value["synced"], value["active"]) for value in journal.values] == [(1, 1, 0), (3, 1, 2)]
 
 
-def test_each_cause_is_told_once(warnings: list[dict[str, Any]]) -> None:
+def test_each_cause_is_told_once_and_one_that_passes_by_the_next_look_not_at_all(
+    warnings: list[dict[str, Any]],
+) -> None:
     denied = [Hindrance("grant READ", f"group-{number}") for number in range(7)]
     away = Hindrance("away", passing=True, detail="refused")
-    looks = [look(*denied), look(*denied, away), look(*denied, away), look(*denied), look(*denied, away), look()]
+    both = look(*denied, away)
+    looks = [look(*denied), both, both, look(*denied), both, look(*denied), both, both, both, look()]
 
     async def run() -> None:
         following, sync, _ = follower(*looks)

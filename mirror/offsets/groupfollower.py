@@ -45,6 +45,7 @@ class GroupFollower:
     instance: str
     interval: float
     on_look: Callable[[], None] = _nobody
+    _met: dict[str, set[str]] = field(default_factory=dict)
     _told: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
     _mistake: str = ""
@@ -122,15 +123,21 @@ class GroupFollower:
         return []
 
     def _warn(self, hindrances: Iterable[Hindrance]) -> None:
-        """Each cause once, and again for groups that it did not concern before; a cause that went may come anew."""
+        """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What
+        is expected to heal by itself, as a coordinator that is just being made, is told where the next look meets it.
+        """
+        met: dict[str, set[str]] = {}
         now: dict[str, set[str]] = {}
         details: dict[str, str] = {}
         for hindrance in hindrances:
-            now.setdefault(hindrance.cause, set()).add(hindrance.group)
-            details.setdefault(hindrance.cause, hindrance.detail)
+            cause, group = hindrance.cause, hindrance.group
+            met.setdefault(cause, set()).add(group)
+            if not hindrance.passing or group in self._met.get(cause, ()):
+                now.setdefault(cause, set()).add(group)
+            details.setdefault(cause, hindrance.detail)
         for cause, groups in now.items():
             if fresh := groups - self._told.get(cause, set()):
                 named = {"groups": first_of(sorted(fresh))} if any(fresh) else {}
                 more = {"reason": details[cause]} if details[cause] else {}
                 self._log.warning("groups_hindered", flow=self.journal.flow, cause=cause, **named, **more)
-        self._told = now
+        self._met, self._told = met, now
