@@ -41,8 +41,8 @@ jars: setup ## fetch the brokers' jars (44 MB, kept in the user's cache folder)
 demo: setup ## two real clusters, eight topics, and the proof that the copy is equal
 	@$(BIN)/mirror demo
 
-test: lint ## everything but the soak tests
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
+test: lint ## everything but the soak tests and those of docker-test
+	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 image: ## the container image
 	docker build $(BUILD) --tag $(IMAGE) .
