@@ -79,7 +79,8 @@ def test_the_page_needs_nothing_from_anywhere(made: str) -> None:
 
 def test_plots_speak_and_follow_the_theme(made: str) -> None:
     svgs = re.findall(r"<svg.*?</svg>", made, re.DOTALL)
-    assert len(svgs) == 7
+    assert len(svgs) == 8
+    assert any("nobody" in text and "target's brokers" in html.unescape(text) for text in svgs)
     for text in svgs:
         svg = fromstring(text)  # noqa: S314 - it was made here
         assert svg.get("role") == "img"

@@ -100,6 +100,8 @@ def test_goals_are_met_missed_with_a_reason_or_not_measured() -> None:
     assert [goal.aim.partition(" ")[0] for goal in missed] == ["rewriting"]
     assert missed[0].measured.startswith("5.")
     assert "codec" in missed[0].why
+    assert "40% of them in the system's kernel" in missed[0].why
+    assert "that 2 cores had" in missed[0].why
     assert all(goal.met and not goal.why for goal in found.values() if goal not in missed)
     alone = goals(Summary(result(["8KB-lz4"], ["mirror"], more=False)))
     assert [goal.aim for goal in alone if goal.met is not None] == [

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ from mirror.bench import rekeyed
 from mirror.bench.arms import Arm, Job
 from mirror.bench.content import Content, content
 from mirror.bench.filling import fill
-from mirror.bench.result import Run, Workload
+from mirror.bench.result import Measured, Run, Workload
 from mirror.bench.shapes import Shape
-from mirror.bench.watching import Goal, Measured, Watch, settle
+from mirror.bench.watching import Goal, Watch, settle
 from mirror.embedded import Cluster
 from mirror.errors import BenchError, UnequalCopy
 
@@ -119,19 +119,7 @@ def run_of(arm: Arm, source: Source, measured: Measured, checked: str, *, round_
         arm=arm.facts.name,
         round=round_,
         turn=turn,
-        wall_s=measured.wall_s,
-        start_s=measured.start_s,
-        copy_s=measured.copy_s,
-        cpu_s=measured.cpu_s,
-        start_cpu_s=measured.start_cpu_s,
-        copy_cpu_s=measured.copy_cpu_s,
-        java_cpu_s=measured.java_cpu_s,
-        source_broker_cpu_s=measured.source_broker_cpu_s,
-        target_broker_cpu_s=measured.target_broker_cpu_s,
-        peak_rss_bytes=measured.peak_rss_bytes,
-        peak_pss_bytes=measured.peak_pss_bytes,
-        wire_in_bytes=measured.wire_in_bytes,
-        wire_out_bytes=measured.wire_out_bytes,
+        **asdict(measured),
         records=source.workload.records,
         equal=True,
         checked=checked,

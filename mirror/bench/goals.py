@@ -96,8 +96,8 @@ def goals(summary: Summary) -> list[Goal]:
     ]
 
 
-def _goal(key: str, aim: str, measured: str, met: bool | None) -> Goal:
-    return Goal(key, aim, measured, met, "" if met is not False else _WHY.get(key, ""))
+def _goal(key: str, aim: str, measured: str, met: bool | None, profile: str = "") -> Goal:
+    return Goal(key, aim, measured, met, "" if met is not False else _WHY.get(key, "") + profile)
 
 
 def _equal(summary: Summary) -> Goal:
@@ -118,6 +118,7 @@ def _against(
     if load is None or rival is None or ratio is None:
         return _goal(key, aim, "not measured", None)
     ours, theirs = (ranged(summary.spread(metric, load.name, one)) for one in (arm, rival.name))
+    profile = "" if metric == MEMORY else _profile(summary, load, arm)
     told = f"1/{ranged(ratio)}" if metric.less_is_better else f"{ranged(ratio)} times"
     limit = summary.spread(metric, load.name, REPLAY) if metric == SPEED else None
     most = f"; from memory the target takes {ranged(limit)}" if limit else ""
@@ -126,6 +127,20 @@ def _against(
         aim,
         f"{told}: {ours} against {theirs} {metric.unit} of {rival.title}, {load.title}{most}",
         ratio.median >= times,
+        profile,
+    )
+
+
+def _profile(summary: Summary, load: Workload, arm: str) -> str:
+    """Who had the cores while this was measured; empty where it is not known."""
+    found = summary.shares(load.name, arm)
+    if found is None:
+        return ""
+    return (
+        f" In this run, for each GB: the copy {figure(found.copy)} CPU-s, {found.kernel / found.copy:.0%} of them in"
+        f" the system's kernel, which moves the bytes; the source's brokers {figure(found.source)}, the target's"
+        f" {figure(found.target)}: together {figure(found.used)} of the {figure(found.whole)} that"
+        f" {summary.result.environment.cores} cores had."
     )
 
 
@@ -136,7 +151,8 @@ def _limit(summary: Summary, load: Workload | None) -> Goal:
     if load is None or share is None:
         return _goal("limit", aim, "not measured", None)
     ours, limit = (ranged(summary.spread(SPEED, load.name, one)) for one in (MIRROR, REPLAY))
-    return _goal("limit", aim, f"{ranged(share)}: {ours} of {limit} MB/s, {load.title}", share.median >= 0.95)
+    told = f"{ranged(share)}: {ours} of {limit} MB/s, {load.title}"
+    return _goal("limit", aim, told, share.median >= 0.95, _profile(summary, load, MIRROR))
 
 
 def _latencies(summary: Summary) -> Iterator[Goal]:

@@ -11,7 +11,7 @@ from mirror.bench.goals import Goal, goals
 from mirror.bench.pagehow import put_how
 from mirror.bench.pagestyle import STYLE
 from mirror.bench.pagetables import put_figures
-from mirror.bench.plots import AXES, bars, latency, scaling
+from mirror.bench.plots import AXES, bars, latency, scaling, shares
 from mirror.bench.result import Result
 from mirror.bench.summary import CPU, MEMORY, MIRROR, REPLAY, SPEED, Metric, Spread, Summary, brief, figure
 from mirror.commands.htmlpage import document, put_text, written
@@ -152,6 +152,7 @@ def _plots(body: Element, summary: Summary) -> None:
         ("CPU of the copy", bars(summary, CPU, logarithmic=True)),
         ("Speed", bars(summary, SPEED, limit=REPLAY)),
         ("Memory", bars(summary, MEMORY)),
+        ("Who has the cores meanwhile", shares(summary)),
         *((f"Latency at {figure(rate)} records/s", latency(summary, rate)) for rate in summary.rates()),
         *((title, scaling(summary, axis)) for axis, (title, _) in AXES.items()),
     ]

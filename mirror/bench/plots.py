@@ -9,7 +9,15 @@ from xml.etree.ElementTree import Element
 
 from mirror.bench.drawing import INK, colour, draw
 from mirror.bench.result import Arm, Axis, Latency, Point, Workload
-from mirror.bench.summary import MB, Metric, Spread, Summary, brief, figure, ranged
+from mirror.bench.summary import (
+    MB,
+    Metric,
+    Spread,
+    Summary,
+    brief,
+    figure,
+    ranged,
+)
 from mirror.commands.tables import plain
 
 if TYPE_CHECKING:
@@ -28,6 +36,14 @@ _TITLE: Final = 42
 _LEAST_MS: Final = 0.01
 _STYLES: Final = ("-", "--", "-.", ":")
 _MARKERS: Final = "osD^vP"
+#: Whose a core-second is -> its colour, none for that of the arm, and how strong it is.
+_PARTS: Final = {
+    "the copy": ("", 1.0),
+    "the copy, in the kernel": ("", 0.6),
+    "target's brokers": (INK, 0.45),
+    "source's brokers": (INK, 0.22),
+    "nobody": (INK, 0.06),
+}
 #: What may be changed -> the title of its plot, and what stands at its scale.
 AXES: Final[dict[Axis, tuple[str, str]]] = {
     "partitions": ("Speed and CPU by partitions", "partitions"),
@@ -121,6 +137,61 @@ def _panel(
         pad=14 if any(arm.name == limit for arm, _ in rows) else 4,
         loc="left",
     )
+
+
+def shares(summary: Summary) -> Element | None:
+    """Who has the machine's cores while a GB is copied, as a bar for each arm: what is longest is what there is to gain
+    from. None where nothing was measured.
+    """
+    panels = []
+    for load in summary.result.workloads:
+        known = [(arm, _parts(summary, load, arm)) for arm in summary.arms(load.name)]
+        if rows := [(arm, parts) for arm, parts in known if parts]:
+            panels.append((load, rows))
+    if not panels:
+        return None
+
+    def paint(figure_: Figure) -> None:
+        heights = [len(rows) + 0.3 for _, rows in panels]
+        axes = figure_.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+        for axis, (load, rows) in zip(axes[:, 0], panels, strict=True):
+            for place, (arm, parts) in enumerate(rows):
+                begin = 0.0
+                for (_, length), (tone, strength) in zip(parts, _PARTS.values(), strict=True):
+                    fill = tone or colour(arm, summary.result.arms)
+                    axis.barh(place, length, 0.66, begin, color=fill, alpha=strength, linewidth=0)
+                    begin += length
+            axis.set_yticks(range(len(rows)), [_short(arm) for arm, _ in rows])
+            axis.invert_yaxis()
+            axis.tick_params(length=0)
+            axis.grid(axis="x", alpha=0.6)
+            axis.spines["bottom"].set_visible(False)
+            axis.set_title("\n".join(wrap(plain(load.title), _TITLE)), loc="left")
+            axis.xaxis.set_major_formatter(_tick)
+        axes[-1, 0].set_xlabel(f"core-seconds per GB, {summary.result.environment.cores} cores")
+        from matplotlib.patches import Patch  # noqa: PLC0415 -- as all of that library
+
+        ours = colour(panels[0][1][0][0], summary.result.arms)
+        marks = [Patch(color=tone or ours, alpha=one, label=name) for name, (tone, one) in _PARTS.items()]
+        figure_.legend(handles=marks, loc="outside upper left", ncols=2)
+
+    told = "Core-seconds per GB. " + ". ".join(
+        f"{load.title}: "
+        + "; ".join(
+            f"{arm.title}: " + ", ".join(f"{name} {figure(length)}" for name, length in parts) for arm, parts in rows
+        )
+        for load, rows in panels
+    )
+    return draw("shares", told, sum(_AROUND + _ROW * len(rows) for _, rows in panels) + 2 * _BELOW, paint)
+
+
+def _parts(summary: Summary, load: Workload, arm: Arm) -> list[tuple[str, float]]:
+    """In the order of `_PARTS`; what is left of the cores' time is nobody's."""
+    found = summary.shares(load.name, arm.name)
+    if found is None:
+        return []
+    used = found.copy - found.kernel, found.kernel, found.target, found.source
+    return list(zip(_PARTS, (*used, max(0.0, found.whole - found.used)), strict=True))
 
 
 def _short(arm: Arm) -> str:

@@ -67,18 +67,15 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One copy of a workload by an arm. Seconds, CPU-seconds of its whole process tree, bytes; None where not known.
+class Measured:
+    """What one copy took: seconds, CPU-seconds of its whole process tree, bytes; None where not known.
 
     `start_*` is from the start of the process to the first record on the target, `copy_*` from there to the last one,
-    and `java_cpu_s` the JVMs' part of `cpu_s`. `wire_*` are bytes of payload over TCP, into and out of the arm. `turn`
-    is the place in its round, from 0. `checked` says in one sentence what `equal` was concluded from.
+    and `java_cpu_s` the JVMs' part of `cpu_s`. Of `copy_cpu_s`, `copy_java_cpu_s` were spent in JVMs and
+    `copy_kernel_cpu_s` in the system's kernel, wherever; `copy_source_cpu_s` and `copy_target_cpu_s` are what the
+    brokers took in the same time. `wire_*` are bytes of payload over TCP, into and out of the arm.
     """
 
-    workload: str
-    arm: str
-    round: int
-    turn: int
     wall_s: float
     start_s: float
     copy_s: float
@@ -92,6 +89,22 @@ class Run:
     peak_pss_bytes: int | None
     wire_in_bytes: int | None
     wire_out_bytes: int | None
+    copy_kernel_cpu_s: float | None = None
+    copy_java_cpu_s: float | None = None
+    copy_source_cpu_s: float | None = None
+    copy_target_cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Measured):
+    """One copy of a workload by an arm. `turn` is the place in its round, from 0. `checked` says in one sentence what
+    `equal` was concluded from.
+    """
+
+    workload: str
+    arm: str
+    round: int
+    turn: int
     records: int
     equal: bool
     checked: str

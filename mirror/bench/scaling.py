@@ -20,9 +20,8 @@ from confluent_kafka import KafkaException
 from mirror.bench.arms import GRACE_S, Arm
 from mirror.bench.copies import USUAL, Settings, Source, copied, removed, source_of
 from mirror.bench.ownarms import Replay
-from mirror.bench.result import Axis, Point
+from mirror.bench.result import Axis, Measured, Point
 from mirror.bench.shapes import Shape
-from mirror.bench.watching import Measured
 from mirror.demo.bound import Bound
 from mirror.embedded import Cluster, Spec
 from mirror.embedded.cluster import started

@@ -93,20 +93,58 @@ START_CPU: Final = Metric("start_cpu", "CPU of the start", "CPU-s", True, lambda
 WHOLE: Final = Metric("whole", "from start to end", "s", True, lambda run, _: run.wall_s)
 WHOLE_CPU: Final = Metric("whole_cpu", "CPU from start to end", "CPU-s", True, lambda run, _: run.cpu_s)
 JAVA_CPU: Final = Metric("java_cpu", "of it in JVMs", "CPU-s", True, lambda run, _: run.java_cpu_s)
-SOURCE: Final = Metric("source", "CPU of the source's brokers", "CPU-s", True, lambda run, _: run.source_broker_cpu_s)
-TARGET: Final = Metric("target", "CPU of the target's brokers", "CPU-s", True, lambda run, _: run.target_broker_cpu_s)
+#: Where the CPU of the machine goes while a copy runs.
+KERNEL: Final = Metric(
+    "kernel", "of it in the kernel", "CPU-s per GB", True, lambda run, load: _each(run.copy_kernel_cpu_s, load)
+)
+SOURCE: Final = Metric(
+    "source",
+    "source brokers meanwhile",
+    "CPU-s per GB",
+    True,
+    lambda run, load: _each(run.copy_source_cpu_s, load),
+)
+TARGET: Final = Metric(
+    "target",
+    "target brokers meanwhile",
+    "CPU-s per GB",
+    True,
+    lambda run, load: _each(run.copy_target_cpu_s, load),
+)
 WIRE_IN: Final = Metric("wire_in", "bytes received", "MB", True, lambda run, _: _known(run.wire_in_bytes, MB))
 WIRE_OUT: Final = Metric("wire_out", "bytes sent", "MB", True, lambda run, _: _known(run.wire_out_bytes, MB))
 
 #: All of them, in the order of tables.
 METRICS: Final = (
-    *(SPEED, CPU, RECORDS, MEMORY, SHARED, START, START_CPU, WHOLE, WHOLE_CPU, JAVA_CPU),
-    *(SOURCE, TARGET, WIRE_IN, WIRE_OUT),
+    *(SPEED, CPU, KERNEL, SOURCE, TARGET, RECORDS, MEMORY, SHARED, START, START_CPU),
+    *(WHOLE, WHOLE_CPU, JAVA_CPU, WIRE_IN, WIRE_OUT),
 )
 
 
 def _known(amount: int | None, unit: float) -> float | None:
     return None if amount is None else amount / unit
+
+
+def _each(amount: float | None, load: Workload) -> float | None:
+    return None if amount is None else _per(amount, load.stored_bytes / GB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Who has the machine's cores while a GB is copied, in core-seconds, by medians: the copy, of which `kernel` is the
+    system's part for it; the brokers of both sides; and `whole` is all that the cores had.
+    """
+
+    copy: float
+    kernel: float
+    source: float
+    target: float
+    whole: float
+
+    @property
+    def used(self) -> float:
+        """By anybody who was looked at."""
+        return self.copy + self.source + self.target
 
 
 class Summary:
@@ -159,6 +197,15 @@ class Summary:
         ours, theirs = self.values(metric, workload, arm), self.values(metric, workload, other)
         ratios = (metric.better(ours[turn], theirs[turn]) for turn in ours.keys() & theirs.keys())
         return Spread.of_ratios(ratio for ratio in ratios if ratio is not None)
+
+    def shares(self, workload: str, arm: str) -> Shares | None:
+        """Who has the cores; None where a part of it is not known."""
+        found = [self.spread(metric, workload, arm) for metric in (CPU, KERNEL, SOURCE, TARGET, SPEED)]
+        if any(one is None for one in found):
+            return None
+        ours, kernel, source, target, speed = (one.median for one in found if one is not None)
+        whole = self.result.environment.cores * GB / MB / speed
+        return Shares(copy=ours, kernel=kernel, source=source, target=target, whole=whole)
 
     def rival(self, metric: Metric, workload: str) -> Arm | None:
         """MirrorMaker 2 in that of its settings which does better in this figure."""

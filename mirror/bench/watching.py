@@ -16,6 +16,7 @@ from typing import Final
 
 import psutil
 
+from mirror.bench.result import Measured
 from mirror.bench.traffic import Traffic
 from mirror.demo.bound import Bound
 from mirror.demo.producers import Ends
@@ -35,25 +36,6 @@ PATIENCE_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What one copy took. Fields are those of `result.Run`."""
-
-    wall_s: float
-    start_s: float
-    copy_s: float
-    cpu_s: float
-    start_cpu_s: float
-    copy_cpu_s: float
-    java_cpu_s: float
-    source_broker_cpu_s: float
-    target_broker_cpu_s: float
-    peak_rss_bytes: int
-    peak_pss_bytes: int | None
-    wire_in_bytes: int | None
-    wire_out_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """A topic on the target, its partitions, the sum of log ends at which all records are there, and the bytes that the
     source has stored.
@@ -65,10 +47,16 @@ class Goal:
     stored_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    at: float = 0.0
+    """When, and what had been used until then."""
+
+    at: float
     cpu_s: float = 0.0
+    kernel_s: float = 0.0
+    java_s: float = 0.0
+    source_s: float = 0.0
+    target_s: float = 0.0
 
 
 class Watch:
@@ -87,14 +75,13 @@ class Watch:
         those of a Spark cluster that has run before.
         """
         self._process, self._began, self._goal, self._target = process, began, goal, target
-        self._brokers = BrokerCpu(source), BrokerCpu(target)
+        self._source_cpu, self._target_cpu = BrokerCpu(source), BrokerCpu(target)
         self._trees = Trees(process.pid, beside)
         self._ends = Ends(target.bootstrap)
         nodes = [node for cluster in (source, target) for node in cluster.nodes]
         self._traffic = Traffic((node.port for node in nodes), (node.process.pid for node in nodes if node.process))
-        self._empty = _Moment(began)
+        self._empty = self._last = _Moment(at=began)
         self._first: _Moment | None = None
-        self._last = _Moment(began)
         self._seen = 0
         self._moved = self._looked = self._counted = began
 
@@ -120,17 +107,22 @@ class Watch:
             self._count()
         if not self._complete or self._first is None:
             raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
+        first, last = self._first, self._last
         received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topic))
         return Measured(
-            wall_s=max(ended, self._last.at) - self._began,
-            start_s=self._first.at - self._began,
-            copy_s=self._last.at - self._first.at,
+            wall_s=max(ended, last.at) - self._began,
+            start_s=first.at - self._began,
+            copy_s=last.at - first.at,
             cpu_s=self._trees.cpu_s,
-            start_cpu_s=self._first.cpu_s,
-            copy_cpu_s=self._last.cpu_s - self._first.cpu_s,
+            start_cpu_s=first.cpu_s,
+            copy_cpu_s=last.cpu_s - first.cpu_s,
+            copy_kernel_cpu_s=last.kernel_s - first.kernel_s,
+            copy_java_cpu_s=last.java_s - first.java_s,
+            copy_source_cpu_s=last.source_s - first.source_s,
+            copy_target_cpu_s=last.target_s - first.target_s,
             java_cpu_s=self._trees.java_cpu_s,
-            source_broker_cpu_s=self._brokers[0].used,
-            target_broker_cpu_s=self._brokers[1].used,
+            source_broker_cpu_s=last.source_s,
+            target_broker_cpu_s=last.target_s,
             peak_rss_bytes=self._trees.peak_rss,
             peak_pss_bytes=self._trees.peak_pss,
             wire_in_bytes=received,
@@ -156,13 +148,24 @@ class Watch:
         end = sum(found.values())
         if end > self._seen:
             self._seen = end
-            self._last = _Moment(time.monotonic(), self._trees.sample(find=self._first is None))
-            self._moved = self._last.at
+            now = time.monotonic()
+            self._trees.sample(find=self._first is None)
+            self._last = self._moment(now)
+            self._moved = now
             self._first = self._first or self._empty
-            for broker in self._brokers:
-                broker.look()
         elif not end:
-            self._empty = _Moment(time.monotonic(), self._trees.cpu_s)
+            self._empty = self._moment(time.monotonic())
+
+    def _moment(self, at: float) -> _Moment:
+        """As of the last look at the processes, and of now for the brokers."""
+        return _Moment(
+            at=at,
+            cpu_s=self._trees.cpu_s,
+            kernel_s=self._trees.kernel_s,
+            java_s=self._trees.java_cpu_s,
+            source_s=self._source_cpu.used,
+            target_s=self._target_cpu.used,
+        )
 
 
 class Trees:
@@ -170,16 +173,15 @@ class Trees:
 
     def __init__(self, pid: int, beside: Sequence[int]) -> None:
         self._every = [Tree(one) for one in (*beside, pid)]
-        self._before = self._java_before = 0.0
+        self._before = self._java_before = self._kernel_before = 0.0
         for tree in self._every[:-1]:
             tree.sample()
-        self._before, self._java_before = self.cpu_s, self.java_cpu_s
+        self._before, self._java_before, self._kernel_before = self.cpu_s, self.java_cpu_s, self.kernel_s
 
-    def sample(self, *, find: bool = True) -> float:
-        """Look at all of them; CPU-seconds so far."""
+    def sample(self, *, find: bool = True) -> None:
+        """Look at all of them."""
         for tree in self._every:
             tree.sample(find=find)
-        return self.cpu_s
 
     @property
     def cpu_s(self) -> float:
@@ -190,6 +192,11 @@ class Trees:
     def java_cpu_s(self) -> float:
         """The part of it that Java's virtual machines took."""
         return sum(tree.java_cpu_s for tree in self._every) - self._java_before
+
+    @property
+    def kernel_s(self) -> float:
+        """The part of it that the system's kernel took for them."""
+        return sum(tree.tally.kernel_s for tree in self._every) - self._kernel_before
 
     @property
     def peak_rss(self) -> int:
@@ -204,16 +211,16 @@ class Trees:
 
 
 class BrokerCpu:
-    """CPU-seconds of a cluster's brokers, between now and the last look."""
+    """CPU-seconds of a cluster's brokers from now on."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._nodes = [handle for node in cluster.nodes if node.process and (handle := node.process.handle())]
         self._before = cpu_of(self._nodes)
-        self.used = 0.0
 
-    def look(self) -> None:
-        """Count up to now."""
-        self.used = cpu_of(self._nodes) - self._before
+    @property
+    def used(self) -> float:
+        """Up to now."""
+        return cpu_of(self._nodes) - self._before
 
 
 def cpu_of(processes: Iterable[psutil.Process]) -> float:

@@ -22,9 +22,12 @@ _PSS_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """One process at one moment: CPU-seconds since its start, bytes; `pss` where it was looked at."""
+    """One process at one moment: CPU-seconds since its start, those of them in the system's kernel, bytes; `pss` where
+    it was looked at.
+    """
 
     cpu_s: float
+    kernel_s: float = 0.0
     rss: int
     pss: int | None = None
 
@@ -34,6 +37,7 @@ class UsageTally:
 
     def __init__(self) -> None:
         self._cpu_s: dict[Identity, float] = {}
+        self._kernel_s: dict[Identity, float] = {}
         self.peak_rss = 0
         self.peak_pss: int | None = None
 
@@ -41,6 +45,11 @@ class UsageTally:
     def cpu_s(self) -> float:
         """CPU-seconds of every process ever seen."""
         return sum(self._cpu_s.values())
+
+    @property
+    def kernel_s(self) -> float:
+        """The part of it that the system's kernel took for them."""
+        return sum(self._kernel_s.values())
 
     def cpu_of(self, identities: Iterable[Identity]) -> float:
         """CPU-seconds of these, as far as they were ever seen."""
@@ -50,6 +59,7 @@ class UsageTally:
         """All processes that run now; those that are missing have ended."""
         for identity, usage in snapshot.items():
             self._cpu_s[identity] = max(usage.cpu_s, self._cpu_s.get(identity, 0.0))
+            self._kernel_s[identity] = max(usage.kernel_s, self._kernel_s.get(identity, 0.0))
         self.peak_rss = max(self.peak_rss, sum(usage.rss for usage in snapshot.values()))
         sizes = [usage.pss for usage in snapshot.values() if usage.pss is not None]
         if sizes:
@@ -107,7 +117,9 @@ def _usage(process: psutil.Process, with_pss: bool) -> Usage:
     with process.oneshot():
         times = process.cpu_times()
         rss = process.memory_info().rss
-    return Usage(cpu_s=times.user + times.system, rss=rss, pss=_pss(process) if with_pss else None)
+    return Usage(
+        cpu_s=times.user + times.system, kernel_s=times.system, rss=rss, pss=_pss(process) if with_pss else None
+    )
 
 
 def _pss(process: psutil.Process) -> int | None:

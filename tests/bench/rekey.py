@@ -30,9 +30,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror.bench.arms import GRACE_S, Job
 from mirror.bench.records import create, records
+from mirror.bench.result import Measured
 from mirror.bench.rivals import MirrorMaker
 from mirror.bench.shapes import Shape
-from mirror.bench.watching import Goal, Measured, Watch, settle
+from mirror.bench.watching import Goal, Watch, settle
 from mirror.demo.bound import Bound
 from mirror.demo.usage import Tree
 from mirror.embedded import Cluster, Spec, start_many

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from mirror.bench.copies import Settings, copied, source_of
 from mirror.bench.ownarms import Mirror
+from mirror.bench.result import Measured
 from mirror.bench.shapes import Shape
-from mirror.bench.watching import Measured
 from mirror.embedded import Spec, start_many
 
 WORKERS: Final = 2
