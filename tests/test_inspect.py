@@ -27,7 +27,7 @@ from typer.testing import CliRunner, Result
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.codecs import compress
-from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, RawBatch, parse_header
+from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, LAST_OFFSET, TRANSACTIONAL, RawBatch, parse_header
 from mirror.batch.segment import SPAN, DamageKind, Found, Walk
 from mirror.cli import app
 from mirror.commands import batches as rows
@@ -216,6 +216,13 @@ def test_the_search_behind_damage_ends_after_the_bytes_it_may_look_at() -> None:
     assert walk.resume(100_000) is None
     after = Walk(memoryview(data), 0, 89)
     assert (len(list(after)), after.resume()) == (1, None)
+
+
+def test_nothing_is_found_behind_damage_that_would_be_damage_itself() -> None:
+    """A batch behind which there is no offset is none that a walk takes."""
+    walk, _ = walked(LOG[0] + b"\xff" * 20 + batch(LAST_OFFSET) + b"\xff")
+    assert walk.damage is not None
+    assert walk.resume() is None
 
 
 def test_the_search_behind_damage_sums_up_no_more_than_it_may_look_at() -> None:

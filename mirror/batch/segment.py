@@ -136,7 +136,8 @@ class Walk:
             most -= length
             if most < 0:
                 return None
-            if crc_holds(RawBatch(parse_header(data, position), data[position:following])):
+            raw = RawBatch(parse_header(data, position), data[position:following])
+            if base_offset < raw.header.next_offset <= LAST_OFFSET and crc_holds(raw):
                 return Found(position, base_offset)
         return None
 
