@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 from helpers import config_file, settings_between
 from rich.console import Console
+from rich.text import Text
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.commands import tables
-from mirror.commands.status import STALE_MS, Follower, Pulse, Status, as_dict, rendered, status, status_of
+from mirror.commands.flowstatus import STALE_MS, Follower, Pulse, Status, status_of
+from mirror.commands.status import as_dict, fitted, rendered, status
 from mirror.embedded import Cluster
 from mirror.embedded.byhand import Member, Standing
 from mirror.embedded.process import Identity
@@ -160,7 +162,7 @@ def test_every_figure_of_a_partition() -> None:
         state=State.MIRRORING, lag_records=1234, lag_ms=2300, verdicts={"RESTAMP/own_producer": 7, "PASS/clean": 9}
     )
     wide = text_of(told(journal(one)), 140).splitlines()
-    heads = "partition state position lag behind latency records size verdicts age"
+    heads = "partition state position lag behind latency records size batches by verdict age"
     assert next(line for line in wide if "position" in line).split() == heads.split()
     row = next(line for line in wide if line.startswith("orders-0"))
     for part in (
@@ -170,7 +172,7 @@ def test_every_figure_of_a_partition() -> None:
         "67.0 kB",
         "2.3 s",
         "54.3 kB",
-        "PASS/clean 9, RESTAMP/own_producer 7",
+        "PASS 9, RESTAMP 7",
         "500 ms",
     ):
         assert part in row
@@ -268,6 +270,28 @@ def test_stops_are_named_with_what_to_do() -> None:
     assert [one["stopped"] for one in shown["partitions"]] == [False, True]
     assert (shown["totals"]["stopped"], shown["totals"]["records"]) == (1, 2000)
     json.dumps(shown)
+
+
+def test_a_watch_shows_first_who_needs_a_person_where_the_terminal_is_too_low_for_all() -> None:
+    many = [figures(number, state=State.MIRRORING, lag_records=number) for number in range(30)]
+    stopped = figures(30, state=State.REFUSED, detail="too large")
+    waiting = figures(31, state=State.WAITING, detail="no leader")
+    found = told(journal(*many, stopped, waiting))
+    out = io.StringIO()
+    terminal = Console(file=out, width=80, height=24, highlight=False)
+    terminal.print(fitted(found, terminal, Text("cannot read the journal")))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert len(lines) <= 24
+    rows = [line.split()[0] for line in lines if line.startswith("orders-")]
+    assert rows[:4] == ["orders-30", "orders-31", "orders-29", "orders-28"], "stopped, waiting, then who lags most"
+    assert lines[-2:] == [
+        f"and {32 - len(rows)} partitions more, none more urgent than these",
+        "cannot read the journal",
+    ]
+    high = Console(file=out, width=80, height=60, highlight=False)
+    out.truncate(out.seek(0))
+    high.print(fitted(found, high))
+    assert out.getvalue() == text_of(found, 80), "in the order of their names, as they are printed once"
 
 
 def test_partitions_are_in_order() -> None:

@@ -27,7 +27,7 @@ from mirror.commands import failoverkept as kept
 from mirror.commands.failoverknown import LOOK_SECONDS, Known
 from mirror.commands.failoverloss import ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
-from mirror.commands.status import Pulse
+from mirror.commands.flowstatus import Pulse
 from mirror.commands.tables import console, print_json
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
@@ -244,7 +244,9 @@ class _Course:
         """Name the topics of which something is missing because a person lets them rest."""
         lacking = {one.topic for one in exposures if not one.is_whole}
         for topic in sorted(lacking & paused_in(known.newest)):
-            self._warn(f"{topic} is paused, so that it was not copied any further; `mirror resume` lets it go on")
+            self._warn(
+                f"{topic} is paused, so it was not copied any further; `mirror resume CONFIG {topic}` lets it go on"
+            )
 
     async def miss(self, known: Known) -> None:
         """Name the partitions of the source that the flow ought to mirror and never did."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirror.commands.status import Pulse, Status, status_of
+from mirror.commands.flowstatus import Pulse, Status, status_of
 from mirror.config import Settings
 from mirror.errors import ConfigError
 from mirror.observe.figures import PREFIX as STATE

@@ -88,8 +88,8 @@ def as_dict(account: Account) -> dict[str, Any]:
 def rendered(account: Account) -> Group:
     """For people."""
     shown = account.exposed if account.rehearsal else account.exposures
-    lines = table("partition", ("state", "no_wrap"), ("holds up to", "right"), ("source ends", "right"))
-    for name in ("not got over", "reaches back"):
+    lines = table("partition", ("state", "no_wrap"), ("holds\nup to", "right"), ("source\nends", "right"))
+    for name in ("not got\nover", "reaches\nback"):
         lines.add_column(name, justify="right", no_wrap=True)
     for one in shown:
         style = "green" if one.is_whole else "yellow" if account.rehearsal else "red"

@@ -10,7 +10,9 @@ import typer
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The flow's YAML file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="The least that is logged.")
+    Literal["debug", "info", "warning", "error"],
+    # With the four as its type, the help of a narrow terminal would break a word and leave half of it to the texts.
+    typer.Option("--log-level", metavar="LEVEL", help="The least that is logged: debug, info, warning or error."),
 ]
 Side = Annotated[
     Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")

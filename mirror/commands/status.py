@@ -7,12 +7,10 @@ by the age of its last report and, on its own machine, by its process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final, NoReturn
 
 from rich.console import Console, Group
@@ -20,158 +18,22 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mirror.commands.flowstatus import BLIND, STALE_MS, Follower, Pulse, Status, is_lag_known, is_latency_known
 from mirror.commands.tables import console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.commands.troubles import troubles
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
-from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures, Totals
-from mirror.observe.groupfigures import KEY as GROUPS
 from mirror.observe.groupfigures import GroupFigures
-from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets import failover
-from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import PREFIX as FIRST_SEEN
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
-from mirror.offsets.owner import Owner, ended_instance
+from mirror.offsets.journal import journal_topic
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint
 
-#: A running mirror reports every partition at least every ten seconds.
-STALE_MS: Final = 15_000
 WATCH_SECONDS: Final = 1.0
-_BLIND: Final = frozenset({State.WAITING, State.RECREATED})
+#: Whom a watch shows before partitions that copy: who needs a person, then who does not move.
+_URGENCY: Final = (State.WAITING, State.PAUSED, State.ALIGNING, State.STARTING)
 #: Columns from which on what was copied of every partition is shown beside it.
 WIDE: Final = 110
-
-
-class Pulse(StrEnum):
-    """What is known of the mirror itself."""
-
-    NEVER_RAN = "never ran"
-    RUNNING = "running"
-    SILENT = "silent"
-    ENDED = "not running"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """A flow as its journal tells it at `now_ms`.
-
-    `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
-    which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
-    """
-
-    flow: str
-    cluster: str
-    now_ms: int
-    owner: Owner | None = None
-    ended: str = ""
-    figures: tuple[Figures, ...] = ()
-    groups: GroupFigures | None = None
-    failed_over: FailedOver | None = None
-    unread: tuple[str, ...] = ()
-    source_id: str = ""
-    target_id: str = ""
-
-    @property
-    def seen_ms(self) -> int:
-        """When the owner was last heard of; 0 for never."""
-        if self.owner is None:
-            return max((one.at_ms for one in self.figures), default=0)
-        mine = (one.at_ms for one in self.figures if one.instance == self.owner.instance)
-        return max(self.owner.at_ms, *mine, 0)
-
-    @property
-    def age_ms(self) -> int:
-        """How long ago that was; 0 where its clock is ahead of ours."""
-        return max(0, self.now_ms - self.seen_ms)
-
-    @property
-    def pulse(self) -> Pulse:
-        """Whether the mirror runs, as far as can be known."""
-        if self.owner is None:
-            return Pulse.ENDED if self.figures else Pulse.NEVER_RAN
-        if self.ended == self.owner.instance or (self.owner.is_here and not self.owner.lives):
-            return Pulse.ENDED
-        if self.age_ms <= STALE_MS:
-            return Pulse.RUNNING
-        return Pulse.SILENT if self.owner.lives else Pulse.ENDED
-
-    def is_stale(self, figures: Figures) -> bool:
-        """What these figures say may be true no longer."""
-        return self.pulse is not Pulse.RUNNING or self.now_ms - figures.at_ms > STALE_MS
-
-
-@dataclass(slots=True)
-class Follower:
-    """Reads a flow's journal, whole the first time and then only what is new."""
-
-    settings: Settings
-    target: Cluster
-    _offset: int | None = None
-    _newest: dict[bytes, bytes | None] = field(default_factory=dict)
-
-    async def look(self) -> Status:
-        """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
-        flow = self.settings.flow
-        topic = journal_topic(flow)
-        if topic not in self.target.topics:
-            await self.target.refresh({topic})
-        if topic in self.target.topics:
-            entries, self._offset = await Journal(self.target, flow).read(self._offset)
-            self._newest |= {entry.key: entry.value for entry in entries}
-        kept = {key: value for key, value in self._newest.items() if value is not None}
-        now = int(time.time() * 1000)
-        return status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
-
-
-def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "") -> Status:
-    """What the newest entries of a journal say."""
-    source_id = ""
-    owner, ended, figures, groups, unread, over = None, "", [], None, [], None
-    for key, value in journal.items():
-        try:
-            if key == OWNER:
-                owner = Owner.read(value)
-            elif key == ENDED:
-                ended = ended_instance(value)
-            elif key.startswith(STATE):
-                figures.append(Figures.from_json(value))
-            elif key == GROUPS:
-                groups = GroupFigures.from_json(value)
-            elif key == failover.KEY:
-                over = FailedOver.read(value)
-            elif key.startswith(FIRST_SEEN):
-                with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` tells
-                    source_id = FirstSeen.read(value).cluster_id or source_id
-        except NOT_OURS as problem:
-            unread.append(f"{key.decode(errors='replace')}: {problem!r}")
-    figures.sort(key=lambda one: (one.target_topic, one.partition))
-    return Status(
-        flow=flow,
-        cluster=cluster,
-        now_ms=now_ms,
-        owner=owner,
-        ended=ended,
-        figures=tuple(figures),
-        groups=groups,
-        failed_over=over,
-        unread=tuple(unread),
-        source_id=source_id,
-        target_id=target_id,
-    )
-
-
-def is_lag_known(figures: Figures) -> bool:
-    """Whether the lag is one of now: who waits, or has another topic before him, does not see the source's end."""
-    return figures.log_end >= 0 and figures.state not in _BLIND
-
-
-def is_latency_known(figures: Figures) -> bool:
-    """Whether the latency is one of now: of a partition that stopped it is that of its last batch."""
-    return is_lag_known(figures) and not figures.state.is_stop
 
 
 def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
@@ -199,7 +61,7 @@ async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
 
 async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
     """In place, for ever; an outage of the target is shown, and what was last known grows old."""
-    with Live(rendered(found, out.width), console=out, auto_refresh=False) as live:
+    with Live(fitted(found, out), console=out, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             problem = Text()
@@ -208,7 +70,7 @@ async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
             except (ClusterError, WireError) as lost:
                 found = replace(found, now_ms=int(time.time() * 1000))
                 problem = Text(f"\ncannot read the journal: {lost}", "red")
-            live.update(Group(rendered(found, out.width), problem), refresh=True)
+            live.update(fitted(found, out, problem), refresh=True)
 
 
 def _print(found: Status, out: Console, as_json: bool) -> None:
@@ -242,8 +104,8 @@ def as_dict(found: Status) -> dict[str, Any]:
             | {
                 "verdicts": dict(one.verdicts),
                 "age_ms": max(0, found.now_ms - one.at_ms),
-                "lag_records": None if one.state in _BLIND else one.lag_records,
-                "lag_bytes": None if one.state in _BLIND else one.lag_bytes,
+                "lag_records": None if one.state in BLIND else one.lag_records,
+                "lag_bytes": None if one.state in BLIND else one.lag_bytes,
                 "lag_ms": one.lag_ms if is_latency_known(one) else None,
                 "stale": found.is_stale(one),
                 "stopped": one.state.is_stop,
@@ -258,8 +120,45 @@ def as_dict(found: Status) -> dict[str, Any]:
     }
 
 
+def fitted(found: Status, out: Console, problem: Text | None = None) -> Group:
+    """The status in as many lines as the terminal has: the partitions that need somebody, and how many more there are.
+
+    What a watch cut off at the foot of the terminal could be just those: they stand in the order of their names.
+    """
+    end = [problem] if problem else []
+    head = [*_head(found), Text()]
+    whole = Group(*head, _partitions(found, found.figures, wide=out.width >= WIDE), *end)
+    if not found.figures or _height(out, whole) <= out.height:
+        return Group(rendered(found, out.width), *end)
+    first = sorted(found.figures, key=_urgency)
+    for many in range(min(len(first), out.height), 0, -1):
+        more = Text(f"and {count(len(first) - many, 'partition')} more, none more urgent than these", "dim")
+        shown = Group(*head, _partitions(found, first[:many], wide=out.width >= WIDE), more, *end)
+        if _height(out, shown) <= out.height:
+            return shown
+    return Group(*head, *end)
+
+
+def _urgency(one: Figures) -> tuple[int, int]:
+    if one.state.is_stop:
+        return -1, 0
+    quiet = _URGENCY.index(one.state) if one.state in _URGENCY else len(_URGENCY)
+    return quiet, -one.lag_records
+
+
+def _height(out: Console, shown: Group) -> int:
+    return len(out.render_lines(shown, pad=False))
+
+
 def rendered(found: Status, width: int) -> Group:
-    """The status for people, what matters most at the top: a watch cuts at the foot of the terminal."""
+    """The status for people, what matters most at the top."""
+    lines = _head(found)
+    if not found.figures:
+        return Group(*lines)
+    return Group(*lines, Text(), _partitions(found, found.figures, wide=width >= WIDE))
+
+
+def _head(found: Status) -> list[Text]:
     lines = [_heading(found)]
     if found.source_id or found.target_id:
         ids = (("source", found.source_id), ("target", found.target_id))
@@ -271,12 +170,10 @@ def rendered(found: Status, width: int) -> Group:
         lines.append(_groups(found.groups, found.now_ms))
     lines += troubles(found.figures)
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
-    if not found.figures:
-        return Group(*lines)
-    return Group(*lines, Text(), _partitions(found, wide=width >= WIDE))
+    return lines
 
 
-def _partitions(found: Status, *, wide: bool) -> Table:
+def _partitions(found: Status, figures: Sequence[Figures], *, wide: bool) -> Table:
     """A row for each. A narrow terminal gets how they are; how much was copied stands in the totals."""
     filled = wide and any(one.filled for one in found.figures)
     copied = ["records", *(["filled"] if filled else []), "size"] if wide else []
@@ -284,10 +181,10 @@ def _partitions(found: Status, *, wide: bool) -> Table:
         "partition",
         ("state", "no_wrap"),
         *((name, "right") for name in ("position", "lag", *(["behind"] if wide else []), "latency", *copied)),
-        *(["verdicts"] if wide else []),
+        *(["batches by verdict"] if wide else []),
         ("age", "right"),
     )
-    for one in found.figures:
+    for one in figures:
         stale, known = found.is_stale(one), is_lag_known(one)
         behind = size(one.lag_bytes) if known and one.lag_bytes is not None else "-"
         shown.add_row(
@@ -300,7 +197,7 @@ def _partitions(found: Status, *, wide: bool) -> Table:
             *([number(one.records)] if wide else []),
             *([number(one.filled)] if filled else []),
             *([size(one.bytes)] if wide else []),
-            *([Text(_verdicts(one.verdicts))] if wide else []),
+            *([Text(_verdicts(_without_reasons(one.verdicts)))] if wide else []),
             Text(duration(found.now_ms - one.at_ms), "yellow" if stale else "dim"),
         )
     return shown
@@ -369,6 +266,14 @@ def _groups(groups: GroupFigures, now_ms: int) -> Text:
         "; looked at ",
         Text(f"{duration(age_ms)} ago", "yellow" if age_ms > STALE_MS else ""),
     )
+
+
+def _without_reasons(verdicts: Mapping[str, int]) -> Mapping[str, int]:
+    """A row has no room for them; the totals and `--json` have."""
+    summed = Counter[str]()
+    for verdict, many in verdicts.items():
+        summed[verdict.partition("/")[0]] += many
+    return summed
 
 
 def _verdicts(verdicts: Mapping[str, int]) -> str:

@@ -20,7 +20,7 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
     now = int(time.time() * 1000)
     if before is not None and before.state.is_stop:
         return replace(before, at_ms=now, instance=instance)
-    detail = f"paused; `mirror resume` with topic {one.source.topic} lets it go on"
+    detail = f"paused; `mirror resume CONFIG {one.source.topic}` lets it go on"
     if before is not None:
         known = replace(before, log_end=-1, lag_records=0, lag_ms=None)
         return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)

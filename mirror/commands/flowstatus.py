@@ -1,0 +1,158 @@
+"""What is known of a flow from its journal on the target: whether its mirror runs, and where every partition stands."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from mirror.config import Settings
+from mirror.observe.figures import PREFIX as STATE
+from mirror.observe.figures import Figures
+from mirror.observe.groupfigures import KEY as GROUPS
+from mirror.observe.groupfigures import GroupFigures
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets import failover
+from mirror.offsets.failover import FailedOver
+from mirror.offsets.firstseen import PREFIX as FIRST_SEEN
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
+from mirror.offsets.owner import Owner, ended_instance
+from mirror.states import State
+from mirror.wire.cluster import Cluster
+
+#: A running mirror reports every partition at least every ten seconds.
+STALE_MS: Final = 15_000
+#: Who is in such a state does not see the source's end.
+BLIND: Final = frozenset({State.WAITING, State.RECREATED})
+
+
+class Pulse(StrEnum):
+    """What is known of the mirror itself."""
+
+    NEVER_RAN = "never ran"
+    RUNNING = "running"
+    SILENT = "silent"
+    ENDED = "not running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A flow as its journal tells it at `now_ms`.
+
+    `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
+    which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
+    """
+
+    flow: str
+    cluster: str
+    now_ms: int
+    owner: Owner | None = None
+    ended: str = ""
+    figures: tuple[Figures, ...] = ()
+    groups: GroupFigures | None = None
+    failed_over: FailedOver | None = None
+    unread: tuple[str, ...] = ()
+    source_id: str = ""
+    target_id: str = ""
+
+    @property
+    def seen_ms(self) -> int:
+        """When the owner was last heard of; 0 for never."""
+        if self.owner is None:
+            return max((one.at_ms for one in self.figures), default=0)
+        mine = (one.at_ms for one in self.figures if one.instance == self.owner.instance)
+        return max(self.owner.at_ms, *mine, 0)
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago that was; 0 where its clock is ahead of ours."""
+        return max(0, self.now_ms - self.seen_ms)
+
+    @property
+    def pulse(self) -> Pulse:
+        """Whether the mirror runs, as far as can be known."""
+        if self.owner is None:
+            return Pulse.ENDED if self.figures else Pulse.NEVER_RAN
+        if self.ended == self.owner.instance or (self.owner.is_here and not self.owner.lives):
+            return Pulse.ENDED
+        if self.age_ms <= STALE_MS:
+            return Pulse.RUNNING
+        return Pulse.SILENT if self.owner.lives else Pulse.ENDED
+
+    def is_stale(self, figures: Figures) -> bool:
+        """What these figures say may be true no longer."""
+        return self.pulse is not Pulse.RUNNING or self.now_ms - figures.at_ms > STALE_MS
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads a flow's journal, whole the first time and then only what is new."""
+
+    settings: Settings
+    target: Cluster
+    _offset: int | None = None
+    _newest: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    async def look(self) -> Status:
+        """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
+        flow = self.settings.flow
+        topic = journal_topic(flow)
+        if topic not in self.target.topics:
+            await self.target.refresh({topic})
+        if topic in self.target.topics:
+            entries, self._offset = await Journal(self.target, flow).read(self._offset)
+            self._newest |= {entry.key: entry.value for entry in entries}
+        kept = {key: value for key, value in self._newest.items() if value is not None}
+        now = int(time.time() * 1000)
+        return status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
+
+
+def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "") -> Status:
+    """What the newest entries of a journal say."""
+    source_id = ""
+    owner, ended, figures, groups, unread, over = None, "", [], None, [], None
+    for key, value in journal.items():
+        try:
+            if key == OWNER:
+                owner = Owner.read(value)
+            elif key == ENDED:
+                ended = ended_instance(value)
+            elif key.startswith(STATE):
+                figures.append(Figures.from_json(value))
+            elif key == GROUPS:
+                groups = GroupFigures.from_json(value)
+            elif key == failover.KEY:
+                over = FailedOver.read(value)
+            elif key.startswith(FIRST_SEEN):
+                with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` tells
+                    source_id = FirstSeen.read(value).cluster_id or source_id
+        except NOT_OURS as problem:
+            unread.append(f"{key.decode(errors='replace')}: {problem!r}")
+    figures.sort(key=lambda one: (one.target_topic, one.partition))
+    return Status(
+        flow=flow,
+        cluster=cluster,
+        now_ms=now_ms,
+        owner=owner,
+        ended=ended,
+        figures=tuple(figures),
+        groups=groups,
+        failed_over=over,
+        unread=tuple(unread),
+        source_id=source_id,
+        target_id=target_id,
+    )
+
+
+def is_lag_known(figures: Figures) -> bool:
+    """Whether the lag is one of now: who waits, or has another topic before him, does not see the source's end."""
+    return figures.log_end >= 0 and figures.state not in BLIND
+
+
+def is_latency_known(figures: Figures) -> bool:
+    """Whether the latency is one of now: of a partition that stopped it is that of its last batch."""
+    return is_lag_known(figures) and not figures.state.is_stop
