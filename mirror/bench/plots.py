@@ -29,7 +29,7 @@ _ROW: Final = 15.0
 _AROUND: Final = 34.0
 _BELOW: Final = 34.0
 #: Names of arms beside bars; the tables have them whole.
-_NAME: Final = 26
+_NAME: Final = 30
 #: Where the title of a panel is broken.
 _TITLE: Final = 42
 #: What is quicker is drawn here, since a logarithmic scale has no 0.
