@@ -26,9 +26,9 @@ from mirror.admin.acls import wanted
 from mirror.admin.client import Admin
 from mirror.admin.configs import changes_to, follows
 from mirror.admin.topics import ensure_flow_topic
-from mirror.admin.values import ConfigChange, ConfigValue, Growth
+from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth
 from mirror.cli import app
-from mirror.commands.plan import folded
+from mirror.commands.plan import created, folded
 from mirror.config import ClusterSettings, SyncSettings, parse_address
 from mirror.embedded import Cluster
 from mirror.errors import ExitCode
@@ -69,6 +69,21 @@ def test_a_long_line_is_folded_between_words_and_a_command_is_not() -> None:
     ]
     told = "refused: no READ right; grant it: " + allow(Endpoint("us", (("us1", 9092),)), "READ", topic="orders")
     assert folded(told, 60) == [told], "to be copied in one piece"
+
+
+def test_settings_that_all_new_topics_have_alike_are_shown_once() -> None:
+    each = {"cleanup.policy": "delete", "retention.ms": "1000"}
+    made = [Creation(topic=name, partitions=2, replication_factor=1, configs=each) for name in ("a", "b")]
+    other = Creation(topic="c", partitions=1, replication_factor=3, configs={**each, "retention.ms": "5"})
+    assert list(created([*made, other])) == [
+        "+ create a: 2 partitions, 1 replica; retention.ms=1000",
+        "+ create b: 2 partitions, 1 replica; retention.ms=1000",
+        "+ create c: 1 partition, 3 replicas; retention.ms=5",
+        "+ each of these 3 topics with cleanup.policy=delete",
+    ]
+    assert list(created(made))[-1] == "+ each of these 2 topics with cleanup.policy=delete, retention.ms=1000"
+    assert list(created(made[:1])) == ["+ create a: 2 partitions, 1 replica; cleanup.policy=delete, retention.ms=1000"]
+    assert list(created([])) == []
 
 
 # --- which settings follow (pure) -------------------------------------------------------------------------------------

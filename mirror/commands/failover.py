@@ -245,7 +245,8 @@ class _Course:
         lacking = {one.topic for one in exposures if not one.is_whole}
         for topic in sorted(lacking & paused_in(known.newest)):
             self._warn(
-                f"{topic} is paused, so it was not copied any further; `mirror resume CONFIG {topic}` lets it go on"
+                f"{topic} is paused, so that it was not copied any further; "
+                f"`mirror resume CONFIG {topic}` lets it go on"
             )
 
     async def miss(self, known: Known) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from textwrap import wrap
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 
 from mirror.admin.plan import Filling, FlowPlan, plan_flow
-from mirror.commands.tables import console, count, duration, number, plain, print_json
+from mirror.admin.values import Creation
+from mirror.commands.tables import COMMAND, console, count, duration, number, plain, print_json
 from mirror.config import Settings
 from mirror.errors import ExitCode
 from mirror.names import first_of
-
-#: What Kafka's own commands end with.
-_COMMAND: Final = ".sh "
 
 
 def plan(settings: Settings, *, as_json: bool) -> ExitCode:
@@ -73,7 +71,7 @@ def _print(found: FlowPlan, settings: Settings, out: Console) -> None:
 
 def folded(line: str, width: int) -> list[str]:
     """A line in the parts that a terminal holds, cut between words; one with a command to be copied stays whole."""
-    if _COMMAND in line:
+    if COMMAND in line:
         return [line]
     return wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
@@ -88,10 +86,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         for one in topics.rekeyed:
             changed = f" by {', '.join(one.expressions)}" if one.expressions else ""
             yield f"> {one.source} goes to {count(one.partitions, 'partition')} of {one.target}{changed}"
-        for made in topics.creations:
-            configs = ", ".join(f"{name}={value}" for name, value in made.configs.items())
-            replicas = count(made.replication_factor, "replica")
-            yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {replicas}; {configs}"
+        yield from created(topics.creations)
         for grown in topics.growths:
             yield f"~ {grown.topic}: {grown.before} -> {count(grown.partitions, 'partition')}"
         for change in topics.changes:
@@ -111,6 +106,22 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     yield from (f"refused: {text}" for text in found.refusals)
     if not found.refusals:
         yield "`mirror run` makes these changes" if found.has_changes else "nothing to do"
+
+
+def created(creations: Sequence[Creation]) -> Iterator[str]:
+    """A line for each topic; settings that several have alike stand once, behind the last: they fill a screen."""
+    alike = set.intersection(*(set(one.configs.items()) for one in creations)) if len(creations) > 1 else set()
+    for made in creations:
+        own = _configs(pair for pair in made.configs.items() if pair not in alike)
+        replicas = count(made.replication_factor, "replica")
+        yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {replicas}{own and f'; {own}'}"
+    if alike:
+        shared = _configs(pair for pair in creations[0].configs.items() if pair in alike)
+        yield f"+ each of these {number(len(creations))} topics with {shared}"
+
+
+def _configs(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in pairs)
 
 
 def _filled(doing: str, fillings: Iterable[Filling], where: str) -> Iterator[str]:

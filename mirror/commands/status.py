@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror.commands.flowstatus import BLIND, STALE_MS, Follower, Pulse, Status, is_lag_known, is_latency_known
-from mirror.commands.tables import console, count, duration, number, plain, print_json, size, state_text, table
+from mirror.commands.tables import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.commands.troubles import troubles
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
@@ -77,7 +77,8 @@ def _print(found: Status, out: Console, as_json: bool) -> None:
     if as_json:
         print_json(as_dict(found))
     else:
-        out.print(rendered(found, out.width))
+        for part in rendered(found, out.width).renderables:
+            out.print(part, soft_wrap=isinstance(part, Text) and COMMAND in part.plain)
 
 
 def as_dict(found: Status) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from mirror.states import State
 
 #: Columns that a file or pipe gets: nobody looks at its edges, so nothing should be cut there.
 FILE_WIDTH: Final = 160
+#: What Kafka's own commands end with: a line that has one is to be copied whole, so the terminal alone may break it.
+COMMAND: Final = ".sh "
 _STEPS: Final = ((1000, "ms"), (60, "s"), (60, "min"), (48, "h"))
 _COLOURS: Final = {
     State.CAUGHT_UP: "green",
