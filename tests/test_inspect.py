@@ -850,11 +850,11 @@ def test_a_narrow_terminal_gets_the_columns_that_it_holds(tmp_path: Path) -> Non
     """Half a row on the next line is worse than one that is not shown; `--wide` shows all of them."""
     file = tmp_path / "00000000000000000000.log"
     file.write_bytes(b"".join(transactional(10**7 + 100 * number, 4711, 100) for number in range(3)))
-    few = ["offsets", "records", "codec", "size", "flags", "verdict"]
+    few = ["offsets", "records", "codec", "size,", "B", "flags", "verdict"]
     narrow, ratio, wide = run(file, width=80), run(file, "--ratio", width=80), run(file, "--wide", width=80)
     rows = narrow.stdout.splitlines()[:5]
     assert rows[0].split() == few
     assert max(len(row.rstrip()) for row in rows) <= 80
-    assert ratio.stdout.splitlines()[0].split() == [*few[:4], "ratio", *few[4:]]
+    assert ratio.stdout.splitlines()[0].split() == [*few[:5], "ratio", *few[5:]]
     assert wide.stdout.splitlines()[0] == run(file, width=200).stdout.splitlines()[0]
     assert "id/epoch/seq" in wide.stdout

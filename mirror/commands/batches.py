@@ -30,7 +30,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "records": "right",
     "holes": "right",
     "codec": "no_wrap",
-    "size": "right",
+    "size, B": "right",
     "B/rec": "right",
     "ratio": "right",
     "flags": "left",
@@ -41,7 +41,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "CRC": "no_wrap",
     "verdict": "no_wrap",
 }
-_FEW: Final = frozenset({"offsets", "records", "codec", "size", "ratio", "flags", "verdict"})
+_FEW: Final = frozenset({"offsets", "records", "codec", "size, B", "ratio", "flags", "verdict"})
 _COLOURS: Final = {Action.PASS: "green", Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
 
 
@@ -106,7 +106,7 @@ class Seen:
             "records": "?" if records is None else number(records),
             "holes": number(gone) if (gone := header.holes) else "",
             "codec": header.codec_name,
-            "size": number(header.size),
+            "size, B": number(header.size),
             "B/rec": f"{header.size / records:.0f}" if records else "",
             "ratio": ratio,
             "flags": ", ".join(_flags(self)),

@@ -25,6 +25,8 @@ def cells(sums: Sums, whole: Sums) -> list[str]:
 def told(found: Census) -> Iterator[str]:
     """What passthrough saves, and what the format costs."""
     whole = found.whole
+    if any(sums.ratio is None for sums in (*found.by_topic.values(), *found.by_codec.values())):
+        yield "ratio ?: some payloads do not state their size before compression; --ratio decompresses those"
     theirs, ours = found.decompressed
     grown = f", {size(theirs.uncompressed)} when decompressed" if theirs.known == _payload(theirs) > 0 else ""
     yield (
@@ -49,12 +51,16 @@ def told(found: Census) -> Iterator[str]:
 
 
 def warnings(found: Census) -> Iterator[str]:
-    """Topics of small batches, and what to do."""
+    """Topics of small batches, and once for all of them what to do."""
     for topic, (small, of) in found.small.items():
         yield (
             f"{plain(topic) or 'a file'}: {number(small)} of {count(of, 'batch', 'batches')} smaller than"
-            f" {size(1 << SMALL_CLASS)}, and each of these costs a mirror and its brokers as much as a large one: raise"
-            " linger.ms and batch.size of its producers, or set topics.coalesce_bytes where offsets are translated"
+            f" {size(1 << SMALL_CLASS)}"
+        )
+    if found.small:
+        yield (
+            "each small batch costs a mirror and its brokers as much as a large one: raise linger.ms and batch.size of"
+            " the producers, or set topics.coalesce_bytes where offsets are translated"
         )
 
 
