@@ -89,6 +89,14 @@ def test_the_dashboard_asks_only_for_what_the_endpoint_has() -> None:
     assert {panel: lacking for panel, expr in shown().items() if (lacking := unknown(expr, known))} == {}
 
 
+def test_the_dashboard_shows_no_zero_where_no_mirror_reports() -> None:
+    """A mirror that is gone would look as one of which nothing is stopped."""
+    assert [panel for panel, expr in shown().items() if "vector(" in expr] == []
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    figures = [panel for panel in board["panels"] if panel["type"] == "stat"]
+    assert {panel["fieldConfig"]["defaults"].get("noValue") for panel in figures} == {"no report"}
+
+
 def test_the_dashboards_variables_are_labels_that_the_endpoint_has() -> None:
     known = exposed()
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
