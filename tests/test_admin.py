@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 
 from mirror.admin import client
 from mirror.admin.client import Admin
+from mirror.admin.meeting import newest_version
 from mirror.admin.plan import plan_flow
 from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.admin.values import Creation
@@ -31,6 +32,7 @@ from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConfigE
 from mirror.observe import logs
 from mirror.policy.rules import NO_LIMIT, Rules, Severity
 from mirror.policy.selection import TopicPair
+from mirror.wire.protocol import INIT_PRODUCER_ID
 
 pytestmark = pytest.mark.brokers
 
@@ -304,6 +306,25 @@ def test_flow_topic(target: Admin, topic_name: str) -> None:
         "segment.bytes": "8388608",
         "segment.ms": "3600000",
     }
+
+
+@pytest.mark.parametrize(
+    ("rights", "init_producer_id", "may"),
+    [({"ALTER"}, 5, True), ({"ALTER"}, 4, False), ({"CLUSTER_ACTION"}, 4, True), ({"DESCRIBE"}, 5, False)],
+)
+def test_who_may_write_markers(
+    target: Admin, monkeypatch: pytest.MonkeyPatch, rights: set[str], init_producer_id: int, may: bool
+) -> None:
+    monkeypatch.setattr(target, "rights", lambda: frozenset(rights))
+    monkeypatch.setattr(client, "newest_version", lambda *_: init_producer_id)
+    assert target.may_write_markers() is may
+
+
+def test_the_newest_version_of_a_request_is_that_of_a_broker(target: Admin) -> None:
+    assert newest_version(target.settings, INIT_PRODUCER_ID, "ask", 8.0) >= 5
+    nowhere = cluster_settings("us", "127.0.0.1:1")
+    with pytest.raises(ClusterUnreachable, match=r"^cluster us \(127\.0\.0\.1:1\): cannot ask: "):
+        newest_version(nowhere, INIT_PRODUCER_ID, "ask", 0.2)
 
 
 # --- a cluster with rights and with defaults of its own ---------------------------------------------------------------

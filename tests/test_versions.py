@@ -19,6 +19,8 @@ from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 from test_groupsync import Pair, with_pair
 from test_translate import assert_translated
 
+from mirror.admin.client import Admin
+from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.states import State
@@ -149,6 +151,16 @@ def test_groups_follow(pair: tuple[str, str], offsets: Offsets, topic_name: str)
         assert found[TopicPartition(topic, 0)].offset == (8 if offsets == "preserve" else 7)
 
     with_pair(*pair, topic, story, journal_of=topic if offsets == "translate" else "")
+
+
+@pytest.mark.parametrize("version", TARGETS)
+def test_alter_is_enough_for_markers_from_3_8_on(
+    started: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": started(version, "target")}))
+    assert admin.may_write_markers(), "who meets no authorizer may do everything"
+    monkeypatch.setattr(admin, "rights", lambda: frozenset({"ALTER", "DESCRIBE"}))
+    assert admin.may_write_markers() is (version != "3.3.2")
 
 
 def _legal(name: str) -> str:

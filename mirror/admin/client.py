@@ -30,12 +30,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mirror.admin.meeting import meet
+from mirror.admin.meeting import meet, newest_version
 from mirror.admin.portions import portions
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, Span, TopicInfo, configs, topic_info
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, ConfigError
 from mirror.observe import logs
+from mirror.wire.protocol import INIT_PRODUCER_ID
 
 DEADLINE_S = 8.0
 """How long one call may take, in seconds."""
@@ -43,6 +44,8 @@ DEADLINE_S = 8.0
 #: So often a controller is asked for. The brokers of a KRaft cluster name any of themselves as the controller (Kafka
 #: `KRaftMetadataCache`), and for their session's time even one that has just died; librdkafka waits for that one alone.
 _ASKS: Final = 3
+#: No broker tells its release. Its newest InitProducerId rose with that one: 3.7.2 has 4.
+_INIT_PRODUCER_ID_OF_3_8: Final = 5
 
 Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
 
@@ -111,8 +114,17 @@ class Admin:
             return frozenset(operation.name for operation in asked.result().authorized_operations or ())
 
     def may_write_markers(self) -> bool:
-        """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`)."""
-        return bool(self.rights() & {AclOperation.ALTER.name, AclOperation.CLUSTER_ACTION.name})
+        """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`): before 3.8
+        only from who may do what brokers do, since then from who may ALTER the cluster, too (KIP-1037).
+        """
+        rights = self.rights()
+        if AclOperation.CLUSTER_ACTION.name in rights:
+            return True
+        return AclOperation.ALTER.name in rights and self._is_from_3_8_on()
+
+    def _is_from_3_8_on(self) -> bool:
+        newest = newest_version(self.settings, INIT_PRODUCER_ID, "ask for the brokers' versions", DEADLINE_S)
+        return newest >= _INIT_PRODUCER_ID_OF_3_8
 
     def topic_names(self) -> list[str]:
         """Every topic we may see."""

@@ -23,7 +23,10 @@ CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy
 _DEFAULT_MAX_MESSAGE = 1_048_588
 _DEFAULT_SEGMENT = 1 << 30
 _DEFAULT_RETENTION_MS = 604_800_000
-NEEDS_ALTER = "needs ALTER on the target cluster: grant it, or set topics.offsets to translate, which fills nothing"
+NEEDS_ALTER = (
+    "needs ALTER on the target cluster (CLUSTER_ACTION where its brokers are older than 3.8): grant it, or set"
+    " topics.offsets to translate, which fills nothing"
+)
 #: The first with batches of magic 2 (KIP-98).
 _FIRST_WITH_BATCHES = (0, 11)
 
@@ -198,7 +201,7 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
     if "compact" in _policies(source):
         filled = (
             ", and each offset that compaction took away is filled with a control marker, which needs ALTER on the"
-            " cluster; topics.offsets: translate fills nothing"
+            " cluster (before Kafka 3.8 CLUSTER_ACTION); topics.offsets: translate fills nothing"
         )
         yield f"its source is compacted: batches with holes are rewritten{'' if offsets == 'translate' else filled}"
     yield from _advice_on_times(source, target)

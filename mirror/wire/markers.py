@@ -1,8 +1,9 @@
 """WriteTxnMarkers: control markers on one partition, each of which takes one offset and is seen by no consumer.
 
-Transaction coordinators write them with this request (KIP-98); whoever may ALTER the cluster may, too. A broker
-appends the markers of a request one by one in their order, and answers with one code for each producer id, that of the
-id's last marker: an answer without an error does not say that all were appended, only the log's end does.
+Transaction coordinators write them with this request (KIP-98); whoever may ALTER the cluster may, too (KIP-1037, from
+Kafka 3.8 on). A broker appends the markers of a request one by one in their order, and answers with one code for each
+producer id, that of the id's last marker: an answer without an error does not say that all were appended, only the
+log's end does.
 """
 
 from __future__ import annotations
