@@ -16,7 +16,7 @@ from mirror.bench.shapes import Shape
 from mirror.demo.bound import Bound
 
 #: Processes of a replay: as many as the mirror's planner makes lanes on a machine of that size.
-REPLAY_LANES: Final = min(2, os.cpu_count() or 1)
+REPLAY_LANES: Final = max(1, min(4, (os.cpu_count() or 1) // 2))
 
 
 def settings(

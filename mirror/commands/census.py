@@ -33,7 +33,7 @@ from mirror.errors import (
 from mirror.spark.batches.options import parse
 from mirror.spark.batches.plan import planned
 from mirror.spark.census import Census, Sums, taken_by
-from mirror.spark.plan import lane_count
+from mirror.spark.plan import task_count
 from mirror.spark.session import close_context, first_line, open_context
 
 #: How an error of ours that ended a task stands in what Spark tells of it.
@@ -76,7 +76,7 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
         given |= {"config": str(target.absolute()), "side": side or "source"}
     options = parse(given)
     slices = len(planned(options, options.wanted))  # what cannot be read is told before Spark starts
-    context = open_context(settings, name, lane_count(settings.lanes, max(1, slices)))
+    context = open_context(settings, name, task_count(settings.lanes, max(1, slices)))
     try:
         return Census(taken_by(context, given), time.monotonic() - began)
     except Exception as failure:  # whatever Spark raises

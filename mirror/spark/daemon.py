@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import gc
 
+from mirror.spark.archives import leave_archives
+
+leave_archives()
+
 import pyspark.daemon
 import pyspark.worker
 

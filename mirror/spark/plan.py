@@ -14,7 +14,11 @@ from mirror.policy.packing import Load, pack
 from mirror.sink import Tally
 from mirror.wire.cluster import Leader, TopicPartition
 
-#: A lane is one Python process and one core at most; more lanes than this only help on a Spark cluster.
+#: A lane copies hundreds of megabytes a second of large batches; the other core is for the kernel, which moves the
+#: bytes, and for Spark's JVM. On two cores shared with both clusters one lane is as fast as two or faster, and takes
+#: two thirds of their CPU (`mirror bench`). Flows that rewrite may want more.
+_CORES_A_LANE: Final = 2
+#: More tasks than this only help on a Spark cluster.
 _MOST_BY_DEFAULT: Final = 8
 _SECONDS_A_PARTITION: Final = 0.1
 #: More than any configuration has: the number of partitions sets no limit where it may grow.
@@ -22,8 +26,17 @@ MOST_LANES: Final = 1 << 20
 
 
 def lane_count(wanted: int | None, partitions: int) -> int:
-    """How many lanes: what the configuration says, else one for each core; never more than partitions."""
-    return max(1, min(partitions, wanted or min(os.cpu_count() or 1, _MOST_BY_DEFAULT)))
+    """How many lanes: what the configuration says, else one for two cores; never more than partitions."""
+    return _bounded(wanted, partitions, _CORES_A_LANE)
+
+
+def task_count(wanted: int | None, parts: int) -> int:
+    """The same for tasks that read and compare, which keep a core busy: one for each core."""
+    return _bounded(wanted, parts, 1)
+
+
+def _bounded(wanted: int | None, parts: int, cores: int) -> int:
+    return max(1, min(parts, wanted or min((os.cpu_count() or 1) // cores, _MOST_BY_DEFAULT)))
 
 
 def epoch_length(wanted: float, partitions: int) -> float:

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 from mirror.config import SparkSettings
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
-from mirror.spark.plan import lane_count
+from mirror.spark.plan import task_count
 from mirror.spark.session import close_context, first_line, open_context, slots_of
 from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
@@ -53,7 +53,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
 
     def __init__(self, settings: SparkSettings, flow: str, shares: int) -> None:
         """Start Spark for at most `shares` at a time. Raises ConfigError as `open_context` does."""
-        self._context = open_context(settings, flow, lane_count(settings.lanes, shares))
+        self._context = open_context(settings, flow, task_count(settings.lanes, shares))
         self._group = f"mirror-verify-{flow}"
         self.slots = slots_of(self._context, settings, shares)
         self._threads = ThreadPoolExecutor(self.slots, "proof")

@@ -27,7 +27,7 @@ from mirror.offsets.ledgers import Ledgers
 from mirror.pipeline import Pipeline
 from mirror.reading.archive import PartitionLog, load
 from mirror.reading.shelf import Shelf
-from mirror.spark.plan import lane_count
+from mirror.spark.plan import task_count
 from mirror.spark.session import close_context, first_line, open_context, slots_of
 from mirror.wire.cluster import Cluster, Endpoint
 
@@ -144,7 +144,7 @@ def restore_on_spark(
 
     Raises ConfigError as `open_context` does, and EngineLost where Spark gives a portion up.
     """
-    context = open_context(settings, flow, lane_count(settings.lanes, len(portions)))
+    context = open_context(settings, flow, task_count(settings.lanes, len(portions)))
     try:
         slots = slots_of(context, settings, len(portions))
         with ThreadPoolExecutor(slots, "restore") as threads:

@@ -20,7 +20,7 @@ from mirror import java
 from mirror.config import SparkSettings
 from mirror.errors import ConfigError
 from mirror.spark import classes
-from mirror.spark.plan import lane_count
+from mirror.spark.plan import task_count
 
 #: A lane that fails is tried this often within its epoch; the next epoch tries again.
 ATTEMPTS: Final = 4
@@ -94,7 +94,7 @@ def is_local(context: SparkContext) -> bool:
 def slots_of(context: SparkContext, settings: SparkSettings, tasks: int) -> int:
     """How many of `tasks`, each a job of its own, run at a time."""
     if is_local(context):
-        return lane_count(settings.lanes, tasks)
+        return task_count(settings.lanes, tasks)
     return max(1, min(tasks, settings.lanes or context.defaultParallelism))
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import zipimport
 
+from mirror.spark.archives import leave_archives
+
+leave_archives()
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which nothing here uses, would be lost by a fork
 
 import mirror.batch.rewrite
