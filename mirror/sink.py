@@ -100,7 +100,8 @@ class Sink:
     appended at `lands`, and everything of the target below `sent` was sent. `ledger`: of a partition whose offsets
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
     `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the question was sent
-    whose answer said that the log ends at `acked`, by the clock of the event loop.
+    whose answer said that the log ends at `acked`, by the clock of the event loop. What is in flight went to broker
+    `node`, over that of its connections whose number is `connection`.
     """
 
     source: TopicPartition
@@ -125,6 +126,7 @@ class Sink:
     unsettled: str = ""
     doubtful: bool = False
     node: int = -1
+    connection: int = 0
     seen_at: float = float("-inf")
     stop: PartitionStop | None = None
 
@@ -155,6 +157,11 @@ class Sink:
         if not self.queue or self.unsettled or self.filling:
             return False
         return not self.in_flight or (self.known and isinstance(self.queue[0], Outgoing))
+
+    @property
+    def mean_size(self) -> float:
+        """Bytes of a batch, on the average of those that are not acknowledged yet."""
+        return self.held / max(1, len(self.queue) + len(self.in_flight))
 
     @property
     def recipe(self) -> Recipe:

@@ -1,8 +1,9 @@
 """The writing side: verdicts carried out on the target, each batch acknowledged at the offset it must have.
 
-Partitions are spread over a few connections to each target leader, since a broker serves one request of a connection
-at a time; a partition stays on one, so its batches arrive in order. A request takes the next batch of every
-partition that has one. (W1 is in `sink.py`.)
+A request takes the next batch of every partition that has one: a broker wants one batch of each, and what a request
+costs both sides is most of a small batch's cost, so partitions with small batches share one connection to their leader.
+Large ones are spread over a few, since a broker serves one request of a connection at a time. A partition stays on one
+while anything is in flight, so its batches arrive in order. (W1 is in `sink.py`.)
 
     W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
         (KIP-98)
@@ -11,7 +12,8 @@ partition that has one. (W1 is in `sink.py`.)
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
         (`Sink.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
-    W7  while batches are in flight to one leader, none goes to another: acks are told apart by their order alone
+    W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are told apart by
+        their order alone, and what overtakes is refused
     W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
         known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
         of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent.
@@ -49,6 +51,10 @@ from mirror.wire.queries import LATEST, list_offsets_request
 
 IN_FLIGHT: Final = 5
 REQUEST_BYTES: Final = 1024 * 1024
+#: Batches of this many bytes and more, on the average of those that wait, are large.
+LARGE: Final = 128 * 1024
+#: Connections to a leader that partitions with large batches are spread over.
+CONNECTIONS: Final = 2
 #: Longer than the leader may wait for its followers.
 ANSWER_TIMEOUT: Final = ACK_TIMEOUT + 10
 
@@ -68,19 +74,11 @@ class Writer:
     those for which brokers muted us.
     """
 
-    def __init__(
-        self,
-        target: Cluster,
-        on_change: Callable[[Sink], None],
-        spawn: Spawn,
-        partition_bytes: int,
-        connections: int = 2,
-    ) -> None:
+    def __init__(self, target: Cluster, on_change: Callable[[Sink], None], spawn: Spawn, partition_bytes: int) -> None:
         self._target = target
         self._spawn = spawn
         self._on_change = on_change
         self._partition_bytes = partition_bytes
-        self._connections = connections
         self._sinks: dict[TopicPartition, Sink] = {}
         self._queued: dict[TopicPartition, Sink] = {}  # at least those with something to send
         self._flushing: asyncio.Handle | None = None
@@ -177,7 +175,9 @@ class Writer:
                     self._unsettle(sink, "the target partition has no leader" if node < 0 else "its leader moved")
                     unsettled.append(sink)
                     continue
-                waiting.setdefault((node, self._turns[sink.source] % self._connections), []).append(sink)
+                if not sink.in_flight:  # W7
+                    sink.connection = self._turns[sink.source] % CONNECTIONS if sink.mean_size >= LARGE else 0
+                waiting.setdefault((node, sink.connection), []).append(sink)
         for key, sinks in waiting.items():
             channel = self._channels.get(key)
             if channel is None:
@@ -196,8 +196,7 @@ class Writer:
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
         """No connection: every sink that waits for it must ask again where its leader is."""
         for sink in tuple(self._sinks.values()):
-            at = (self._target.leader(sink.target).node, self._turns[sink.source] % self._connections)
-            if sink.may_send and at == key:
+            if sink.may_send and (self._target.leader(sink.target).node, sink.connection) == key:
                 self._lost((sink,), problem)
 
     def doubt(self, sink: Sink, why: str) -> None:

@@ -1,14 +1,22 @@
-"""What the writing side counts."""
+"""What the writing side counts, and how it fills its requests."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 from rawbatches import batch, raw
 
 from mirror.batch.restamp import Stamp
+from mirror.bench import replay
+from mirror.bench.filling import fill
+from mirror.bench.records import create
+from mirror.bench.shapes import Shape
+from mirror.bench.stored import loaded
 from mirror.classifier import LEGACY
+from mirror.embedded import Cluster
 from mirror.position import Position
 from mirror.sink import Sink
 from mirror.wire.cluster import TopicPartition
@@ -31,3 +39,34 @@ def test_records_without_timestamps_have_no_latency(
     sink.doubted.append(sink.queue.popleft())  # type: ignore[arg-type] # a batch
     writer.settled(sink, 1)
     assert writer.tallies[AT].latency_ms == latency_ms
+
+
+@pytest.mark.parametrize(("batch_bytes", "connections", "a_request"), [(4_000, {0}, 3.0), (400_000, {0, 1}, 1.0)])
+def test_small_batches_share_requests_and_large_ones_are_spread(
+    batch_bytes: int,
+    connections: set[int],
+    a_request: float,
+    topic_name: str,
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Writer] = []
+
+    class Seen(Writer):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(replay, "Writer", Seen)
+    shape = Shape(name=topic_name, codec="none", batch_bytes=batch_bytes, megabytes=batch_bytes // 4_000 or 1)
+    fill(source_cluster.bootstrap, topic_name, shape)
+    batches = loaded(source_cluster.bootstrap, topic_name, shape.partitions)
+    create(target_cluster.bootstrap, topic_name, shape.partitions)
+    go: Any = threading.Barrier(1)
+    asyncio.run(replay._replay(target_cluster.bootstrap, topic_name, batches, go))
+    writer = made[0]
+    many, requests = sum(map(len, batches.values())), sum(writer.took.counts)
+    assert sum(tally.batches for tally in writer.tallies.values()) == many > 20
+    assert many / requests >= a_request
+    assert {number for _, number in writer._channels} == connections

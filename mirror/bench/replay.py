@@ -17,7 +17,7 @@ from mirror.batch.restamp import Stamp
 from mirror.bench.stored import endpoint, loaded
 from mirror.classifier import OWN_PRODUCER
 from mirror.heap import keep_what_is_freed
-from mirror.position import Position, producer_id
+from mirror.position import Position, producer_id, settled_end
 from mirror.sink import Sink
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.writer import Writer
@@ -53,14 +53,15 @@ async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBat
         sinks = []
         for partition, raws in batches.items():
             at = TopicPartition(topic, partition)
-            sink = Sink(at, at, Position(0, Stamp(producer_id("bench", at)), False, -1))
+            begin = await settled_end(cluster, at)  # waits for the leader of a topic that was just made
+            sink = Sink(at, at, Position(begin, Stamp(producer_id("bench", at)), False, -1))
             writer.begin(sink)
             sinks.append((sink, iter(raws)))
         await asyncio.to_thread(go.wait)
         while sinks:
             for sink, left in tuple(sinks):
                 if sink.unsettled:
-                    raise RuntimeError(f"{sink.source}: the target's answer is not what it should be")
+                    raise RuntimeError(f"{sink.source}: {sink.unsettled}")
                 while writer.room(sink.source) > 0:
                     if (raw := next(left, None)) is None:
                         if sink.is_idle:
