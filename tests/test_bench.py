@@ -15,18 +15,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
-from mirror.bench import rekeyed
+from mirror.bench import rekeyed, watching
 from mirror.bench.arms import Job
 from mirror.bench.content import Content
-from mirror.bench.copies import copied, run_of, source_of
+from mirror.bench.copies import attempted, copied, run_of, source_of
 from mirror.bench.filling import values
 from mirror.bench.latency import Pace, at_share, summary
 from mirror.bench.ownarms import settings
-from mirror.bench.play import Plan, rotated
+from mirror.bench.play import Plan, _Measuring, rotated
 from mirror.bench.records import records
 from mirror.bench.registry import ARMS, chosen
 from mirror.bench.registry import USUAL as USUAL_ARMS
@@ -155,8 +157,9 @@ def test_contents_are_equal_or_the_first_difference_is_named() -> None:
 
 
 def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = [{"records": 2, "sum": 5, "wrong": 0, "keys": []}, {"records": 1, "sum": 6, "wrong": 0, "keys": []}]
-    good = {"records": 3, "sum": 11, "wrong": 0, "keys": [["a", "b"], ["c"]]}
+    nothing = {"looked": 0, "wrong": 0, "keys": []}
+    mine = [{**nothing, "records": 2, "sum": 5}, {**nothing, "records": 1, "sum": 6}]
+    good = {"records": 3, "sum": 11, "looked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
     source, copy = ("here", "orders", 2), ("there", "orders", 12)
 
     def compared(its: dict[str, object]) -> tuple[bool, str]:
@@ -168,6 +171,7 @@ def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkey
         ({"records": 4}, "It holds 4 records, its source 3"),
         ({"sum": 12}, "differ"),
         ({"wrong": 1}, "1 records have a wrong key"),
+        ({"looked": 0}, "Of none of its records the key was looked at"),
         ({"keys": [["a", "b"], ["b"]]}, "records of 1 keys lie in more than one partition"),
     ):
         equal, text = compared({**good, **change})
@@ -242,8 +246,9 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
     source = source_of(source_cluster, TINY, topic_name)
     assert source.content.bytes == source.workload.uncompressed_bytes > source.workload.stored_bytes
     for name in ("replay", "loop", "mirror"):
-        took, checked = copied(ARMS[name], source, target_cluster, f"{topic_name[-8:]}-{name}")
-        run = run_of(ARMS[name], source, took, checked, round_=1, turn=0)
+        copy = attempted(ARMS[name], source, target_cluster, f"{topic_name[-8:]}-{name}")
+        run = run_of(ARMS[name], source, copy, round_=1, turn=0)
+        assert run.equal, run.checked
         assert run.records == source.workload.records == source.content.records
         assert 0 < run.start_s < run.wall_s
         assert 0 < run.copy_s <= run.wall_s - run.start_s
@@ -254,7 +259,44 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
     assert source_of(source_cluster, TINY, f"{topic_name}-other").content.bytes == source.content.bytes
     with pytest.raises(UnequalCopy, match=f"{topic_name}: loop: its copy is not equal .* 0: timestamps differ"):
         copied(Wrong(), source, target_cluster, f"{topic_name[-8:]}-wrong")
+    told = SimpleNamespace(failed=lambda _: None)
+    plan: Any = None
+    measuring = _Measuring(plan, cast("Any", told), source_cluster, target_cluster)
+    measuring.copy(Wrong(), source, 1, 0)
+    assert [(one.equal, one.arm) for one in measuring.runs] == [(False, "loop")]
+    assert measuring.unequal
+    assert not measuring.failures
     assert ours() == before
+
+
+class Late:
+    """Log ends of a cluster that tells of a new topic when it likes."""
+
+    def __init__(self, *answers: dict[tuple[str, int], int]) -> None:
+        self._answers = list(answers)
+
+    def of(self, *_: object, **__: object) -> dict[tuple[str, int], int]:
+        return self._answers.pop(0)
+
+
+@pytest.mark.parametrize(("on_disk", "began_at"), [(0, 3), (100, 2)])
+def test_a_topic_that_is_not_told_of_is_empty_only_where_nothing_is_on_disk(
+    on_disk: int, began_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a copy that is over when the brokers tell of its topic would have taken no time at all."""
+    clock = iter(range(100))
+    monkeypatch.setattr(watching, "on_disk", lambda *_: on_disk)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    watch = object.__new__(watching.Watch)
+    nothing: Any = SimpleNamespace(sample=lambda **_: None, cpu_s=0.0, kernel_s=0.0, java_cpu_s=0.0, used=0.0)
+    watch._trees = watch._source_cpu = watch._target_cpu = nothing
+    watch._goal = watching.Goal(topic="a", partitions=1, end=5, stored_bytes=1)
+    watch._target, watch._first, watch._seen = nothing, None, 0
+    watch._ends = cast("Any", Late({}, {}, {("a", 0): 0}, {}, {("a", 0): 5}))
+    for _ in range(5):
+        watch._count()
+    first: Any = watch._first
+    assert first.at == began_at
 
 
 @pytest.fixture

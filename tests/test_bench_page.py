@@ -80,7 +80,7 @@ def test_the_page_needs_nothing_from_anywhere(made: str) -> None:
 def test_plots_speak_and_follow_the_theme(made: str) -> None:
     svgs = re.findall(r"<svg.*?</svg>", made, re.DOTALL)
     assert len(svgs) == 8
-    assert any("nobody" in text and "target's brokers" in html.unescape(text) for text in svgs)
+    assert any("all else, and nobody" in text and "target's brokers" in html.unescape(text) for text in svgs)
     for text in svgs:
         svg = fromstring(text)  # noqa: S314 - it was made here
         assert svg.get("role") == "img"
@@ -130,12 +130,14 @@ def test_copies_that_are_not_equal_and_a_busy_machine_are_told_above_all() -> No
     wrong = replace(
         few,
         runs=(replace(few.runs[0], equal=False), *few.runs[1:]),
+        failures=("loop: it ended with 1",),
         environment=replace(few.environment, load=3.0),
     )
     told = page(wrong)
     before = told.partition("Goals:")[0]
     assert "Not equal to the source afterwards: 1 copy (mirror, 1MB-zstd, round 0)." in before
     assert "a load of 3.00 on 2 cores" in before
+    assert "Not measured: loop: it ended with 1" in before
 
 
 def test_commands_make_a_page_a_table_and_a_comparison(tmp_path: Path) -> None:

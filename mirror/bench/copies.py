@@ -63,9 +63,26 @@ def source_of(cluster: Cluster, shape: Shape, topic: str = "") -> Source:
     return Source(cluster=cluster, topic=topic, shape=shape, workload=workload, content=held, end=found.end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """What a copy took, whether it is equal to its source, and what that was concluded from."""
+
+    measured: Measured
+    equal: bool
+    checked: str
+
+
 def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settings = USUAL) -> tuple[Measured, str]:
-    """One copy under the name `run`, which none before it had, and what its equality was concluded from. Raises
-    UnequalCopy, BenchError, EmbeddedError.
+    """One copy that counts: as `attempted`, and raises UnequalCopy where it is not equal."""
+    copy = attempted(arm, source, target, run, settings)
+    if not copy.equal:
+        raise UnequalCopy(f"{source.topic}: {arm.facts.name}: its copy is not equal to the source. {copy.checked}")
+    return copy.measured, copy.checked
+
+
+def attempted(arm: Arm, source: Source, target: Cluster, run: str, settings: Settings = USUAL) -> Copy:
+    """One copy under the name `run`, which none before it had; its topic is gone afterwards. Raises BenchError,
+    EmbeddedError.
     """
     shape, name = source.shape, f"{source.topic}: {arm.facts.name}"
     with tempfile.TemporaryDirectory(prefix="mirror-bench-") as folder:
@@ -98,10 +115,9 @@ def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settin
             equal, checked = _compared(arm, source, target.bootstrap, topic)
         except BenchError as error:
             raise BenchError(f"{name}: {error}") from None
-        if not equal:
-            raise UnequalCopy(f"{name}: its copy is not equal to the source. {checked}")
-        removed(target, topic)
-    return measured, checked
+        finally:
+            removed(target, topic)
+    return Copy(measured=measured, equal=equal, checked=checked)
 
 
 def _compared(arm: Arm, source: Source, target: str, topic: str) -> tuple[bool, str]:
@@ -112,17 +128,17 @@ def _compared(arm: Arm, source: Source, target: str, topic: str) -> tuple[bool, 
     return rekeyed.compared((source.cluster.bootstrap, source.topic, partitions), its, arm.rekeys.field)
 
 
-def run_of(arm: Arm, source: Source, measured: Measured, checked: str, *, round_: int, turn: int) -> Run:
+def run_of(arm: Arm, source: Source, copy: Copy, *, round_: int, turn: int) -> Run:
     """As the result holds it (pure)."""
     return Run(
         workload=source.workload.name,
         arm=arm.facts.name,
         round=round_,
         turn=turn,
-        **asdict(measured),
+        **asdict(copy.measured),
         records=source.workload.records,
-        equal=True,
-        checked=checked,
+        equal=copy.equal,
+        checked=copy.checked,
     )
 
 

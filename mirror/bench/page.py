@@ -86,6 +86,8 @@ def _warnings(body: Element, summary: Summary) -> None:
         more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         told = f"Not equal to the source afterwards: {count(len(wrong), 'copy', 'copies')} ({shown}{more})."
         put_text(body, "p", told, "different")
+    for failure in summary.result.failures:
+        put_text(body, "p", f"Not measured: {failure}", "note")
     if summary.rounds == 1:
         put_text(body, "p", "One round alone: no range tells how far these figures move by themselves.", "note")
     machine = summary.result.environment

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+import psutil
 from confluent_kafka import KafkaException
 
 from mirror.bench import latency, machine
 from mirror.bench.arms import Arm
-from mirror.bench.copies import Source, copied, removed, run_of, source_of
+from mirror.bench.copies import Source, attempted, copied, removed, run_of, source_of
 from mirror.bench.filling import CLEANS_AT_ONCE
 from mirror.bench.latency import Pace
 from mirror.bench.registry import ARMS
@@ -127,6 +128,7 @@ def play(plan: Plan, tell: Tell) -> Outcome:
         runs=tuple(measuring.runs),
         latencies=tuple(measuring.latencies),
         scaling=tuple(measuring.points),
+        failures=tuple(measuring.failures),
     )
     return Outcome(result, measuring.failures, measuring.unequal)
 
@@ -180,9 +182,14 @@ class _Measuring:
         """One run."""
 
         def measure() -> None:
-            measured, checked = copied(arm, source, self._target, f"r{round_}-{arm.facts.name}")
-            self.runs.append(run_of(arm, source, measured, checked, round_=round_, turn=turn))
-            self._tell.run(self.runs[-1], source.workload.stored_bytes)
+            copy = attempted(arm, source, self._target, f"r{round_}-{arm.facts.name}")
+            run = run_of(arm, source, copy, round_=round_, turn=turn)
+            self.runs.append(run)
+            if run.equal:
+                self._tell.run(run, source.workload.stored_bytes)
+            else:
+                self.unequal.append(f"{run.workload}: {run.arm}: its copy is not equal to the source. {run.checked}")
+                self._tell.failed(self.unequal[-1])
 
         self._guarded(measure)
 
@@ -207,7 +214,9 @@ class _Measuring:
     def _guarded(self, measure: Callable[[], None]) -> None:
         try:
             measure()
-        except (MirrorError, KafkaException) as error:
-            kept = self.unequal if isinstance(error, UnequalCopy) else self.failures
-            kept.append(str(error))
+        except UnequalCopy as error:
+            self.unequal.append(str(error))
             self._tell.failed(str(error))
+        except (MirrorError, KafkaException, psutil.Error, OSError) as error:  # a broker that died, a full disk
+            self.failures.append(str(error) or type(error).__name__)
+            self._tell.failed(self.failures[-1])

@@ -42,7 +42,7 @@ _PARTS: Final = {
     "the copy, in the kernel": ("", 0.6),
     "target's brokers": (INK, 0.45),
     "source's brokers": (INK, 0.22),
-    "nobody": (INK, 0.06),
+    "all else, and nobody": (INK, 0.06),
 }
 #: What may be changed -> the title of its plot, and what stands at its scale.
 AXES: Final[dict[Axis, tuple[str, str]]] = {
@@ -186,7 +186,7 @@ def shares(summary: Summary) -> Element | None:
 
 
 def _parts(summary: Summary, load: Workload, arm: Arm) -> list[tuple[str, float]]:
-    """In the order of `_PARTS`; what is left of the cores' time is nobody's."""
+    """In the order of `_PARTS`; what is left of the cores' time is idle, or the measurement's and others'."""
     found = summary.shares(load.name, arm.name)
     if found is None:
         return []

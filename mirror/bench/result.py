@@ -6,9 +6,9 @@ Medians, ratios and goals are no part of it: whoever doubts one can work it out 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from mirror.errors import ConfigError
 
@@ -16,6 +16,10 @@ from mirror.errors import ConfigError
 FORMAT: Final = 1
 
 Kind = Literal["mirror", "rival", "limit"]
+#: Figures as they can be: a hostile file might hold others.
+Amount = Annotated[float, Field(ge=0, le=1e15)]
+Difference = Annotated[float, Field(ge=-1e15, le=1e15)]
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Axis = Literal["partitions", "lanes", "round_trip_ms", "loss", "replication"]
 
 
@@ -76,23 +80,23 @@ class Measured:
     brokers took in the same time. `wire_*` are bytes of payload over TCP, into and out of the arm.
     """
 
-    wall_s: float
-    start_s: float
-    copy_s: float
-    cpu_s: float
-    start_cpu_s: float
-    copy_cpu_s: float
-    java_cpu_s: float
-    source_broker_cpu_s: float
-    target_broker_cpu_s: float
-    peak_rss_bytes: int
-    peak_pss_bytes: int | None
-    wire_in_bytes: int | None
-    wire_out_bytes: int | None
-    copy_kernel_cpu_s: float | None = None
-    copy_java_cpu_s: float | None = None
-    copy_source_cpu_s: float | None = None
-    copy_target_cpu_s: float | None = None
+    wall_s: Amount
+    start_s: Amount
+    copy_s: Amount
+    cpu_s: Amount
+    start_cpu_s: Amount
+    copy_cpu_s: Amount
+    java_cpu_s: Amount
+    source_broker_cpu_s: Amount
+    target_broker_cpu_s: Amount
+    peak_rss_bytes: Count
+    peak_pss_bytes: Count | None
+    wire_in_bytes: Count | None
+    wire_out_bytes: Count | None
+    copy_kernel_cpu_s: Amount | None = None
+    copy_java_cpu_s: Amount | None = None
+    copy_source_cpu_s: Amount | None = None
+    copy_target_cpu_s: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +107,9 @@ class Run(Measured):
 
     workload: str
     arm: str
-    round: int
-    turn: int
-    records: int
+    round: Count
+    turn: Count
+    records: Count
     equal: bool
     checked: str
 
@@ -118,16 +122,16 @@ class Latency:
     """
 
     arm: str
-    rate: float
-    round: int
-    records: int
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float
-    max_ms: float
-    added_p50_ms: float
-    added_p99_ms: float
-    buckets: tuple[tuple[float, int], ...]
+    rate: Amount
+    round: Count
+    records: Count
+    p50_ms: Amount
+    p90_ms: Amount
+    p99_ms: Amount
+    max_ms: Amount
+    added_p50_ms: Difference
+    added_p99_ms: Difference
+    buckets: tuple[tuple[Amount, Count], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +139,18 @@ class Point:
     """One copy with one thing changed: stored bytes a second and CPU-seconds per 10^9 stored bytes, while copying."""
 
     axis: Axis
-    value: float
+    value: Amount
     arm: str
-    round: int
-    bytes_per_s: float
-    cpu_s_per_gb: float
+    round: Count
+    bytes_per_s: Amount
+    cpu_s_per_gb: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A whole comparison; `made` is ISO 8601 in UTC, `seconds` how long it took, `command` how to have it again."""
+    """A whole comparison; `made` is ISO 8601 in UTC, `seconds` how long it took, `command` how to have it again.
+    `failures` say what could not be measured; a copy that is not equal to its source is among the runs.
+    """
 
     format: Literal[1] = FORMAT
     made: str
@@ -157,6 +163,7 @@ class Result:
     runs: tuple[Run, ...]
     latencies: tuple[Latency, ...] = ()
     scaling: tuple[Point, ...] = ()
+    failures: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Indented, and the same text for the same figures."""

@@ -54,7 +54,7 @@ class Shape:
 SHAPES: Final[Mapping[str, Shape]] = {
     shape.name: shape
     for shape in (
-        Shape(name="1MB-zstd", title="1 MB batches, zstd", codec="zstd", batch_bytes=1_000_000, megabytes=800),
+        Shape(name="1MB-zstd", title="1 MB batches, zstd", codec="zstd", batch_bytes=1_000_000, megabytes=1200),
         Shape(
             name="64KB-lz4-txn",
             title="64 KB batches, lz4, half of the partitions in transactions",
@@ -64,14 +64,20 @@ SHAPES: Final[Mapping[str, Shape]] = {
             transactional=0.5,
         ),
         Shape(
-            name="8KB-lz4", title="8 KB batches, lz4, keyed", codec="lz4", batch_bytes=8_000, megabytes=100, keyed=1.0
+            name="8KB-lz4",
+            title="8 KB batches, lz4, keyed, 16 partitions",
+            codec="lz4",
+            batch_bytes=8_000,
+            megabytes=200,
+            partitions=16,  # producers that write small batches have many
+            keyed=1.0,
         ),
         Shape(
             name="64KB-zstd-compacted",
             title="64 KB batches, zstd, compacted",
             codec="zstd",
             batch_bytes=64_000,
-            megabytes=200,
+            megabytes=400,
             compacted=True,
             keyed=1.0,
         ),

@@ -184,8 +184,9 @@ class Summary:
         return self._runs.get((workload, arm), {})
 
     def values(self, metric: Metric, workload: str, arm: str) -> dict[int, float]:
-        """The figure of each round that has one."""
-        found = ((turn, metric.value(run, self._loads[workload])) for turn, run in self.runs(workload, arm).items())
+        """The figure of each round that has one; that of a copy which is not equal to its source counts for nothing."""
+        equal = ((turn, run) for turn, run in self.runs(workload, arm).items() if run.equal)
+        found = ((turn, metric.value(run, self._loads[workload])) for turn, run in equal)
         return {turn: value for turn, value in found if value is not None}
 
     def spread(self, metric: Metric, workload: str, arm: str) -> Spread | None:
@@ -201,11 +202,11 @@ class Summary:
     def shares(self, workload: str, arm: str) -> Shares | None:
         """Who has the cores; None where a part of it is not known."""
         found = [self.spread(metric, workload, arm) for metric in (CPU, KERNEL, SOURCE, TARGET, SPEED)]
-        if any(one is None for one in found):
+        if any(one is None or not one.median for one in found):
             return None
         ours, kernel, source, target, speed = (one.median for one in found if one is not None)
         whole = self.result.environment.cores * GB / MB / speed
-        return Shares(copy=ours, kernel=kernel, source=source, target=target, whole=whole)
+        return Shares(copy=ours, kernel=min(kernel, ours), source=source, target=target, whole=whole)
 
     def rival(self, metric: Metric, workload: str) -> Arm | None:
         """MirrorMaker 2 in that of its settings which does better in this figure."""

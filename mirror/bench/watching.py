@@ -144,6 +144,7 @@ class Watch:
         self._traffic.look()
 
     def _count(self) -> None:
+        asked = time.monotonic()
         found = self._ends.of({self._goal.topic: self._goal.partitions}, growing=True)
         end = sum(found.values())
         if end > self._seen:
@@ -153,8 +154,9 @@ class Watch:
             self._last = self._moment(now)
             self._moved = now
             self._first = self._first or self._empty
-        elif not end:
-            self._empty = self._moment(time.monotonic())
+        elif not end and (len(found) == self._goal.partitions or not on_disk(self._target, self._goal.topic)):
+            # Brokers tell late of a topic that is new: what they do not tell of is empty only where nothing is on disk.
+            self._empty = self._moment(asked)
 
     def _moment(self, at: float) -> _Moment:
         """As of the last look at the processes, and of now for the brokers."""

@@ -68,6 +68,7 @@ def open_context(
         "spark.dynamicAllocation.enabled": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
+        "spark.ui.killEnabled": "false",  # any page that a browser shows beside Spark's could end an epoch
         "spark.log.level": "WARN",
         "spark.driver.extraJavaOptions": f"{jvm} {_YOUNG} {archive} "
         f"-Dlog4j2.configurationFile={Path(str(files('mirror.spark') / 'log4j2.properties')).as_uri()}",
