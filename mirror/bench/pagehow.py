@@ -21,7 +21,8 @@ copy makes any start small.
 Memory is the peak of the process tree. Resident memory counts a page once for each process that has it; with shared \
 pages once, it is what the machine has to give.
 Ratios are made within a round, since what lies close in time shares the machine's mood, and their median is taken. \
-Ranges are the least and the most of all rounds; nothing was left out.
+Ranges are the least and the most of all rounds. A copy that is not equal to its source counts for nothing and is \
+named above, and so is what could not be measured.
 """
 _NOT_FAIR: Final = """\
 Brokers, copies and measurement share one machine and its cores. What needs less CPU leaves more of it to the brokers, \
