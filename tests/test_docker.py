@@ -58,7 +58,7 @@ def stack() -> Iterator[DockerCompose]:
     """All of docker-compose.yml, as far as there are images, until the end."""
     every = DockerCompose(HOME, profiles=["back"])
     if every.get_containers(include_all=True):
-        pytest.fail("the stack is up already: docker compose down --volumes")
+        pytest.fail("the stack is up already: docker compose --profile back down --volumes")
     wanted = [name for name, one in SERVICES.items() if "profiles" not in one and is_there(one["image"])]
     assert set(SERVICES) - set(wanted) <= {"mirror-back", "grafana"}
     try:
