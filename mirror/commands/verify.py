@@ -1,7 +1,7 @@
 """`mirror verify`: is the copy equal? A line for each topic, each difference by name, and an exit code.
 
 Decision: what takes less than `SPARK_BYTES` to read is compared in this process, by the very code that tasks of Spark
-run (`verify.flow.prove`): to start Spark takes eight seconds, in which one core compares some three gigabytes. Under
+run (`verify.flow.prove`): to start Spark takes seconds, in which one core compares gigabytes. Under
 `spark-submit`, where it is there already, and with `--spark`, the size does not matter.
 """
 
