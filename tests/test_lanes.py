@@ -29,8 +29,10 @@ def test_an_epoch_is_longer_where_finding_all_positions_takes_long(
 
 @pytest.mark.parametrize(
     ("cores", "wanted", "parts", "lanes", "tasks"),
-    [(2, None, 50, 1, 2), (1, None, 50, 1, 1), (8, None, 50, 4, 8), (64, None, 50, 8, 8), (8, None, 3, 3, 3)]
-    + [(2, 6, 50, 6, 6), (2, 6, 4, 4, 4), (None, None, 0, 1, 1)],
+    [
+        *((2, None, 50, 1, 2), (1, None, 50, 1, 1), (8, None, 50, 4, 8), (64, None, 50, 8, 8), (8, None, 3, 3, 3)),
+        *((2, 6, 50, 6, 6), (2, 6, 4, 4, 4), (None, None, 0, 1, 1)),
+    ],
 )
 def test_a_lane_has_two_cores_and_a_task_that_computes_has_one(
     cores: int | None, wanted: int | None, parts: int, lanes: int, tasks: int, monkeypatch: pytest.MonkeyPatch
