@@ -281,7 +281,7 @@ class Writer:
             if code in DENIED:
                 detail, advice = (
                     f"the target answered {code.name} to control markers",
-                    "Grant ALTER on the cluster, or set topics.offsets to translate",
+                    "Grant ALTER on the cluster (CLUSTER_ACTION before 3.8), or set topics.offsets to translate",
                 )
                 sink.stop = sink.stop or sink.refuse(gap.first, detail, advice, State.DENIED)
             elif code in _NEVER:

@@ -78,7 +78,7 @@ TOLD = (
     "cluster us {target}: append to the journal of mirror.{own}.offsets-0 needs WRITE on topic mirror.{own}.offsets",
     'cause="cluster us: grant READ on the group" groups=g',
     "DENIED cluster us {target}: DeleteRecords of {own}-0 needs DELETE on topic {own}. Grant DELETE on topic {own}: ",
-    "DENIED the target answered cluster_authorization_failed to control markers. Grant ALTER on the cluster, or set",
+    "DENIED the target answered cluster_authorization_failed to control markers. Grant ALTER on the cluster (CLUSTER",
 )
 
 
