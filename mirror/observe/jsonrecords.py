@@ -14,9 +14,15 @@ _LARGEST: Final = 1 << 63
 
 
 def parsed(value: bytes) -> Any:
-    """A record's JSON. Raises ValueError for what is none, however deep it is nested."""
+    """A record's JSON. Raises ValueError for what is none, however deep it is nested, and for text that could not be
+    shown: JSON can name halves of a character, which UTF-8 cannot encode.
+    """
     try:
-        return json.loads(value)  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        text = value.decode()  # JSONDecodeError, UnicodeDecodeError and UnicodeEncodeError are ValueErrors
+        found = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError as error:
         raise ValueError("JSON that is nested too deeply") from error
 
