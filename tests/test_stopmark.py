@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 import pytest
 from fakebroker import HOST, in_loop
@@ -15,6 +16,7 @@ from fakebroker import HOST, in_loop
 from mirror.assignment import Assignment
 from mirror.policy.rules import Rules
 from mirror.spark import stopmark
+from mirror.spark.sealed import Frames, proof
 from mirror.spark.stopmark import MarkAddress, StopMark, Take, until_marked, watch
 from mirror.wire.cluster import TopicPartition
 
@@ -37,6 +39,12 @@ async def holding(opened: StopMark, lanes: int) -> None:
         await asyncio.sleep(0.001)
 
 
+def said_by(address: MarkAddress, greeting: bytes, lane: int, attempt: int = 0) -> bytes:
+    """A lane's answer to a greeting."""
+    hello = stopmark._hello(lane, attempt)
+    return hello + proof(address.token, b"lane", greeting, hello)
+
+
 def none(_: tuple[Assignment, ...]) -> bool:
     """Nothing is handed to this lane."""
     raise AssertionError
@@ -50,7 +58,7 @@ async def ended(*lanes: asyncio.Task[None]) -> None:
 @in_loop
 async def test_setting_the_mark_ends_every_lane() -> None:
     async with mark() as opened:
-        lanes = [asyncio.create_task(until_marked(opened.address, 0, none)) for _ in range(5)]
+        lanes = [asyncio.create_task(until_marked(opened.address, lane, none)) for lane in range(5)]
         await holding(opened, 5)
         assert not any(lane.done() for lane in lanes)
         opened.set()
@@ -69,10 +77,11 @@ async def test_a_lane_that_is_just_coming_ends_too() -> None:
     """It was let in before the mark was set, and says who it is only afterwards."""
     async with mark() as opened:
         reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
-        hello = opened.address.hello(0)
+        greeting = await reader.readexactly(16)
+        hello = said_by(opened.address, greeting, 0)
         writer.write(hello[:3])
-        other = asyncio.create_task(until_marked(opened.address, 0, none))
-        await holding(opened, 1)  # so the first has been accepted
+        other = asyncio.create_task(until_marked(opened.address, 1, none))
+        await holding(opened, 1)
         opened.set()
         await ended(other)
         writer.write(hello[3:])
@@ -120,12 +129,56 @@ async def test_a_stranger_is_shown_out_and_the_lanes_stay() -> None:
 
 @in_loop
 async def test_a_stranger_who_says_nothing_is_shown_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopmark, "_CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(stopmark, "_HELLO_SECONDS", 0.05)
     async with mark() as opened:
         reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
         async with asyncio.timeout(SOON):
-            assert await reader.read() == b""
+            assert len(await reader.read()) == 16, "the greeting, and then the end"
         writer.close()
+
+
+@in_loop
+async def test_strangers_do_not_use_up_what_a_driver_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first are shown out for the next, so that a lane gets in among any number of them."""
+    monkeypatch.setattr(stopmark, "_MOST_STRANGERS", 3)
+    monkeypatch.setattr(stopmark, "_HELLO_SECONDS", 1000.0)
+    async with mark() as opened:
+        came = [await asyncio.open_connection(opened.address.host, opened.address.port) for _ in range(20)]
+        for reader, _ in came[:17]:
+            async with asyncio.timeout(SOON):
+                with suppress(ConnectionResetError):
+                    await reader.read()
+        lane = asyncio.create_task(until_marked(opened.address, 0, none))
+        await known(opened, 0)
+        assert len(opened._board.strangers) <= 3
+        opened.set()
+        await ended(lane)
+        for _, writer in came:
+            writer.close()
+
+
+@in_loop
+async def test_a_lane_that_is_shown_out_before_it_is_known_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is no mark: a driver with much to do may have taken it for a stranger."""
+    monkeypatch.setattr(stopmark, "_PAUSE", 0.01)
+    async with mark() as opened:
+        came = 0
+
+        async def at_first_busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal came
+            came += 1
+            if came < 3:
+                writer.close()
+            else:
+                await opened._board.hold(reader, writer)
+
+        server = await asyncio.start_server(at_first_busy, HOST, 0)
+        address = MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
+        lane = asyncio.create_task(until_marked(address, 0, none))
+        await known(opened, 0)
+        server.close()
+        opened.set()
+        await ended(lane)
 
 
 @in_loop
@@ -261,11 +314,11 @@ async def test_a_lane_that_is_not_there_or_ending_takes_nothing(monkeypatch: pyt
 async def test_nothing_is_taken_from_whoever_listens_where_the_driver_was() -> None:
     """The lane ends, as it does when nobody listens."""
     payload = pickle.dumps(MORE)
-    said = bytes(32) + payload
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(len(MarkAddress(HOST, 1, bytes(16)).hello(0)))
-        writer.write(len(payload).to_bytes(4) + said)
+        writer.write(bytes(16))
+        await reader.readexactly(HELLO_BYTES)
+        writer.write(bytes(32) + b"m" + len(payload).to_bytes(4) + bytes(32) + payload)
         await reader.read()
         writer.close()
 
@@ -277,7 +330,168 @@ async def test_nothing_is_taken_from_whoever_listens_where_the_driver_was() -> N
 
 
 @in_loop
+async def test_what_a_driver_said_before_is_nothing_to_another_lane() -> None:
+    async with mark() as opened, overheard(opened) as (address, said):
+        got = list[Assignment]()
+        lane = asyncio.create_task(until_marked(address, 0, taking(got)))
+        await known(opened, 0)
+        assert await opened.hand(0, MORE)
+        assert tuple(got) == MORE
+        opened.set()
+        await ended(lane)
+    (conversation,) = said
+
+    async def again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(conversation.of_driver)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(again, HOST, 0)
+    elsewhere = MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
+    await ended(asyncio.create_task(until_marked(elsewhere, 0, none)))
+    server.close()
+    await server.wait_closed()
+
+
+# --- what strangers make of it ----------------------------------------------------------------------------------------
+
+#: Of the lane's answer to the greeting.
+HELLO_BYTES = 16 + 2 * 4 + 32
+
+
+@dataclass
+class Conversation:
+    """What both sides of a line said."""
+
+    of_driver: bytes = b""
+    of_lane: bytes = b""
+
+
+@asynccontextmanager
+async def overheard(opened: StopMark) -> AsyncIterator[tuple[MarkAddress, list[Conversation]]]:
+    """An address that leads to the driver, and all that goes over it."""
+    said: list[Conversation] = []
+    running: list[asyncio.Task[None]] = []
+
+    async def pipe(lane: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        driver = await asyncio.open_connection(opened.address.host, opened.address.port)
+        said.append(heard := Conversation())
+
+        async def one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, side: str) -> None:
+            with suppress(ConnectionError):
+                while some := await reader.read(1 << 16):
+                    setattr(heard, side, getattr(heard, side) + some)
+                    writer.write(some)
+            writer.close()
+
+        await asyncio.gather(one_way(lane[0], driver[1], "of_lane"), one_way(driver[0], lane[1], "of_driver"))
+
+    server = await asyncio.start_server(lambda *lane: running.append(asyncio.create_task(pipe(lane))), HOST, 0)
+    try:
+        yield MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token), said
+    finally:
+        server.close()
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+
+@in_loop
+async def test_what_a_lane_said_before_lets_nobody_in() -> None:
+    """Neither its hello nor that it took something: partitions that nobody copies must not count as taken."""
+    async with mark() as opened, overheard(opened) as (address, said):
+        lane = asyncio.create_task(until_marked(address, 0, lambda _: True))
+        await known(opened, 0)
+        assert await opened.hand(0, MORE)
+        lane.cancel()
+        await known(opened)
+        reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
+        writer.write(said[0].of_lane)
+        async with asyncio.timeout(SOON):
+            with suppress(ConnectionResetError):
+                assert len(await reader.read()) == 16, "shown out behind the greeting"
+        assert not opened._board.lines
+        assert not await opened.hand(0, MORE)
+        writer.close()
+
+
+@asynccontextmanager
+async def knowing(opened: StopMark, lane: int) -> AsyncIterator[Frames]:
+    """The lane's end of a line, by hand."""
+    reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
+    try:
+        yield await stopmark._let_in(opened.address.token, lane, 0, reader, writer)
+    finally:
+        writer.close()
+
+
+async def shut(frames: Frames) -> None:
+    async with asyncio.timeout(SOON):
+        with suppress(ConnectionResetError):
+            while await frames.reader.read(1 << 16):
+                pass
+
+
+@in_loop
+async def test_a_line_is_closed_at_the_first_frame_that_is_not_proven() -> None:
+    heard: list[tuple[int, bytes]] = []
+    opened = await StopMark.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
+    try:
+        for wrong in (
+            b"+++++" + bytes(40),  # no proof
+            b"?" + bytes(4 + 32),  # no kind of a lane's
+            b"m" + bytes(4 + 32),  # one of the driver's
+            b"=" + b"\xff" * 4,  # more than a report may be: not waited for
+        ):
+            async with knowing(opened, 0) as frames:
+                await known(opened, 0)
+                frames.writer.write(wrong)
+                await shut(frames)
+                await known(opened)
+        async with knowing(opened, 0) as frames:  # the same once more
+            sent = bytearray()
+            write = frames.writer.write
+
+            def noting(data: bytes) -> None:
+                sent.extend(data)
+                write(data)
+
+            frames.writer.write = noting  # type: ignore[assignment,method-assign] # to listen in
+            frames.write(b"=", b"report")
+            write(bytes(sent))
+            await shut(frames)
+        assert heard == [(0, b"report")]
+    finally:
+        await opened.close()
+
+
+@in_loop
+async def test_an_attempt_has_one_line_and_the_newest_attempt_gets_what_is_handed_out() -> None:
+    async with mark() as opened:
+        async with knowing(opened, 0) as former:
+            await known(opened, 0)
+            got = list[Assignment]()
+            lane = asyncio.create_task(until_marked(opened.address, 0, taking(got)))
+            await shut(former)
+            await known(opened, 0)
+            again = list[Assignment]()
+            other = asyncio.create_task(until_marked(opened.address, 0, taking(again), attempt=1))
+            await known(opened, 0, 0)
+            assert await opened.hand(0, MORE)
+            assert (got, tuple(again)) == ([], MORE)
+        opened.set()
+        await ended(lane, other)
+
+
+@in_loop
 async def test_the_token_is_never_sent() -> None:
     async with mark() as opened:
-        assert opened.address.token not in opened.address.hello(0)
-        assert opened.address.hello(0) != opened.address.hello(1)
+        async with overheard(opened) as (address, said):
+            lane = asyncio.create_task(until_marked(address, 0, lambda _: True))
+            await known(opened, 0)
+            assert await opened.hand(0, MORE)
+            opened.set()
+            await ended(lane)
+        assert opened.address.token not in said[0].of_lane + said[0].of_driver
+        assert str(opened.address.token) not in repr(opened.address)

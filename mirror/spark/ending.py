@@ -29,6 +29,16 @@ def is_over(figures: Figures, until: int) -> bool:
     return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)
 
 
+def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> list[Assignment]:
+    """Those of a bounded copy of which something is left to do."""
+    return [one for one in assignments if one.source not in told or not is_over(told[one.source], one.until or 0)]
+
+
+def has_caught_up(figures: Figures) -> bool:
+    """Nothing is to be copied now, or not by the mirror's own doing."""
+    return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.state.is_stop
+
+
 def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> Iterator[str]:
     """What was not copied of each partition that is left."""
     for assignment in left:

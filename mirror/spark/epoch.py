@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from mirror.errors import EngineLost
 from mirror.observe import logs
 from mirror.spark.relay import Lane, Receipt, relay
 from mirror.spark.session import LOOPBACK, first_line, is_alive, is_local
-from mirror.spark.stopmark import Hear, MarkAddress, StopMark, deaf
+from mirror.spark.stopmark import MarkAddress, StopMark
 from mirror.wire.cluster import TopicPartition
 
 #: What an epoch may run past its deadline or its stop mark before the job is cancelled.
@@ -32,8 +32,14 @@ JOINING: Final = 1 / 8
 
 #: The lanes of an epoch that ends at a time (Unix time), or when its stop mark is set.
 LanesFor = Callable[[float, MarkAddress], Sequence[Lane]]
+#: Given a lane's number, its report, and the partitions that it has.
+HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
 
 _log = logs.get("mirror.supervisor")
+
+
+def deaf(_lane: int, _report: bytes, _held: Collection[TopicPartition]) -> None:
+    """Where nobody watches but by the journal."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +81,7 @@ class Epochs:
     seconds: float
     stopping: asyncio.Event
     on_failure: Callable[[], None]
-    hear: Hear = deaf
+    hear: HearOf = deaf
     _failed: int = 0
     _under_way: UnderWay | None = field(default=None, init=False)
 
@@ -101,7 +107,7 @@ class Epochs:
         """
         conf = self.context.getConf()
         host = conf.get("spark.driver.host") or LOOPBACK
-        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host, self.hear)
+        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host, self._heard)
         lanes = lanes_for(time.time() + self.seconds, mark.address)
         self._under_way = UnderWay.of(mark, lanes)
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
@@ -136,6 +142,10 @@ class Epochs:
             self._under_way = None
             stopping.cancel()
             await mark.close()
+
+    def _heard(self, lane: int, report: bytes) -> None:
+        held = self._under_way.lanes if self._under_way is not None else []
+        self.hear(lane, report, held[lane] if lane < len(held) else ())
 
     def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""

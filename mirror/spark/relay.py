@@ -18,6 +18,7 @@ from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
+from mirror.observe.once import Once
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
@@ -28,6 +29,10 @@ from mirror.spark.stopmark import MarkAddress, Voice, watch
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 REPORT_SECONDS = 1.0
+#: Rounds of reporting after which a partition that has not moved is told of again.
+REPORT_ROUNDS = 10
+#: Reports told straight in one turn of the loop, which moves data as well.
+_TOLD_AT_ONCE = 100
 LAST_WORD_SECONDS = 1.0
 
 
@@ -91,7 +96,8 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             lane.bytes_per_second,
         )
         voice = Voice()
-        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice)
+        attempt = _attempt()
+        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice, attempt)
         reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, voice))
         try:
             await pipeline.run(lane.deadline)
@@ -115,11 +121,10 @@ async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Jou
     """Runs and live figures every second, and when a partition stops: of those that moved and, now and then, of all.
 
     They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it takes
-    nothing, the driver is told straight, so that it knows at once what waits.
+    nothing, for a second or because it refuses, the driver is told straight, so that it knows at once what waits.
     """
     log = logs.get("mirror.relay")
-    written, straight = _Told(), _Told()
-    failing = False
+    written, straight, hindrances = _Told(), _Told(), Once()
     while True:
         with contextlib.suppress(TimeoutError):  # a stop is told at once
             async with asyncio.timeout(REPORT_SECONDS):
@@ -129,18 +134,16 @@ async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Jou
         writing = asyncio.create_task(_write(ledgers, journal, moved, _of_the_lane(lane, pipeline)))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
-                for one in straight.moved(now := pipeline.figures(lane.instance)):
-                    voice.tell(one.to_json())
-                straight.told(now)
+                await _tell(voice, straight, pipeline.figures(lane.instance))
             writing.result()
         except (ClusterError, WireError, MalformedBatch) as problem:
-            if not failing:  # the data does not depend on it: say so once, go on
+            if hindrances.is_new(problem):  # the data does not depend on it: say so, go on
                 log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
-            failing = True
+            await _tell(voice, straight, pipeline.figures(lane.instance))
         else:
-            failing = False
+            hindrances.over()
             written.told(moved)
-            straight = _Told()
+            straight.told(moved)  # the driver reads it in the journal
         finally:
             writing.cancel()  # it may be of an epoch that ends; and the last word is not to meet it
             await asyncio.wait([writing])
@@ -151,15 +154,32 @@ class _Told:
     """What was reported last of each partition, to somebody."""
 
     standing: dict[bytes, tuple[object, ...]] = field(default_factory=dict)
+    in_round: dict[bytes, int] = field(default_factory=dict)
     rounds: int = 0
 
     def moved(self, figures: list[Figures]) -> list[Figures]:
-        """Those that stand elsewhere since; every tenth time all of them."""
+        """Those that stand elsewhere since, or were not told for so many rounds; first those that wait longest."""
         self.rounds += 1
-        return [one for one in figures if self.standing.get(one.key()) != _standing(one) or self.rounds % 10 == 0]
+        due = [
+            one
+            for one in figures
+            if self.standing.get(one.key()) != _standing(one) or self.rounds - self.in_round[one.key()] >= REPORT_ROUNDS
+        ]
+        return sorted(due, key=lambda one: self.in_round.get(one.key(), 0))
 
-    def told(self, figures: list[Figures]) -> None:
-        self.standing |= {one.key(): _standing(one) for one in figures}
+    def told(self, figures: Iterable[Figures]) -> None:
+        for one in figures:
+            self.standing[one.key()], self.in_round[one.key()] = _standing(one), self.rounds
+
+
+async def _tell(voice: Voice, straight: _Told, figures: list[Figures]) -> None:
+    """Tell the driver as much as it takes; what it does not take comes first the next time."""
+    for count, one in enumerate(straight.moved(figures), start=1):
+        if not voice.tell(one.to_json()):
+            return
+        straight.told([one])
+        if count % _TOLD_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def _standing(figures: Figures) -> tuple[object, ...]:
@@ -167,8 +187,13 @@ def _standing(figures: Figures) -> tuple[object, ...]:
 
 
 def _of_the_lane(lane: Lane, pipeline: Pipeline) -> LaneFigures:
+    return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, _attempt())
+
+
+def _attempt() -> int:
+    """Which one of Spark's attempts at its task this is."""
     task = TaskContext.get()  # None outside a Spark task
-    return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, task.attemptNumber() if task else 0)
+    return task.attemptNumber() if task else 0
 
 
 async def _write(ledgers: Ledgers, journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:

@@ -4,8 +4,9 @@ lanes tell the driver what they cannot tell the journal.
 Each lane holds a connection to the driver. The mark is the end of that connection, so a lane also stops when the driver
 dies, and no lane outlives its driver to write on behalf of nobody.
 
-Decision: both sides prove that they know the epoch's token, which is never sent. Partitions come pickled, as lanes do
-through Spark, and nothing may be unpickled that comes from whoever listens where a driver was.
+Decision: both sides prove that they know the epoch's token, which is never sent, over random bytes of both, and so for
+each frame (`sealed.py`): what was overheard is of no use. Partitions come pickled, as lanes do through Spark, and
+nothing may be unpickled that comes from whoever listens where a driver was.
 """
 
 from __future__ import annotations
@@ -21,28 +22,38 @@ from typing import Final
 
 from mirror.assignment import Assignment
 from mirror.observe import logs
+from mirror.spark.sealed import PROOF_BYTES, Frames, Unproven, proof
 
 _TOKEN_BYTES: Final = 16
+_NONCE_BYTES: Final = 16
 _NUMBER_BYTES: Final = 4
-_PROOF: Final = "sha256"
-_PROOF_BYTES: Final = 32
-#: What a proof is for, so that none serves for the other.
-_LANE, _MORE = b"lane", b"more"
-#: What a lane says: that it took something, or a report.
-_TAKEN, _TOLD = b"+", b"="
+#: A lane's own random bytes, which lane it is, and which attempt at it.
+_HELLO_BYTES: Final = _NONCE_BYTES + 2 * _NUMBER_BYTES
+#: What a proof of the token is for, so that none serves for another.
+_LANE, _LINE, _WELCOME = b"lane", b"line", b"welcome"
+#: Kinds of frames: work for a lane; from a lane, that it took work, or a report.
+_MORE, _TAKEN, _TOLD = b"m", b"+", b"="
+#: How long whoever comes may take to say who it is, and how many may at a time: of more, the first is shown out.
+_HELLO_SECONDS: Final = 1.0
+_MOST_STRANGERS: Final = 256
+#: How long a lane waits to be let in, how often it tries, and the pause between.
 _CONNECT_SECONDS: Final = 5.0
+_TRIES: Final = 5
+_PAUSE: Final = 0.2
 #: How long a lane may take to say that it has taken what was handed to it.
 _TAKEN_SECONDS: Final = 3.0
 #: Reports that may lie in a lane for a driver that does not read them.
 _UNSENT_BYTES: Final = 1 << 20
+LARGEST_REPORT: Final = 1 << 16
+LARGEST_WORK: Final = 1 << 24
 
 #: Given partitions to mirror as well; false where they were not taken.
 Take = Callable[[tuple[Assignment, ...]], bool]
-#: Given a lane's report.
-Hear = Callable[[bytes], None]
+#: Given a lane's number, and its report.
+Hear = Callable[[int, bytes], None]
 
 
-def deaf(_: bytes) -> None:
+def deaf(_lane: int, _report: bytes) -> None:
     """Where nobody watches but by the journal."""
 
 
@@ -52,34 +63,49 @@ class MarkAddress:
 
     host: str
     port: int
-    token: bytes
+    token: bytes = field(repr=False)
 
-    def hello(self, lane: int) -> bytes:
-        """How a lane begins."""
-        number = lane.to_bytes(_NUMBER_BYTES)
-        return _proof(self.token, _LANE, number) + number
+
+def _hello(lane: int, attempt: int) -> bytes:
+    """How a lane answers the driver's greeting; its proof follows."""
+    return secrets.token_bytes(_NONCE_BYTES) + lane.to_bytes(_NUMBER_BYTES) + attempt.to_bytes(_NUMBER_BYTES)
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The driver's end of a lane's connection; the lane is -1 until it has said which one it is."""
+    """The driver's end of the connection of one attempt at a lane."""
 
-    writer: asyncio.StreamWriter
-    lane: int = -1
+    frames: Frames
+    lane: int
+    attempt: int
     handed: int = 0
     taken: int = 0
     heard: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hand(self, frame: bytes) -> None:
+    @classmethod
+    async def of(cls, token: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Line:
+        """Greet whoever came. Raises Unproven, and as a StreamReader does."""
+        greeting = secrets.token_bytes(_NONCE_BYTES)
+        writer.write(greeting)
+        hello, proven = await reader.readexactly(_HELLO_BYTES), await reader.readexactly(PROOF_BYTES)
+        if not hmac.compare_digest(proven, proof(token, _LANE, greeting, hello)):
+            raise Unproven("a stranger")
+        key = proof(token, _LINE, greeting, hello)
+        writer.write(proof(key, _WELCOME))
+        lane, attempt = hello[_NONCE_BYTES:-_NUMBER_BYTES], hello[-_NUMBER_BYTES:]
+        return cls(Frames(key, reader, writer), int.from_bytes(lane), int.from_bytes(attempt))
+
+    def hand(self, payload: bytes) -> None:
         self.handed += 1
-        self.writer.write(frame)
+        self.frames.write(_MORE, payload)
 
 
 class _Switchboard:
     """The lines of an epoch's lanes, and what was handed to each."""
 
     def __init__(self, token: bytes, hear: Hear) -> None:
-        self.lines: set[_Line] = set()
+        self.lines: dict[_Line, None] = {}  # in the order in which they came
+        self.strangers: dict[asyncio.StreamWriter, None] = {}  # the same, until they have said who they are
         self.handed: dict[int, list[bytes]] = {}
         self.marked = False
         self.has_met = False
@@ -90,28 +116,44 @@ class _Switchboard:
         if self.marked:
             writer.close()
             return
-        line = _Line(writer)
-        self.lines.add(line)  # before it is known: the mark must not miss a lane that is just coming
+        line = None
+        self.strangers[writer] = None  # the mark must not miss a lane that is just coming
+        if len(self.strangers) > _MOST_STRANGERS:
+            first = next(iter(self.strangers))
+            del self.strangers[first]
+            first.transport.abort()
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                proof, number = await reader.readexactly(_PROOF_BYTES), await reader.readexactly(_NUMBER_BYTES)
-            if hmac.compare_digest(proof, _proof(self._token, _LANE, number)):
-                line.lane, self.has_met = int.from_bytes(number), True
-                for frame in self.handed.get(line.lane, ()):  # its task is tried again
-                    line.hand(frame)
-                while said := await reader.read(1):  # until the lane ends
-                    if said == _TAKEN:
-                        line.taken += 1
-                        line.heard.set()
-                    else:
-                        size = int.from_bytes(await reader.readexactly(_NUMBER_BYTES))
-                        self._hear(await reader.readexactly(size))
+            async with asyncio.timeout(_HELLO_SECONDS):
+                line = await _Line.of(self._token, reader, writer)
+            self._let_in(line)
+            while True:  # until the lane ends
+                kind, said = await line.frames.read((_TAKEN, _TOLD), LARGEST_REPORT)
+                if kind == _TAKEN:
+                    line.taken += 1
+                    line.heard.set()
+                else:
+                    self._hear(line.lane, said)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # a stranger, or a lane that is gone: either way there is nobody to tell
         finally:
-            self.lines.discard(line)
-            line.heard.set()
+            self.strangers.pop(writer, None)
+            if line is not None:
+                self.lines.pop(line, None)
+                line.heard.set()
             writer.close()
+
+    def _let_in(self, line: _Line) -> None:
+        """The same attempt that comes again is one whose connection broke without our knowing, or that Spark runs anew:
+        the former line is of nobody who should go on.
+        """
+        for former in [one for one in self.lines if (one.lane, one.attempt) == (line.lane, line.attempt)]:
+            del self.lines[former]
+            former.frames.writer.transport.abort()
+        self.strangers.pop(line.frames.writer, None)
+        self.lines[line] = None
+        self.has_met = True
+        for payload in self.handed.get(line.lane, ()):  # its task is tried again
+            line.hand(payload)
 
 
 class StopMark:
@@ -138,12 +180,11 @@ class StopMark:
         say in time that it does: it may not have begun, or be ending.
         """
         payload = pickle.dumps(more)
-        frame = len(payload).to_bytes(_NUMBER_BYTES) + _proof(self.address.token, _MORE, payload) + payload
-        line = next((line for line in self._board.lines if line.lane == lane), None)
-        if line is None or self._board.marked:
+        line = next((line for line in reversed(self._board.lines) if line.lane == lane), None)  # its newest attempt
+        if line is None or self._board.marked or len(payload) > LARGEST_WORK:
             return False
-        self._board.handed.setdefault(lane, []).append(frame)
-        line.hand(frame)
+        self._board.handed.setdefault(lane, []).append(payload)
+        line.hand(payload)
         due = line.handed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKEN_SECONDS):
@@ -156,8 +197,8 @@ class StopMark:
         """End the epoch: every lane, and every lane that has yet to connect."""
         self._board.marked = True
         self._server.close()
-        for line in tuple(self._board.lines):
-            line.writer.close()
+        for writer in (*self._board.strangers, *(line.frames.writer for line in self._board.lines)):
+            writer.close()
 
     async def close(self) -> None:
         """Set the mark, and wait until the port is free."""
@@ -171,44 +212,74 @@ class StopMark:
 class Voice:
     """How a lane tells its driver something, while it holds on to it."""
 
-    writer: asyncio.StreamWriter | None = None
+    frames: Frames | None = None
 
-    def tell(self, report: bytes) -> None:
-        """Nobody waits for it: what does not get through is told again by whoever reports."""
-        if self.writer is not None and self.writer.transport.get_write_buffer_size() < _UNSENT_BYTES:
-            self.writer.write(_TOLD + len(report).to_bytes(_NUMBER_BYTES) + report)
+    def tell(self, report: bytes) -> bool:
+        """Whether it was taken; that it arrives nobody waits for. False while the driver is not there or does not read:
+        then it is to be told again. One beyond `LARGEST_REPORT` is left to journal and receipt: no later try would do.
+        """
+        if self.frames is None or self.frames.unsent >= _UNSENT_BYTES:
+            return False
+        if len(report) <= LARGEST_REPORT:
+            self.frames.write(_TOLD, report)
+        return True
 
 
-async def until_marked(address: MarkAddress, lane: int, take: Take, voice: Voice | None = None) -> None:
+async def until_marked(
+    address: MarkAddress, lane: int, take: Take, voice: Voice | None = None, attempt: int = 0
+) -> None:
     """Return when the mark is set or the driver is gone: its end of the connection closes, nobody listens any more, or
     somebody else does. Until then `take` gets what the driver hands to this lane, and `voice` reaches the driver.
 
     Raises OSError where the driver cannot be reached from here at all.
     """
-    try:
-        reader, writer = await asyncio.open_connection(address.host, address.port)
-    except ConnectionRefusedError:
-        return
     voice = voice or Voice()
-    try:
-        writer.write(address.hello(lane))
-        voice.writer = writer
-        while True:
-            size, proof = await reader.readexactly(_NUMBER_BYTES), await reader.readexactly(_PROOF_BYTES)
-            payload = await reader.readexactly(int.from_bytes(size))
-            if not hmac.compare_digest(proof, _proof(address.token, _MORE, payload)):
+    for tried in range(_TRIES):
+        if tried:
+            await asyncio.sleep(_PAUSE)
+        try:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+        except ConnectionRefusedError:
+            return
+        try:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    frames = await _let_in(address.token, lane, attempt, reader, writer)
+            except Unproven:
                 return
-            if take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
-                writer.write(_TAKEN)
-    except (ConnectionError, asyncio.IncompleteReadError):
-        return
-    finally:
-        voice.writer = None
-        writer.close()
+            except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+                continue  # no mark: a driver with much to do shows out whom it does not know yet
+            voice.frames = frames
+            while True:
+                _, payload = await frames.read((_MORE,), LARGEST_WORK)
+                if take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
+                    frames.write(_TAKEN)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            voice.frames = None
+            writer.close()
+
+
+async def _let_in(
+    token: bytes, lane: int, attempt: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> Frames:
+    """Say who we are, and hear that the driver knows. Raises Unproven, and as a StreamReader does."""
+    greeting, hello = await reader.readexactly(_NONCE_BYTES), _hello(lane, attempt)
+    writer.write(hello + proof(token, _LANE, greeting, hello))
+    key = proof(token, _LINE, greeting, hello)
+    if not hmac.compare_digest(await reader.readexactly(PROOF_BYTES), proof(key, _WELCOME)):
+        raise Unproven("not the driver")
+    return Frames(key, reader, writer)
 
 
 def watch(
-    address: MarkAddress, lane: int, take: Take, marked: Callable[[], None], voice: Voice | None = None
+    address: MarkAddress,
+    lane: int,
+    take: Take,
+    marked: Callable[[], None],
+    voice: Voice | None = None,
+    attempt: int = 0,
 ) -> asyncio.Task[None]:
     """Let `take` have what is handed to the lane, and call `marked` when the mark is set. A lane that cannot reach the
     driver says so and runs to its deadline.
@@ -216,7 +287,7 @@ def watch(
 
     async def wait() -> None:
         try:
-            await until_marked(address, lane, take, voice)
+            await until_marked(address, lane, take, voice, attempt)
         except OSError as problem:
             where = f"{address.host}:{address.port}"
             logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))
@@ -224,7 +295,3 @@ def watch(
             marked()
 
     return asyncio.create_task(wait())
-
-
-def _proof(token: bytes, kind: bytes, said: bytes) -> bytes:
-    return hmac.digest(token, kind + said, _PROOF)

@@ -43,21 +43,20 @@ from mirror.policy.rekeying import Rekeying
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
-from mirror.spark.ending import Headway, is_over, unfinished_of
+from mirror.spark.ending import Headway, has_caught_up, left_of, unfinished_of
 from mirror.spark.epoch import Epochs
 from mirror.spark.flow import Flow, Outcome
+from mirror.spark.laning import lanes_for
 from mirror.spark.lookout import Lookout
 from mirror.spark.plan import lanes_of, rates_of
 from mirror.spark.prepare import with_settings
 from mirror.spark.rekey.driver import WATCH_SECONDS
 from mirror.spark.rekey.queries import Queries
-from mirror.spark.relay import Lane, Receipt
+from mirror.spark.relay import Receipt
 from mirror.spark.renewal import Look
 from mirror.spark.reports import forget, log_epoch, resting
 from mirror.spark.stoplog import StopLog
-from mirror.spark.stopmark import MarkAddress
 from mirror.spark.tidings import Tidings
-from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 
 #: Rounds of watching after which what rests is reported again.
@@ -106,8 +105,14 @@ class Supervisor:
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
         self._stops, self._outcome = StopLog(), Outcome()
         self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over, self._metrics)
-        told = self._metrics.epoch_failed, self._tidings.hear
-        self._jobs = Epochs(context, flow.name, flow.epoch_seconds, self._early, *told)
+        self._jobs = Epochs(
+            context,
+            flow.name,
+            flow.epoch_seconds,
+            self._early,
+            on_failure=self._metrics.epoch_failed,
+            hear=self._tidings.hear,
+        )
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
@@ -132,7 +137,8 @@ class Supervisor:
             )
             if self._flow.once:
                 self._assignments, self._left_out = await bounded(source, self._flow.name, self._assignments)
-            flow, reports = self._flow, (self._tidings.live, self._outcome.figures)
+            flow = self._flow
+            reports = self._tidings.live, self._outcome.figures
             sync = sync_of(source, target, flow.groups, self._assignments, reports, self._tidings.runs)
             groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds, self._metrics.groups_followed)
             self._groups = groups
@@ -181,7 +187,8 @@ class Supervisor:
             receipts = await self._epoch(number, active)
             for receipt in receipts:
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
-                self._outcome.figures[at], self._tallies[at] = receipt.figures, receipt.tally
+                self._outcome.figures[at] = self._tidings.receive(receipt.figures)
+                self._tallies[at] = receipt.tally
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             log_epoch(self._flow.name, number, time.time() - began, self._outcome.figures.values())
@@ -280,7 +287,7 @@ class Supervisor:
         self._resting = frozenset(self._tidings.paused)
         if not (at_rest := [one for one in self._assignments if one.source.topic in self._resting]):
             return
-        before = self._newest()
+        before = self._tidings.newest(self._outcome.figures)
         figures = {one.source: resting(one, before.get(one.source), self._flow.name, self._instance) for one in at_rest}
         self._outcome.figures |= figures
         try:
@@ -288,16 +295,11 @@ class Supervisor:
         except ClusterError as problem:  # reported again soon
             self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
-    def _newest(self) -> dict[TopicPartition, Figures]:
-        """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
-        reports = [*self._tidings.live.values(), *self._outcome.figures.values()]
-        return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
-
     def _conclude(self) -> None:
         """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
         is said.
         """
-        self._outcome.figures |= self._newest() | self._queries.figures
+        self._outcome.figures |= self._tidings.newest(self._outcome.figures) | self._queries.figures
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
@@ -316,46 +318,20 @@ class Supervisor:
         """One Spark job; empty where it failed as a whole."""
         flow, tidings = self._flow, self._tidings
         self._obeyed = dict(tidings.accepted)
-        assignments = [replace(a, accepted=accepted_for(a, tidings.accepted)) for a in assignments]
-        leaders = {a.source: self._source.leader(a.source) for a in assignments}
+        assignments = [replace(one, accepted=accepted_for(one, tidings.accepted)) for one in assignments]
+        leaders = {one.source: self._source.leader(one.source) for one in assignments}
         packed = lanes_of(assignments, leaders, self._tallies, self._jobs.slots(flow.lanes))
-        last = tidings.runs.last()
         moved = {at: tally.bytes - self._planned.get(at, 0) for at, tally in self._tallies.items()}
         rates = rates_of(flow.bytes_per_second, packed, self._outcome.figures, moved)
         self._planned = {at: tally.bytes for at, tally in self._tallies.items()}
-
-        def lanes(deadline: float, mark: MarkAddress) -> list[Lane]:
-            return [
-                Lane(
-                    flow=flow.name,
-                    instance=self._instance,
-                    number=index,
-                    source=flow.source,
-                    target=flow.target,
-                    assignments=lane,
-                    deadline=deadline,
-                    memory_bytes=flow.memory_bytes // len(packed),
-                    stop_mark=mark,
-                    so_far={a.source: self._tallies[a.source] for a in lane if a.source in self._tallies},
-                    runs={a.target: last[a.target] for a in lane if a.target in last},
-                    journal_offset=tidings.until,
-                    epoch=number,
-                    bytes_per_second=rates[index],
-                )
-                for index, lane in enumerate(packed)
-            ]
-
-        return await self._jobs.run(number, lanes)
+        return await self._jobs.run(number, lanes_for(flow, number, packed, rates, self._tallies, tidings))
 
     def _unfinished(self) -> list[Assignment]:
-        if not self._flow.once:
-            return self._assignments
-        figures = self._outcome.figures
-        return [a for a in self._assignments if a.source not in figures or not is_over(figures[a.source], a.until or 0)]
+        return left_of(self._assignments, self._outcome.figures) if self._flow.once else self._assignments
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
-        return bool(figures) and all(f.state.is_stop for f in figures)
+        return bool(figures) and all(one.state.is_stop for one in figures)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -383,10 +359,9 @@ class Supervisor:
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
                 await self._rest()
-            caught_up = len(live) == len(self._assignments) + len(self._queries.figures) and all(
-                f.state in (State.CAUGHT_UP, State.PAUSED) or f.state.is_stop for f in live.values()
-            )
-            if self._flow.until_caught_up and caught_up and self._queries.have_looked:
+            has_all = len(live) == len(self._assignments) + len(self._queries.figures)
+            caught_up = has_all and self._queries.have_looked and all(map(has_caught_up, live.values()))
+            if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
                 self._stop()
 

@@ -5,8 +5,10 @@ accepted and which topics they let rest, as what topics were first seen, and whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
@@ -16,6 +18,7 @@ from mirror.observe.jsonrecords import NOT_OURS
 from mirror.observe.lanefigures import PREFIX as LANE
 from mirror.observe.lanefigures import LaneFigures
 from mirror.observe.metrics import Metrics
+from mirror.observe.once import Once
 from mirror.offsets import failover
 from mirror.offsets.failover import FailedOver, Garbled
 from mirror.offsets.firstseen import PREFIX as TOPIC
@@ -26,15 +29,31 @@ from mirror.offsets.pauses import read_pause
 from mirror.offsets.runlog import Indexes
 from mirror.wire.cluster import TopicPartition
 
+#: How long what a lane told straight stands over what it had written before: as long as a write may take that was under
+#: way, and a little more.
+HEARD_SECONDS: Final = 15.0
+#: The same for a receipt: what its lane wrote is in the journal by then, which is read every second.
+RECEIPT_SECONDS: Final = 3.0
+
+
+class _Heard(NamedTuple):
+    """A report that did not come by the journal: its lane's time, and until when (our own clock) older ones of the
+    journal are passed over.
+    """
+
+    at_ms: int
+    until: float
+
 
 @dataclass(slots=True, eq=False)
 class Tidings:
     """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now, and
     `failed_over` when the flow is to be mirrored no more. `metrics` gets every report.
 
-    `live`: figures by source partition. `accepted`: by target partition, what a person accepted of losses. `paused`:
-    source topics that rest. `topics`: the records of what topics were first seen as, by their keys.
-    `runs`: where offsets moved to. All of it is what the journal had before the offset `until`.
+    `live`: figures by source partition, the newest by the order in which they came; clocks of executors do not decide,
+    and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
+    `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys. `runs`:
+    where offsets moved to. All of it, but for what lanes told straight, is what the journal had before offset `until`.
     """
 
     flow: str
@@ -49,26 +68,72 @@ class Tidings:
     runs: Indexes = field(default_factory=Indexes)
     until: int = 0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _failing: bool = False
+    _heard: dict[TopicPartition, _Heard] = field(default_factory=dict)
+    _garbled: set[int] = field(default_factory=set)
+    _hindrances: Once = field(default_factory=Once)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
 
     async def read(self, journal: Journal) -> bool:
-        """Learn what is new in the journal; false where it cannot be read now, with one warning until it can."""
+        """Learn what is new in the journal; false where it cannot be read now, with one warning for each kind of reason
+        until it can.
+        """
         async with self._reading:  # in the journal's order
             try:
                 entries, self.until = await journal.read(self.until)
             except (ClusterError, WireError, MalformedBatch) as problem:
-                if not self._failing:
+                if self._hindrances.is_new(problem):
                     self._log.warning("journal_not_read", flow=self.flow, reason=str(problem))
-                self._failing = True
                 return False
-            self._failing = False
+            self._hindrances.over()
             self.learn(entries)
             return True
 
-    def hear(self, report: bytes) -> None:
-        """Learn a partition's figures from its lane, which cannot write them into the journal now."""
-        self._learn(Entry(0, STATE, report))
+    def hear(self, lane: int, report: bytes, held: Collection[TopicPartition]) -> None:
+        """Learn a partition's figures from its lane, which cannot write them into the journal now. They stand until the
+        journal has something newer of it, or for `HEARD_SECONDS`. `held` are the partitions that this lane has.
+        """
+        try:
+            figures = Figures.from_json(report)
+            at = TopicPartition(figures.topic, figures.partition)
+            if at not in held:
+                raise ValueError(f"{at} is not mirrored by this lane")
+        except NOT_OURS as problem:
+            if lane not in self._garbled:
+                self._garbled.add(lane)
+                self._log.warning("report_unread", flow=self.flow, lane=lane, reason=repr(problem))
+        else:
+            if figures.instance == self.instance:
+                self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)
+                self._stands(at, figures)
+
+    def receive(self, figures: Figures) -> Figures:
+        """Learn a partition's figures from the receipt of its lane, which has ended; the same, dated by our clock."""
+        at = TopicPartition(figures.topic, figures.partition)
+        self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RECEIPT_SECONDS)
+        return self._stands(at, figures)
+
+    def newest(self, receipts: Mapping[TopicPartition, Figures]) -> dict[TopicPartition, Figures]:
+        """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
+        reports = [*self.live.values(), *receipts.values()]
+        return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
+
+    def _stands(self, at: TopicPartition, figures: Figures) -> Figures:
+        """A report is dated no later than now, and no earlier than the one before it, which came before."""
+        now = int(time.time() * 1000)
+        before = self.live[at].at_ms if at in self.live else -1
+        if not before < figures.at_ms <= now:
+            figures = replace(figures, at_ms=max(before, now))
+        self.live[at] = figures
+        self.metrics.learn((figures,))
+        return figures
+
+    def _is_older(self, at: TopicPartition, figures: Figures) -> bool:
+        """Whether a lane told this straight, or by its receipt, after it had written what the journal has here."""
+        heard = self._heard.get(at)
+        if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
+            return True
+        self._heard.pop(at, None)
+        return False
 
     def learn(self, entries: Sequence[Entry]) -> None:
         """Learn from records, in the journal's order."""
@@ -91,10 +156,8 @@ class Tidings:
             elif entry.key.startswith(STATE) and entry.value:
                 figures = Figures.from_json(entry.value)
                 at = TopicPartition(figures.topic, figures.partition)
-                known = self.live.get(at)  # may have been heard, and what the journal has behind be older
-                if figures.instance == self.instance and (known is None or known.at_ms <= figures.at_ms):
-                    self.live[at] = figures
-                    self.metrics.learn((figures,))
+                if figures.instance == self.instance and not self._is_older(at, figures):
+                    self._stands(at, figures)
             elif entry.key.startswith(LANE) and entry.value:
                 lane = LaneFigures.from_json(entry.value)
                 if lane.instance == self.instance:
