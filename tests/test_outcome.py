@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from fakebroker import HOST
 
 from mirror.assignment import Assignment
 from mirror.errors import ExitCode
@@ -17,12 +19,15 @@ from mirror.policy.rules import Rules
 from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.relay import Receipt
+from mirror.spark.renewal import Look
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)
+#: Seconds that anything may take.
+PATIENCE = 120.0
 
 
 def figures(state: State, offset: int, partition: int = 0) -> Figures:
@@ -130,3 +135,61 @@ def test_a_stop_that_only_the_live_figures_told_is_not_lost() -> None:
     scripted = Scripted([])
     scripted._tidings.live[AT] = figures(State.REFUSED, 7)
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK
+
+
+# --- a source that is silent ------------------------------------------------------------------------------------------
+
+
+class Unpatched(Scripted):
+    """Asks for leaders as it does outside of tests."""
+
+    async def _refreshed(self) -> None:
+        await Supervisor._refreshed(self)
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[Endpoint, asyncio.Event]]:
+    """A broker that takes connections and answers nothing, and whether somebody came."""
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(1):
+            asked.set()
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hold, HOST, 0)
+    try:
+        yield Endpoint("eu", ((HOST, server.sockets[0].getsockname()[1]),)), asked
+    finally:
+        over.set()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "other", [(), (Assignment(TopicPartition("new", 0), TopicPartition("new", 0), None, Rules()),)]
+)
+def test_a_silent_source_does_not_hold_up_an_end(other: tuple[Assignment, ...]) -> None:
+    """It is asked for leaders after an epoch, and for new topics before the next: a failover waits for neither."""
+
+    async def run() -> None:
+        async with silent() as (source, asked):
+            mirror = Unpatched([[figures(State.MIRRORING, 5)]], source=source, epoch_seconds=1000.0)
+            if other:
+                mirror._next = Look((*mirror._assignments, *other))
+            ending = asyncio.create_task(mirror._epochs())
+            async with asyncio.timeout(PATIENCE):
+                await asked.wait()
+            mirror._stop()
+            done, _ = await asyncio.wait([ending], timeout=PATIENCE)
+            under_way = mirror._source._refreshing
+            assert done
+            ending.result()
+            assert under_way is not None
+            assert not under_way.done(), "it was not waited for"
+            under_way.cancel()
+            await asyncio.wait([under_way])
+            mirror._source.close()
+            assert len(mirror.left) == (1 if other else 0)
+
+    asyncio.run(run())

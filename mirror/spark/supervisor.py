@@ -57,6 +57,7 @@ from mirror.spark.renewal import Look
 from mirror.spark.reports import forget, log_epoch, resting
 from mirror.spark.stoplog import StopLog
 from mirror.spark.tidings import Tidings
+from mirror.spark.unless import unless
 from mirror.wire.cluster import Cluster, TopicPartition
 
 #: Rounds of watching after which what rests is reported again.
@@ -175,6 +176,8 @@ class Supervisor:
         while not self._stopping.is_set():
             self._early.clear()
             await self._adopt()
+            if self._stopping.is_set():
+                return
             await self._rest()
             if not (left := self._unfinished()):
                 return  # what is left to do, if anything, the queries do
@@ -202,8 +205,7 @@ class Supervisor:
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
-            if not self._stopping.is_set():  # a source that is away would hold up a failover
-                await self._refreshed()
+            await unless(self._stopping, self._refreshed())
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
                 await forget_expired(self._journal, self._tidings.runs)
 
@@ -243,7 +245,7 @@ class Supervisor:
         """Make the newest plan the one that holds. Where a cluster is away the old one does, until the next epoch."""
         async with self._adopting:
             if self._next is not None:
-                await self._take_over(self._next)
+                await unless(self._stopping, self._take_over(self._next))
 
     async def _take_over(self, look: Look) -> None:
         source, journal = self._source, self._journal
