@@ -78,9 +78,6 @@ def _per(amount: float, of: float) -> float | None:
 SPEED: Final = Metric(
     "speed", "speed while copying", "MB/s", False, lambda run, load: _per(load.stored_bytes / MB, run.copy_s)
 )
-CPU: Final = Metric(
-    "cpu", "CPU while copying", "CPU-s per GB", True, lambda run, load: _per(run.copy_cpu_s, load.stored_bytes / GB)
-)
 RECORDS: Final = Metric(
     "records", "records while copying", "per CPU-s", False, lambda run, _: _per(run.records, run.copy_cpu_s)
 )
@@ -93,24 +90,23 @@ START_CPU: Final = Metric("start_cpu", "CPU of the start", "CPU-s", True, lambda
 WHOLE: Final = Metric("whole", "from start to end", "s", True, lambda run, _: run.wall_s)
 WHOLE_CPU: Final = Metric("whole_cpu", "CPU from start to end", "CPU-s", True, lambda run, _: run.cpu_s)
 JAVA_CPU: Final = Metric("java_cpu", "of it in JVMs", "CPU-s", True, lambda run, _: run.java_cpu_s)
+
+
+def _while_copying(key: str, title: str, seconds: Callable[[Run], float | None]) -> Metric:
+    """CPU-seconds of somebody for each GB that is copied."""
+
+    def value(run: Run, load: Workload) -> float | None:
+        found = seconds(run)
+        return None if found is None else _per(found, load.stored_bytes / GB)
+
+    return Metric(key, title, "CPU-s per GB", True, value)
+
+
 #: Where the CPU of the machine goes while a copy runs.
-KERNEL: Final = Metric(
-    "kernel", "of it in the kernel", "CPU-s per GB", True, lambda run, load: _each(run.copy_kernel_cpu_s, load)
-)
-SOURCE: Final = Metric(
-    "source",
-    "source brokers meanwhile",
-    "CPU-s per GB",
-    True,
-    lambda run, load: _each(run.copy_source_cpu_s, load),
-)
-TARGET: Final = Metric(
-    "target",
-    "target brokers meanwhile",
-    "CPU-s per GB",
-    True,
-    lambda run, load: _each(run.copy_target_cpu_s, load),
-)
+CPU: Final = _while_copying("cpu", "CPU while copying", lambda run: run.copy_cpu_s)
+KERNEL: Final = _while_copying("kernel", "of it in the kernel", lambda run: run.copy_kernel_cpu_s)
+SOURCE: Final = _while_copying("source", "source brokers meanwhile", lambda run: run.copy_source_cpu_s)
+TARGET: Final = _while_copying("target", "target brokers meanwhile", lambda run: run.copy_target_cpu_s)
 WIRE_IN: Final = Metric("wire_in", "bytes received", "MB", True, lambda run, _: _known(run.wire_in_bytes, MB))
 WIRE_OUT: Final = Metric("wire_out", "bytes sent", "MB", True, lambda run, _: _known(run.wire_out_bytes, MB))
 
@@ -123,10 +119,6 @@ METRICS: Final = (
 
 def _known(amount: int | None, unit: float) -> float | None:
     return None if amount is None else amount / unit
-
-
-def _each(amount: float | None, load: Workload) -> float | None:
-    return None if amount is None else _per(amount, load.stored_bytes / GB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
