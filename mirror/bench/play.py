@@ -48,11 +48,6 @@ class Plan:
         """Of the arms those whose latency is measured."""
         return [arm for arm in self.arms if arm.facts.name in LIVE_ARMS] if self.pace else []
 
-    @property
-    def latency_rounds(self) -> int:
-        """A minute of each arm takes its time."""
-        return max(1, self.rounds // 2)
-
     def turns(self, round_: int, shape: Shape) -> Sequence[Arm]:
         """The arms that copy a topic of this shape, in this round's order: each comes first in its turn."""
         return rotated([arm for arm in self.arms if arm.fits(shape)], round_ - 1)
@@ -172,7 +167,7 @@ class _Measuring:
             for one in sources:
                 for turn, arm in enumerate(plan.turns(round_, one.shape)):
                     self.copy(arm, one, round_, turn)
-        for round_ in range(1, plan.latency_rounds + 1):
+        for round_ in range(1, plan.rounds + 1):
             for arm in rotated(plan.live_arms, round_ - 1):
                 self.lateness(arm, round_)
         if plan.scaling:
