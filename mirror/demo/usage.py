@@ -1,6 +1,6 @@
 """What a process and all its descendants take: CPU-seconds, ended processes included, and memory.
 
-A process is known by its id and its start time, and what it had used when last seen stays counted; sampled ten times a
+A process is known by its id and its start time, and what it had used when last seen stays counted; sampled some times a
 second, the last moments of a short-lived one are all that is missed. Resident memory (RSS) counts a page once for each
 process that maps it, so the forked workers' common pages many times; the proportional size (PSS, Linux) counts it once.
 """
