@@ -75,9 +75,14 @@ class Copy:
 def copied(arm: Arm, source: Source, target: Cluster, run: str, settings: Settings = USUAL) -> tuple[Measured, str]:
     """One copy that counts: as `attempted`, and raises UnequalCopy where it is not equal."""
     copy = attempted(arm, source, target, run, settings)
+    insist(arm, source, copy)
+    return copy.measured, copy.checked
+
+
+def insist(arm: Arm, source: Source, copy: Copy) -> None:
+    """Raises UnequalCopy where a copy does not count."""
     if not copy.equal:
         raise UnequalCopy(f"{source.topic}: {arm.facts.name}: its copy is not equal to the source. {copy.checked}")
-    return copy.measured, copy.checked
 
 
 def attempted(arm: Arm, source: Source, target: Cluster, run: str, settings: Settings = USUAL) -> Copy:

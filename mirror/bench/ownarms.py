@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,9 +13,10 @@ from mirror.bench.records import create
 from mirror.bench.result import Arm as Facts
 from mirror.bench.shapes import Shape
 from mirror.demo.bound import Bound
+from mirror.spark.plan import lane_count
 
-#: Processes of a replay: as many as the mirror's planner makes lanes on a machine of that size.
-REPLAY_LANES: Final = max(1, min(4, (os.cpu_count() or 1) // 2))
+#: Processes of a replay: as many as the mirror's planner makes lanes of four partitions on this machine.
+REPLAY_LANES: Final = lane_count(None, 4)
 
 
 def settings(

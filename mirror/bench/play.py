@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 
 from mirror.bench import latency, machine
 from mirror.bench.arms import Arm
-from mirror.bench.copies import Source, attempted, copied, removed, run_of, source_of
+from mirror.bench.copies import Source, attempted, copied, insist, removed, run_of, source_of
 from mirror.bench.filling import CLEANS_AT_ONCE
 from mirror.bench.latency import Pace
 from mirror.bench.registry import ARMS
@@ -180,11 +180,8 @@ class _Measuring:
             copy = attempted(arm, source, self._target, f"r{round_}-{arm.facts.name}")
             run = run_of(arm, source, copy, round_=round_, turn=turn)
             self.runs.append(run)
-            if run.equal:
-                self._tell.run(run, source.workload.stored_bytes)
-            else:
-                self.unequal.append(f"{run.workload}: {run.arm}: its copy is not equal to the source. {run.checked}")
-                self._tell.failed(self.unequal[-1])
+            insist(arm, source, copy)
+            self._tell.run(run, source.workload.stored_bytes)
 
         self._guarded(measure)
 

@@ -9,15 +9,7 @@ from xml.etree.ElementTree import Element
 
 from mirror.bench.drawing import INK, colour, draw
 from mirror.bench.result import Arm, Axis, Latency, Point, Workload
-from mirror.bench.summary import (
-    MB,
-    Metric,
-    Spread,
-    Summary,
-    brief,
-    figure,
-    ranged,
-)
+from mirror.bench.summary import MB, Metric, Spread, Summary, brief, figure, ranged
 from mirror.commands.tables import plain
 
 if TYPE_CHECKING:
@@ -126,17 +118,17 @@ def _panel(
                 f"limit {figure(one.median)}", (one.median, 1), (3, 1), xycoords=("data", "axes fraction"),
                 textcoords="offset points", fontsize=8.5, va="bottom", ha="center",
             )  # fmt: skip
-    axis.set_yticks(places, [_short(arm) for arm, _ in shown])
+    _dress(axis, load, [arm for arm, _ in shown], 14 if any(arm.name == limit for arm, _ in rows) else 4)
+
+
+def _dress(axis: Axes, load: Workload, arms: Sequence[Arm], pad: float | None = None) -> None:
+    """A panel of a workload with a row for each arm: names, title, and no more lines than are needed."""
+    axis.set_yticks(range(len(arms)), [_short(arm) for arm in arms])
     axis.invert_yaxis()
-    axis.tick_params(axis="y", length=0)
-    axis.tick_params(axis="x", length=0)
+    axis.tick_params(length=0)
     axis.grid(axis="x", alpha=0.6)
     axis.spines["bottom"].set_visible(False)
-    axis.set_title(
-        "\n".join(wrap(plain(load.title), _TITLE)),
-        pad=14 if any(arm.name == limit for arm, _ in rows) else 4,
-        loc="left",
-    )
+    axis.set_title("\n".join(wrap(plain(load.title), _TITLE)), pad=pad, loc="left")
 
 
 def shares(summary: Summary) -> Element | None:
@@ -161,12 +153,7 @@ def shares(summary: Summary) -> Element | None:
                     fill = tone or colour(arm, summary.result.arms)
                     axis.barh(place, length, 0.66, begin, color=fill, alpha=strength, linewidth=0)
                     begin += length
-            axis.set_yticks(range(len(rows)), [_short(arm) for arm, _ in rows])
-            axis.invert_yaxis()
-            axis.tick_params(length=0)
-            axis.grid(axis="x", alpha=0.6)
-            axis.spines["bottom"].set_visible(False)
-            axis.set_title("\n".join(wrap(plain(load.title), _TITLE)), loc="left")
+            _dress(axis, load, [arm for arm, _ in rows])
             axis.xaxis.set_major_formatter(_tick)
         axes[-1, 0].set_xlabel(f"core-seconds per GB, {summary.result.environment.cores} cores")
         from matplotlib.patches import Patch  # noqa: PLC0415 -- as all of that library
