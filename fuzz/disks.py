@@ -57,14 +57,20 @@ def replica(data: bytes) -> None:
     due = [bytes(raw.data) for raw in sound if raw.header.next_offset > found.start]
     for most, count in ((1, _ALONE), (_LARGE, len(due) + 1)):
         read = [bytes(raw.data) for raw in islice(_read(found, found.start, most, found.end), count)]
-        assert read == due[:count]
+        upto = len(due) if found.holes else count
+        assert read[:upto] == due[:count][: len(read)]
         assert all(any(one in file for file in files) for one in read)
-    _merged(merged([found]), sound)
-    both = merged([other, found])
-    assert both.start <= both.stable <= both.end
-    for most, upto in ((1, _ALONE), (_LARGE, None)):
-        ends = [raw.header.next_offset for raw in islice(_read(both, both.start, most, both.stable), upto)]
-        assert ends == sorted(set(ends))
+    if not found.holes:
+        _merged(merged([found]), sound)
+    for log in (merged([found]), merged([other, found]), merged([other, found], skips_damage=True)):
+        assert log.start <= log.stable <= log.end
+        assert all(hole.first <= hole.next_offset <= log.end for hole in log.lost)
+        lost = [range(hole.first, hole.next_offset) for hole in log.lost]
+        for most, few in ((1, _ALONE), (_LARGE, len(data))):
+            headers = [raw.header for raw in islice(_read(log, log.start, most, log.stable), few)]
+            ends = [header.next_offset for header in headers]
+            assert ends == sorted(set(ends))
+            assert not any(header.base_offset in one for header in headers for one in lost)
 
 
 def sidecars(data: bytes) -> None:

@@ -152,6 +152,7 @@ TARGETS: Final = {
     "versions": Target(wire.versions, wire.first_answers),
     "journal": Target(wire.entries, wire.journals),
     "runs": Target(wire.runs, wire.ledgers),
+    "standing": Target(wire.copies, wire.standings),
     "replica": Target(disks.replica, _replicas),
     "sidecars": Target(disks.sidecars, disks.small_files),
     "timeindex": Target(disks.timeindex, disks.time_indexes),

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from entities import RESPONSES, answer, lies, sample
 from rawbatches import batch
 
+from mirror.assignment import KnownStop, LastBatch, LastPosition
 from mirror.batch.header import HEADER_BYTES
-from mirror.errors import AccessDenied, FrameTooLarge, MalformedBatch, MalformedFrame
-from mirror.offsets import journal, runlog
+from mirror.errors import AccessDenied, ConnectionLost, FrameTooLarge, MalformedBatch, MalformedFrame
+from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets import journal, runlog, standing
 from mirror.policy.runs import Ledger
+from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import Ask, read_fetch
 from mirror.wire.frames import FrameReader
@@ -67,7 +71,7 @@ def answers(data: bytes) -> None:
         for fetched in read_fetch(found, asks):
             memoryview(fetched.records)
     elif found.__api_key__ == METADATA.key:
-        with suppress(AccessDenied):
+        with suppress(AccessDenied, ConnectionLost):
             Cluster(Endpoint("a", ()))._learn(found, frozenset())
     elif found.__api_key__ == PRODUCE.key:
         list(read_produce(found, {"a": None}))
@@ -116,6 +120,32 @@ def runs(data: bytes) -> None:
         edge = recorded.runs.next_target
         assert all(recorded.runs.to_target(run.source) == run.target for run in recorded.runs)
         assert recorded.runs.to_source(edge) == recorded.runs.next_source
+
+
+def copies(data: bytes) -> None:
+    """How copies stand: a record's key, up to the first newline, and its value. What is read is written alike."""
+    key, _, value = data.partition(b"\n")
+    for prefix in (b"", standing.POSITION, standing.STOP):
+        with suppress(*NOT_OURS):
+            if (told := standing.read_position(journal.Entry(0, prefix + key, value))) is not None and told[1]:
+                again = standing.read_position(journal.Entry(0, *standing.position_entry(told[0], told[1])))
+                assert again == told
+            if (met := standing.read_stop(journal.Entry(0, prefix + key, value))) is not None and met[1]:
+                assert standing.read_stop(journal.Entry(0, *standing.stop_entry(met[0], met[1]))) == met
+
+
+def standings(random: Random) -> Iterator[bytes]:
+    """Seeds."""
+    at, topic_id = TopicPartition("t", 0), UUID(int=random.getrandbits(128))
+    batch = LastBatch(
+        base=90, next_offset=95, source_base=99, crc=7, source_crc=None, count=5, base_timestamp=1, max_timestamp=2
+    )
+    last = LastPosition(
+        source_next=random.randrange(1000), target_end=95, stamp=(1 << 52, 3, 4), batch=batch, source_topic_id=topic_id
+    )
+    stop = KnownStop(state=State.TRUNCATED, offset=104, detail="cut back", target_topic_id=topic_id)
+    for key, value in (standing.position_entry(at, last), standing.stop_entry(at, stop)):
+        yield key + b"\n" + value
 
 
 def ledgers(random: Random) -> Iterator[bytes]:

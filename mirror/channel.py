@@ -12,11 +12,16 @@ from mirror.wire.connection import Connection
 from mirror.wire.protocol import PRODUCE
 
 
+def channel_purpose(number: int) -> str:
+    """What a cluster knows the connection by over which batches go to a broker; each has a few."""
+    return f"produce-{number}"
+
+
 class Channel:
     """`connection` is None until it was opened for the first time; `in_flight` counts requests."""
 
     def __init__(self, target: Cluster, node: int, number: int) -> None:
-        self._target, self.node, self._purpose = target, node, f"produce-{number}"
+        self._target, self.node, self._purpose = target, node, channel_purpose(number)
         self._opening: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
         self.in_flight = 0

@@ -14,7 +14,8 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -29,6 +30,7 @@ from mirror.errors import (
     TlsRefused,
     WireError,
 )
+from mirror.wire.addresses import AllFailed, in_turns, looked_up
 from mirror.wire.backoff import Backoff
 from mirror.wire.connection import CLIENT_ID, Connection
 from mirror.wire.protocol import (
@@ -41,10 +43,13 @@ from mirror.wire.protocol import (
     PRODUCE,
     Api,
 )
+from mirror.wire.rate import Bucket
 from mirror.wire.security import Plaintext, Security, security_of
 
 CALL_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
+#: How long a broker is silent before the next one is asked as well.
+NEXT_BROKER: Final = 1.0
 #: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
 #: transactional id, SASL).
 DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
@@ -99,6 +104,7 @@ class Endpoint:
     """Where a cluster is and how to talk to it. Pickles: lanes carry it, and its secrets, which do not print.
 
     `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
+    `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded.
     """
 
     alias: str
@@ -106,6 +112,7 @@ class Endpoint:
     security: Security = field(default_factory=Plaintext)
     client_id: str = CLIENT_ID
     patience: float | None = None
+    bytes_per_second: float | None = None
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:
@@ -123,6 +130,10 @@ class Endpoint:
         """As in `bootstrap.servers`."""
         return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
 
+    def bounded(self, bytes_per_second: float | None, readers: int = 1) -> Self:
+        """The same for one of several `readers` that share a bound; itself where there is none."""
+        return self if bytes_per_second is None else replace(self, bytes_per_second=bytes_per_second / max(1, readers))
+
     def __str__(self) -> str:
         return f"cluster {self.alias} ({self.servers})"
 
@@ -134,6 +145,7 @@ class Cluster:
         self.endpoint = endpoint
         self.cluster_id: str | None = None
         self.topics: dict[str, Topic] = {}
+        self.bucket = Bucket(endpoint.bytes_per_second) if endpoint.bytes_per_second else None
         self._bootstrap = endpoint.bootstrap
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[int, str], asyncio.Task[Connection]] = {}
@@ -211,7 +223,9 @@ class Cluster:
     async def refresh(self, topics: Iterable[str] = (), timeout: float = CALL_TIMEOUT) -> None:
         """Learn brokers, leaders and topic ids, of `topics` and of every topic asked for before.
 
-        Tries the known brokers and the bootstrap addresses in random order until one answers. Raises
+        Tries the known brokers and the bootstrap addresses in random order, the next one where one is silent for
+        `NEXT_BROKER` seconds, until one answers. Metadata without a broker is no answer: so does a broker that has only
+        just started, and one that is cut off from its controller. Raises
         ClusterUnreachable, at once where no broker's TLS is to be had; NotAuthenticated; and AccessDenied where one of
         `topics` may not be described.
         """
@@ -227,11 +241,20 @@ class Cluster:
         if denied := sorted(asked & self._denied):
             raise AccessDenied(f"{self}: no DESCRIBE right on topic {', '.join(denied)}")
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these no more."""
+        for topic in topics:
+            self._wanted.discard(topic)
+            self.topics.pop(topic, None)
+
     def is_denied(self, topic: str) -> bool:
         """Whether the last metadata answer refused to tell of the topic."""
         return topic in self._denied
 
     async def _refresh(self, timeout: float) -> None:
+        problem: Exception | None = None
+        if not self._brokers:  # a lookup has a time of its own
+            problem = await looked_up(host for host, _ in self._bootstrap)
         deadline = time.monotonic() + timeout
         backoff = Backoff(first=0.1, longest=1.0)
         while True:
@@ -239,18 +262,17 @@ class Cluster:
             start: list[int | tuple[str, int]] = [*self._bootstrap]
             random.shuffle(known)
             random.shuffle(start)
-            problem: Exception | None = None
-            only_refused = True
-            for where in (*known, *start):
-                try:
-                    async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
-                        await self._ask_metadata(where)
-                    return
-                except (WireError, TimeoutError) as lost:
-                    problem = lost
-                    only_refused &= isinstance(lost, TlsRefused)
-            if only_refused:
-                raise ClusterUnreachable(f"{self}: {problem}") from problem
+            try:
+                async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                    asks = [partial(self._ask_metadata, where) for where in (*known, *start)]
+                    await in_turns(asks, NEXT_BROKER, WireError)
+                return
+            except TimeoutError as silence:
+                problem = problem or silence  # what is known says more
+            except AllFailed as failed:
+                problem = failed.problems[-1]
+                if all(isinstance(one, TlsRefused) for one in failed.problems):
+                    raise ClusterUnreachable(f"{self}: {problem}") from problem
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: no broker answered within {timeout:g} s (last: {str(problem) or 'silence'}). "
@@ -265,22 +287,46 @@ class Cluster:
         else:
             connection = await self._open(where)
         try:
-            version = connection.version(METADATA)
-            named = METADATA.schema(version, "request").MetadataRequestTopic
-            fields: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
-            request = METADATA.request(version)(
-                topics=tuple(named(topic_id=None, name=name) for name in sorted(wanted)),
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=False,
-                **fields,
-            )
-            answer = await connection.call(METADATA, request, CONNECT_TIMEOUT)
+            answer = await connection.call(METADATA, _metadata_request(connection, wanted), CONNECT_TIMEOUT)
         finally:
             if not isinstance(where, int):
                 connection.close()
         self._learn(answer, wanted)
 
+    async def describe(self, topic: str, timeout: float = CALL_TIMEOUT) -> Topic | None:
+        """One topic as a broker knows it now, None where there is none. `refresh` asks for every topic, and learns.
+
+        Raises ClusterUnreachable, AccessDenied.
+        """
+        deadline, backoff = time.monotonic() + timeout, Backoff()
+        problem = "no broker is known"
+        while True:
+            for node in random.sample(self.nodes, len(self.nodes)):
+                try:
+                    connection = await self.connection(node)
+                    answer = await connection.call(METADATA, _metadata_request(connection, [topic]), CONNECT_TIMEOUT)
+                except WireError as lost:
+                    problem = str(lost)
+                    continue
+                for told in answer.topics:
+                    if told.error_code in UNKNOWN_TOPIC:
+                        return None
+                    if told.error_code in DENIED:
+                        raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
+                    if not told.error_code:
+                        return _topic(told)
+                    problem = told.error_code.name
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(f"{self}: no answer about {topic} within {timeout:g} s (last: {problem})")
+            await asyncio.sleep(backoff.next())
+            await self.refresh(timeout=max(0.1, deadline - time.monotonic()))
+
     def _learn(self, answer: Any, wanted: frozenset[str]) -> None:
+        code = getattr(answer, "error_code", None)  # by which it asks to begin at the bootstrap addresses (KIP-1102)
+        if code:
+            raise ConnectionLost(f"{self}: its metadata is of no use: {code.name}")
+        if not answer.brokers:
+            raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
         self.cluster_id = answer.cluster_id
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self._denied = {told.name for told in answer.topics if told.error_code in DENIED}
@@ -353,6 +399,23 @@ class Cluster:
                 )
             await asyncio.sleep(backoff.next())
             await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
+
+
+def _metadata_request(connection: Connection, topics: Iterable[str]) -> Any:
+    version = connection.version(METADATA)
+    named = METADATA.schema(version, "request").MetadataRequestTopic
+    fields: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
+    return METADATA.request(version)(
+        topics=tuple(named(topic_id=None, name=name) for name in sorted(topics)),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+        **fields,
+    )
+
+
+def _topic(told: Any) -> Topic:
+    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in told.partitions}
+    return Topic(told.name, told.topic_id, leaders)
 
 
 def _part(read: Callable[[Any], Any], answer: Any) -> Any:

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from mirror import __version__
 from mirror.errors import ConnectionLost, FrameTooLarge, MirrorError, NotAuthenticated, TlsRefused, WireError
+from mirror.wire.addresses import Address, addresses_of, connected, served
 from mirror.wire.frames import FrameReader
 from mirror.wire.protocol import (
     API_VERSIONS,
@@ -104,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: ConnectionLost | None = None
         self._muted_until = 0.0
         self._due: deque[_Due] = deque()
+        self._peer = ""
         self._alarm: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -115,25 +117,34 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str = CLIENT_ID,
         patience: float | None = None,
     ) -> Connection:
-        """Connect, secure, and learn the broker's versions, within `timeout` seconds.
+        """Connect, secure, and learn the broker's versions, within `timeout` seconds; to look up its name has a time of
+        its own (`addresses.py`).
 
         Raises ConnectionLost, TlsRefused, NotAuthenticated.
         """
         self = cls(address, security or Plaintext(), client_id, patience)
         try:
+            found = await addresses_of(address[0])
             async with asyncio.timeout(timeout):
-                await self._connect()
+                await self._connect(found)
                 await self._authenticate()
         except BaseException as problem:
+            self._served(well=False)
             self.close()
             raise self._told(problem, timeout) from problem
+        self._served(well=True)
         return self
 
-    async def _connect(self) -> None:
+    async def _connect(self, addresses: tuple[Address, ...]) -> None:
         loop = asyncio.get_running_loop()
         context = self._security.tls()
+        host, port = self.address
+        link = await connected(addresses, port)
+        self._peer = link.getpeername()[0]
         try:
-            await loop.create_connection(lambda: self, *self.address, ssl=context)
+            await loop.create_connection(
+                lambda: self, sock=link, ssl=context, server_hostname=host if context else None
+            )
         except OSError as problem:
             if context and (text := refusal(problem, in_handshake=True)):
                 raise TlsRefused(f"{self}: {text}") from problem
@@ -142,6 +153,10 @@ class Connection(asyncio.BufferedProtocol):
             client_software_name=CLIENT_ID, client_software_version=__version__
         )
         self.versions = await self._put(request, loop.create_future(), decode_versions)
+
+    def _served(self, *, well: bool) -> None:
+        """Remember for the next connect whether this address of the name is of use."""
+        served(self.address[0], self._peer, well=well)
 
     def _told(self, problem: BaseException, timeout: float) -> BaseException:
         match problem:
@@ -165,6 +180,11 @@ class Connection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """Requests sent and not answered."""
         return len(self._in_flight)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of requests that the socket has not taken yet: asyncio keeps a copy of them."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
 
     def version(self, api: Api) -> int:
         """The version of `api` spoken on this connection. Raises UnsupportedVersion."""
@@ -226,6 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         if asyncio.get_running_loop().time() < end:
             self._look_at(end)
         else:
+            self._served(well=False)
             self._break(ConnectionLost(f"{self}: no answer to {first.api.name} within {first.timeout:.3g} s"))
 
     def close(self) -> None:
@@ -245,7 +266,12 @@ class Connection(asyncio.BufferedProtocol):
             return await self._put(request, future, lambda frame: decode(response, frame))
 
         self._held = held = deque[_Held]()
-        lifetime = await authenticate(ask, proof)
+        try:
+            lifetime = await authenticate(ask, proof)
+        except NotAuthenticated as refused:
+            if self._security.was_old(proof):  # the next connection comes with another one
+                raise ConnectionLost(f"{self}: {refused}; it was kept, and another one is asked for") from refused
+            raise
         self._held = None
         self._renew_at = asyncio.get_running_loop().time() + lifetime * random.uniform(*RENEWED_AFTER)
         for waiting in held:

@@ -7,6 +7,7 @@ in and the epoch of the last batch it has, so that a stale leader and a truncate
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
-from mirror.errors import MalformedFrame
-from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.errors import ClusterUnreachable, MalformedFrame
+from mirror.wire.backoff import Backoff
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.protocol import FETCH
 from mirror.wire.queries import READ_COMMITTED
 
+#: How long a leader that was just elected is asked for what lies below a log's known end.
+EMPTY_SECONDS: Final = CALL_TIMEOUT
 _BY_ID: Final = 13
 
 
@@ -114,7 +118,7 @@ async def fetch_at(
     cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1, isolation: int = READ_COMMITTED
 ) -> Fetched:
     """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset,
-    whole.
+    whole. Waits first where the endpoint's bound on bytes per second asks for it.
 
     Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range.
     """
@@ -131,7 +135,49 @@ async def fetch_at(
             return answer
         raise MalformedFrame(f"a fetch answer without {partition}")
 
+    clock = asyncio.get_running_loop()
+    if cluster.bucket is not None:
+        while wait := cluster.bucket.wait(clock.time()):  # noqa: ASYNC110 -- a bucket fills with time alone
+            await asyncio.sleep(wait)
     found: Fetched = await cluster.call_leader(
         partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}"
     )
+    if cluster.bucket is not None:
+        cluster.bucket.spend(len(found.records))
     return found
+
+
+async def fetch_below(
+    cluster: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    end: int,
+    *,
+    max_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
+    may_be_open: bool = False,
+) -> Fetched:
+    """The same, for a log that is known to end at `end`: an answer without records is believed only of a leader that
+    has caught up with it.
+
+    A leader that was just elected shows no more than the high watermark that it knows, which rises within a moment to
+    the one before (Kafka `ReplicaManager.readFromLog`). So an empty answer below `end` is asked for again while its
+    high watermark is lower, or the last stable offset for a committed read, unless a transaction `may_be_open` there.
+    From a leader that knows all, it means that nothing can be read from `offset` on: compaction left a hole up to the
+    log's end, or a transaction is open.
+
+    Raises as `fetch_at` does, and ClusterUnreachable where no leader has caught up after `EMPTY_SECONDS`.
+    """
+    deadline, backoff = asyncio.get_running_loop().time() + EMPTY_SECONDS, Backoff()
+    while True:
+        found = await fetch_at(cluster, partition, offset, max_bytes=max_bytes, isolation=isolation)
+        is_stable = isolation == READ_COMMITTED and not may_be_open
+        shown = found.last_stable_offset if is_stable else found.high_watermark
+        if found.records or shown >= end or offset >= end:
+            return found
+        if asyncio.get_running_loop().time() > deadline:
+            raise ClusterUnreachable(
+                f"{cluster}: {partition}: nothing came back for offset {offset} within {EMPTY_SECONDS:g} s: its log"
+                f" ended at {end}, and its leader shows it up to {shown}"
+            )
+        await asyncio.sleep(backoff.next())

@@ -3,7 +3,8 @@
 One buffer serves a connection for life and grows only as bytes arrive, so a length that lies costs nothing:
 
     F1  a frame longer than `limit`, or of negative length, is refused from its four length bytes alone
-    F2  the buffer grows only when it is full of received bytes, and then at most doubles
+    F2  the buffer grows only when it is full of received bytes, and then at most doubles; one that grew beyond
+        `KEPT_SIZE` is given back when it is empty
     F3  a frame is a view of the buffer: it is valid until the next call of `buffer()`
 """
 
@@ -16,6 +17,8 @@ from mirror.errors import FrameTooLarge
 
 LENGTH_BYTES: Final = 4
 FIRST_SIZE: Final = 256 * 1024
+#: Twice what a fetch answer usually holds.
+KEPT_SIZE: Final = 32 * 1024 * 1024
 
 
 class FrameReader:
@@ -38,6 +41,8 @@ class FrameReader:
         """Room for at least one more byte."""
         if self._start == self._end:
             self._start = self._end = 0
+            if len(self._buffer) > KEPT_SIZE:
+                self._buffer = bytearray(FIRST_SIZE)
         wanted = self._pending_size()
         if (self._start and self._start + wanted > len(self._buffer)) or self._end == len(self._buffer):
             held = self._buffer[self._start : self._end]

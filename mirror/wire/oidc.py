@@ -1,12 +1,12 @@
 """Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, 4.4): an identity provider's word for who we are.
 
 A token serves every connection of the process until three quarters of its life are over. A session lasts no longer
-than its token, and is renewed after four fifths at the earliest, so a renewal never comes with an old one.
+than its token, and is renewed after four fifths at the earliest, so a renewal never comes with an old one. A token that
+a broker refuses is asked for anew, unless it was new: keys are rotated, tokens revoked, and machines suspended.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import http.client
 import json
@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import SecretStr
 
+from mirror.background import in_background
 from mirror.config import ClusterSettings
 from mirror.errors import ConnectionLost, NotAuthenticated
 
@@ -45,14 +46,25 @@ _NO_ANSWER: Final = (
     OverflowError,
 )
 
+#: A token of fewer seconds that is refused would be refused again.
+NEW_SECONDS: Final = 10.0
+
 _locks: defaultdict[Oidc, threading.Lock] = defaultdict(threading.Lock)
 _tokens: dict[Oidc, _Token] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
+    """A token, when it was asked for by each clock of `_clocks`, and for how many seconds it is used."""
+
     text: SecretStr
-    used_until: float
+    asked_at: tuple[float, float]
+    used_for: float
+
+    @property
+    def age(self) -> float:
+        """Seconds by the clock that went further: no clock goes on through every kind of suspension."""
+        return max(now - then for now, then in zip(_clocks(), self.asked_at, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +88,26 @@ class Oidc:
 
     async def token(self) -> SecretStr:
         """One with a good part of its life before it. Raises ConnectionLost, NotAuthenticated."""
-        return await asyncio.to_thread(self._kept)
+        return await in_background(self._kept)
+
+    def was_old(self, token: SecretStr) -> bool:
+        """A broker refused this token: whether another one is worth a try, since it was not new. It is used no more."""
+        known = _tokens.get(self)
+        if known is None or known.text != token:
+            return True
+        is_old = known.age > NEW_SECONDS
+        del _tokens[self]
+        return is_old
 
     def _kept(self) -> SecretStr:
         with _locks[self]:  # connections that open together share one
             known = _tokens.get(self)
-            if known is None or known.used_until <= time.monotonic():
+            if known is None or known.age >= known.used_for:
                 known = _tokens[self] = self._asked()
             return known.text
 
     def _asked(self) -> _Token:
-        began = time.monotonic()
+        began, asked_at = time.monotonic(), _clocks()
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         pair = f"{quote(self.client_id, safe='')}:{quote(self.secret.get_secret_value(), safe='')}"  # RFC 6749, 2.3.1
         request = urllib.request.Request(  # noqa: S310 -- the configuration takes https, and http on loopback
@@ -100,7 +121,7 @@ class Oidc:
         try:
             with _opener().open(request, timeout=TIMEOUT) as answer:
                 told = json.loads(_read(answer, began + TIMEOUT))
-            return _Token(SecretStr(_text(told)), began + USED_FOR * _life(told))
+            return _Token(SecretStr(_text(told)), asked_at, USED_FOR * _life(told))
         except urllib.error.HTTPError as refused:
             refused.close()
             if refused.code in (400, 401, 403):
@@ -111,6 +132,11 @@ class Oidc:
             raise ConnectionLost(f"{self.url} gives no token: HTTP {refused.code}") from None
         except _NO_ANSWER as problem:
             raise ConnectionLost(f"{self.url} gives no token: {type(problem).__name__}: {problem}") from None
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds of the time of day, and since the machine began, suspension included where the system counts it."""
+    return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:

@@ -73,6 +73,7 @@ ADD_PARTITIONS_TO_TXN: Final = Api(24, "add_partitions_to_txn", 3, 3)
 END_TXN: Final = Api(26, "end_txn", 3, 4)
 WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 1)
 SASL_AUTHENTICATE: Final = Api(36, "sasl_authenticate", 1, 2)
+DESCRIBE_CLUSTER: Final = Api(60, "describe_cluster", 0, 1)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
 
 #: What every lane speaks; those of consumer groups and of transactions are not for lanes.

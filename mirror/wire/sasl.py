@@ -6,13 +6,14 @@ installed; both are imported when they are used, since most flows use neither.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from pydantic import SecretStr
 
+from mirror.background import in_background
 from mirror.errors import NotAuthenticated
 from mirror.wire.protocol import SASL_AUTHENTICATE, SASL_HANDSHAKE
 
@@ -20,12 +21,18 @@ from mirror.wire.protocol import SASL_AUTHENTICATE, SASL_HANDSHAKE
 UNSUPPORTED_MECHANISM: Final = 33
 ILLEGAL_STATE: Final = 34
 
+#: Below this many rounds a password can be guessed from what was exchanged: the least that RFC 5802 recommends, and
+#: that Kafka's own brokers take (`ScramMechanism.minIterations`).
+FEWEST_ITERATIONS: Final = 4096
+#: More would keep this side computing for seconds at every connection; Kafka's controllers take 16,384 at most.
+MOST_ITERATIONS: Final = 1_000_000
+
 #: Sends a request of these fields in the version spoken here, and waits for the answer.
 Ask = Callable[..., Awaitable[Any]]
 
 
 class Conversation(Protocol):
-    """What one mechanism says. Each step may take its time, so it is called in a thread."""
+    """What one mechanism says. Each step may take its time, so it is called in a thread of its own."""
 
     mechanism: str
     check: str
@@ -50,13 +57,13 @@ async def authenticate(ask: Ask, who: Conversation) -> float:
         raise NotAuthenticated("its listener asks for no SASL: set security.protocol to SSL or PLAINTEXT")
     if told.error_code:
         raise NotAuthenticated(f"{who.mechanism}: {told.error_code.name}")
-    message: bytes | None = await asyncio.to_thread(who.begin)
+    message: bytes | None = await in_background(who.begin)
     while message is not None:
         told = await ask(SASL_AUTHENTICATE, auth_bytes=message)
         if told.error_code:
             why = told.error_message or told.error_code.name
             raise NotAuthenticated(f"{who.mechanism} was refused: {why}. Check {who.check}")
-        message = await asyncio.to_thread(who.reply, bytes(told.auth_bytes))
+        message = await in_background(partial(who.reply, bytes(told.auth_bytes)))
     return told.session_lifetime.total_seconds() or math.inf
 
 
@@ -104,6 +111,14 @@ class Scram:
                 return None
             self._proved = True
             self._client.set_server_first(text)
+            iterations = int(str(self._client.iterations))
+            # Checked before the proof is computed and goes out: it is what a password could be guessed from.
+            if not FEWEST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+                raise NotAuthenticated(
+                    f"{self.mechanism}: the broker asks for {iterations} iterations, and {FEWEST_ITERATIONS} to"
+                    f" {MOST_ITERATIONS} are taken: fewer do not protect the password. Set the user's credential on the"
+                    " brokers anew (kafka-configs.sh, iterations=4096 or more); is the broker yours?"
+                )
             return bytes(self._client.get_client_final().encode())
         except (ScramException, UnicodeDecodeError) as problem:
             raise NotAuthenticated(f"{self.mechanism}: the broker's part is wrong: {problem}. Is it yours?") from None
@@ -116,11 +131,11 @@ class OAuthBearer:
     check = "the sasl.oauthbearer settings, and what the broker asks of a token"
 
     def __init__(self, token: SecretStr) -> None:
-        self._token = token
+        self.token = token
 
     def begin(self) -> bytes:
         """The token."""
-        return f"n,,\x01auth=Bearer {self._token.get_secret_value()}\x01\x01".encode()
+        return f"n,,\x01auth=Bearer {self.token.get_secret_value()}\x01\x01".encode()
 
     def reply(self, challenge: bytes) -> bytes | None:
         """A challenge is a refusal, which is to be acknowledged; the error comes after that (RFC 7628, 3.2.3)."""

@@ -23,6 +23,9 @@ class Security(Protocol):
         Raises ConnectionLost and NotAuthenticated where a third party's word is needed and not to be had.
         """
 
+    def was_old(self, proof: Conversation) -> bool:
+        """Whether a proof that a broker refused was one that is kept, and another one is worth a try."""
+
 
 class Plaintext:
     """Neither TLS nor SASL."""
@@ -34,6 +37,10 @@ class Plaintext:
     async def proof(self, host: str) -> Conversation | None:  # noqa: ARG002 -- the protocol's
         """Nothing to prove."""
         return None
+
+    def was_old(self, proof: Conversation) -> bool:  # noqa: ARG002 -- the protocol's
+        """Nothing is kept."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,14 @@ class Secured:
             case "GSSAPI":
                 return Gssapi(settings.sasl_kerberos_service_name or "kafka", host)
         raise AssertionError("the configuration's check lets no other settings pass")
+
+    def was_old(self, proof: Conversation) -> bool:
+        """Tokens are kept, and nothing else."""
+        if not isinstance(proof, OAuthBearer):
+            return False
+        from mirror.wire.oidc import Oidc  # noqa: PLC0415 -- the same
+
+        return Oidc.of(self.settings).was_old(proof.token)
 
 
 def security_of(settings: ClusterSettings) -> Security:

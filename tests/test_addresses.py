@@ -1,0 +1,220 @@
+"""From a name to a socket: lookups that are slow or fail, and names with several addresses, of which not all serve."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fakebroker import HOST, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.errors import ClusterUnreachable, ConnectionLost
+from mirror.wire import addresses
+from mirror.wire.addresses import LookupFailed, addresses_of, in_turns
+from mirror.wire.cluster import Cluster, Endpoint
+from mirror.wire.connection import Connection
+from mirror.wire.protocol import API_VERSIONS
+
+NAME = "kafka.test"
+#: Nobody listens there, on any port, and a connect to it hangs: its one place in the queue is taken.
+OTHER = "127.0.0.2"
+
+
+class Nameserver:
+    """What a lookup of `NAME` finds, how long that takes, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = [HOST]
+        self.asked = 0
+        self.fails = False
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def __call__(self, host: str, port: Any, *args: Any, **how: Any) -> Any:
+        if host != NAME or how.get("flags"):
+            return _getaddrinfo(host, port, *args, **how)
+        self.asked += 1
+        self.answers.wait(20)
+        if self.fails:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in self.found]
+
+
+_getaddrinfo = socket.getaddrinfo
+
+
+@pytest.fixture
+def nameserver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nameserver]:
+    server = Nameserver()
+    monkeypatch.setattr(socket, "getaddrinfo", server)
+    monkeypatch.setattr(addresses, "_names", {})
+    monkeypatch.setattr(addresses, "FRESH_SECONDS", 0.0)
+    yield server
+    server.answers.set()
+
+
+@pytest.fixture
+def hole() -> Iterator[Callable[[int], None]]:
+    """Makes connects to `OTHER` hang, as to an address whose packets are dropped: nobody accepts, the queue is full."""
+    open_: list[socket.socket] = []
+
+    def dig(port: int) -> None:
+        listening = socket.socket()
+        listening.bind((OTHER, port))
+        listening.listen(0)
+        open_.append(listening)
+        for _ in range(3):
+            one = socket.socket()
+            one.setblocking(False)
+            one.connect_ex((OTHER, port))
+            open_.append(one)
+
+    yield dig
+    for one in open_:
+        one.close()
+
+
+def a_cluster(broker: FakeBroker, *bootstrap: tuple[str, int]) -> Cluster:
+    scripted(broker, FakeCluster({1: (NAME, broker.address[1])}, {"orders": FakeTopic()}))
+    return Cluster(Endpoint("test", bootstrap or ((NAME, broker.address[1]),)))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+@in_loop
+async def test_a_slow_lookup_does_not_use_up_the_time_of_the_connect(nameserver: Nameserver) -> None:
+    """A dead nameserver costs 5 s, which is all that a connect may take."""
+    nameserver.answers.clear()
+    async with FakeBroker() as broker, a_cluster(broker) as cluster:
+        refresh = asyncio.create_task(cluster.refresh(["orders"], timeout=0.5))
+        await until(lambda: nameserver.asked == 1)
+        await asyncio.sleep(1.0)
+        assert not refresh.done()
+        nameserver.answers.set()
+        await refresh
+        assert cluster.nodes == (1,)
+
+
+@in_loop
+async def test_all_who_ask_for_a_name_share_one_lookup(nameserver: Nameserver) -> None:
+    nameserver.answers.clear()
+    asked = [asyncio.create_task(addresses_of(NAME)) for _ in range(20)]
+    await until(lambda: nameserver.asked == 1)
+    asked[0].cancel()  # whoever gives up does not end it for the others
+    nameserver.answers.set()
+    assert {address[1] for one in asked[1:] for address in await one} == {(HOST,)}
+    assert nameserver.asked == 1
+
+
+@in_loop
+async def test_the_last_good_answer_serves_while_lookups_are_slow_or_fail(nameserver: Nameserver) -> None:
+    good = await addresses_of(NAME)
+    nameserver.fails = True
+    assert await addresses_of(NAME) == good
+    nameserver.answers.clear()
+    began = time.monotonic()
+    assert await addresses_of(NAME) == good
+    assert time.monotonic() - began < 5, "it did not wait for the lookup"
+    nameserver.fails, nameserver.found = False, [OTHER]
+    nameserver.answers.set()
+    while await addresses_of(NAME) == good:
+        await asyncio.sleep(0.01)
+    assert [address[1] for address in await addresses_of(NAME)] == [(OTHER,)]
+
+
+@in_loop
+async def test_the_message_names_the_lookup(nameserver: Nameserver, monkeypatch: pytest.MonkeyPatch) -> None:
+    nameserver.fails = True
+    with pytest.raises(LookupFailed, match=rf"^the lookup of the name {NAME} failed: Temporary failure"):
+        await addresses_of(NAME)
+    nameserver.answers.clear()
+    monkeypatch.setattr(addresses, "LOOKUP_SECONDS", 0.1)
+    slow = f"{NAME}:9: the lookup of the name {NAME} took longer than 0.1 s: check the nameserver"
+    with pytest.raises(ConnectionLost) as caught:
+        await Connection.open((NAME, 9))
+    assert str(caught.value) == slow
+    async with Cluster(Endpoint("test", ((NAME, 9),))) as cluster:
+        with pytest.raises(ClusterUnreachable, match=f"no broker answered .*{slow}"):
+            await cluster.refresh(timeout=0.2)
+
+
+@in_loop
+async def test_a_silent_first_address_is_passed_by_and_what_worked_is_remembered(
+    nameserver: Nameserver, hole: Callable[[int], None]
+) -> None:
+    async with FakeBroker() as broker:
+        hole(broker.address[1])
+        nameserver.found = [OTHER, HOST]
+        connection = await Connection.open((NAME, broker.address[1]), timeout=3)
+        connection.close()
+        assert [address[1] for address in await addresses_of(NAME)] == [(HOST,), (OTHER,)]
+
+
+@in_loop
+async def test_an_address_that_connects_and_says_nothing_is_the_last_to_be_tried_again(nameserver: Nameserver) -> None:
+    async with FakeBroker({API_VERSIONS.key: lambda _: None}) as silent:
+        port = silent.address[1]
+        sound = FakeBroker()
+        nameserver.found = [HOST, OTHER]
+        with pytest.raises(ConnectionLost, match="no answer within"):
+            await Connection.open((NAME, port), timeout=0.3)
+        server = await asyncio.start_server(lambda *_: None, OTHER, port)
+        async with server, sound:
+            assert [address[1] for address in await addresses_of(NAME)] == [(OTHER,), (HOST,)]
+
+
+@in_loop
+async def test_a_refused_address_is_followed_by_the_next_at_once(nameserver: Nameserver) -> None:
+    async with FakeBroker() as broker:
+        nameserver.found = [OTHER, HOST]  # nobody listens there
+        connection = await Connection.open((NAME, broker.address[1]), timeout=3)
+        connection.close()
+
+
+@in_loop
+async def test_an_address_needs_no_lookup(nameserver: Nameserver) -> None:
+    assert await addresses_of("127.0.0.1") == ((socket.AF_INET, ("127.0.0.1",)),)
+    assert (await addresses_of("::1"))[0][0] == socket.AF_INET6
+    assert nameserver.asked == 0
+
+
+@in_loop
+async def test_what_comes_too_late_is_discarded_and_other_errors_are_told_at_once() -> None:
+    discarded: list[int] = []
+
+    async def after(seconds: float, result: int) -> int:
+        with contextlib.suppress(asyncio.CancelledError):  # as one that is done already
+            await asyncio.sleep(seconds)
+        return result
+
+    async def fails(problem: Exception) -> int:
+        raise problem
+
+    slow, quick = (lambda: after(5, 1)), (lambda: after(0, 2))
+    assert await in_turns([slow, quick], 0.01, OSError, discarded.append) == 2
+    assert discarded == [1]
+    with pytest.raises(KeyError):
+        await in_turns([lambda: fails(KeyError()), quick], 5, OSError)
+    with pytest.raises(addresses.AllFailed) as failed:
+        await in_turns([lambda: fails(OSError("a")), lambda: fails(OSError("b"))], 5, OSError)
+    assert [str(one) for one in failed.value.problems] == ["a", "b"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.tuples(st.text(max_size=2))), unique=True))
+def test_families_take_turns_and_nothing_is_lost(found: list[tuple[int, tuple[str]]]) -> None:
+    taken = addresses._interleaved(found)
+    assert sorted(taken) == sorted(found)
+    families = len({family for family, _ in found})
+    assert len({family for family, _ in taken[:families]}) == families
+    for family in {family for family, _ in found}:
+        assert [one for one in taken if one[0] == family] == [one for one in found if one[0] == family]
