@@ -8,8 +8,13 @@ idle partition costs a request every half second and a new record arrives at onc
     R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
         what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than
         reading
+        One budget of bytes rules over all partitions, whatever their number: what a request may bring is taken from it
+        before the request goes out, and what readers and writers hold counts. A broker gives a whole batch whatever was
+        asked for, so what is held may exceed it by one batch for each leader, not by one for each partition; a batch
+        that is larger than half of it is fetched when there is room for that half
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition;
-        so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever
+        so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever.
+        Where that is allowed, the batch is left out instead, to where the next sound one begins
     R4  where the flow has a bound, no request goes out before the lane's bucket has something for it; what comes is
         taken from the bucket, whatever becomes of it
 """
@@ -18,14 +23,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
+from mirror.damage import Damaged, damaged_at
 from mirror.errors import (
     AccessDenied,
     ClusterError,
@@ -38,7 +45,6 @@ from mirror.errors import (
 )
 from mirror.identity import MISSING_TRIES, other_topic, recreated
 from mirror.observe.histogram import Histogram
-from mirror.policy.budget import Bucket
 from mirror.policy.remedies import MEND_LOGIN, grant
 from mirror.states import State
 from mirror.wire.backoff import Backoff
@@ -46,6 +52,7 @@ from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicParti
 from mirror.wire.connection import throttled_seconds
 from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.wire.protocol import FETCH
+from mirror.wire.rate import Bucket
 
 MAX_WAIT_MS: Final = 500
 #: How long a request waits at the broker when it had to leave out a partition that had no room.
@@ -53,6 +60,8 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
+#: Seconds after which a partition that was left out for want of memory is given what others would take.
+MEMORY_TURN: Final = 1.0
 
 #: Starts a task whose failure ends the lane.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -62,7 +71,9 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 class Cursor:
     """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the
     last batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and
-    the one that is being relayed.
+    the one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
+    `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
+    `skips` a damaged batch may be left out.
     """
 
     partition: TopicPartition
@@ -75,6 +86,9 @@ class Cursor:
     missing: int = 0
     held: int = 0
     unrelayed: int = 0
+    largest: int = 0
+    left_out_at: float | None = None
+    skips: tuple[int, int] | None = None
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -99,6 +113,7 @@ class Arrival:
     batches: tuple[RawBatch, ...] = ()
     aborted: tuple[tuple[int, int], ...] = ()
     stop: PartitionStop | None = None
+    lost: Damaged | None = None
     trouble: str = ""
     astray: bool = False
     size: int = field(init=False)
@@ -107,11 +122,23 @@ class Arrival:
         object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))
 
 
+class Request(NamedTuple):
+    """What to ask a leader for: at most `most` bytes, of which with what a broker adds `reserved` may come. `hurried`:
+    somebody had to be left out for a moment.
+    """
+
+    asks: list[Ask]
+    hurried: bool
+    most: int
+    reserved: int
+
+
 class Fetcher:
     """Give it cursors with `start`; iterate to get arrivals until `finish`.
 
     `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
-    `bucket` bounds what all of them fetch. `took` has the seconds from a request to its answer, of answers with
+    `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
+    (R2). `took` has the seconds from a request to its answer, of answers with
     records; `throttled_s` are those for which brokers muted us.
     """
 
@@ -122,8 +149,11 @@ class Fetcher:
         spawn: Spawn,
         partition_bytes: int,
         bucket: Bucket | None = None,
+        memory: int = sys.maxsize,
+        writers_hold: Callable[[], int] = lambda: 0,
     ) -> None:
         self._source, self._bucket = source, bucket
+        self._memory, self._writers_hold, self._reserved = memory, writers_hold, 0
         self._spawn = spawn
         self._room = room
         self._partition_bytes = partition_bytes
@@ -207,17 +237,22 @@ class Fetcher:
             if self._bucket and (wait := self._bucket.wait(clock.time())):
                 await asyncio.sleep(wait)  # R4
                 continue
-            asks, hurried = self._asks(node)
+            request = self._request(node)
+            asks = request.asks
             if not asks:
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.05 if hurried else MAX_WAIT_MS / 1000):
+                    async with asyncio.timeout(0.05 if request.hurried else MAX_WAIT_MS / 1000):
                         await self._changed.wait()
                 self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
             sent_at = clock.time()
             try:
-                answer = await self._fetch(node, asks, HURRIED_WAIT_MS if hurried else MAX_WAIT_MS)
+                self._reserved += request.reserved
+                try:
+                    answer = await self._fetch(node, request)
+                finally:
+                    self._reserved -= request.reserved
             except (WireError, AccessDenied) as problem:
                 self._trouble(asks, problem)
                 await asyncio.sleep(backoff.next())
@@ -239,7 +274,7 @@ class Fetcher:
                 try:
                     stale |= self._take(cursor, fetched)
                 except PartitionStop as stop:
-                    self._halt(cursor, stop)
+                    self._stopped(cursor, stop)
             self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
             if stale:
                 await self._look_again()
@@ -261,37 +296,87 @@ class Fetcher:
                 else:
                     self._deliver(Arrival(cursor, trouble=str(problem)))
 
+    def _stopped(self, cursor: Cursor, stop: PartitionStop) -> None:
+        if stop.state is State.CORRUPT and cursor.skips is not None:
+            cursor.not_before = float("inf")
+            self._spawn(self._skip(cursor, stop))
+        else:
+            self._halt(cursor, stop)
+
+    async def _skip(self, cursor: Cursor, stop: PartitionStop) -> None:
+        """Leave out the batch at a cursor, which stays damaged; its partition stops where it is not known how far that
+        reaches, or more of it than may be left out.
+        """
+        at = cursor.next_offset
+        try:
+            found = await damaged_at(self._source, cursor.partition, at)
+        except (ClusterError, WireError) as problem:
+            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+            self._deliver(Arrival(cursor, trouble=str(problem)))
+            return
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+            return
+        if found is not None and not found.is_between(cursor.skips):
+            self._halt(cursor, stop)
+            return
+        cursor.damaged, cursor.not_before = 0, 0.0
+        if found is not None:
+            cursor.next_offset = found.next_offset
+            self._deliver(Arrival(cursor, lost=found))
+        self.nudge()
+
     def _halt(self, cursor: Cursor, stop: PartitionStop) -> None:
         del self._cursors[cursor.partition]
         self._deliver(Arrival(cursor, stop=stop))
 
-    def _asks(self, node: int) -> tuple[list[Ask], bool]:
-        """What to ask a leader for now, and whether somebody had to be left out for a moment."""
+    def _free(self) -> int:
+        """Bytes of the budget that nobody holds or asked for; negative where a batch was larger than expected."""
+        fetched = sum(cursor.held for cursor in self._cursors.values())
+        return self._memory - self._writers_hold() - fetched - self._reserved
+
+    def _request(self, node: int) -> Request:
+        """What to ask a leader for now."""
         asks: dict[str, list[Ask]] = {}
         first: TopicPartition | None = None
         hurried = False
         now = asyncio.get_running_loop().time()
+        least, half = self._partition_bytes // 2, self._memory // 2
+        free, total, largest = self._free(), 0, 0
         for partition, cursor in list(self._cursors.items()):
             leader = self._source.leader(partition)
             if leader.node != node or cursor.is_done:
                 continue
             room = min(self._partition_bytes, self._room(partition) - cursor.held)
-            if room < self._partition_bytes // 2 or cursor.not_before > now:
+            if room < least or cursor.not_before > now:
                 hurried = True
                 continue
+            need = min(max(least, cursor.largest), half)
+            if free < need:
+                hurried = True
+                if cursor.left_out_at is None:
+                    cursor.left_out_at = now
+                elif now - cursor.left_out_at > MEMORY_TURN:
+                    free = min(free, 0)  # it goes before those that came later
+                continue
+            cursor.left_out_at = None
             ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, cursor.last_epoch, room)
             asks.setdefault(partition.topic, []).append(ask)
             first = first or partition
+            total, largest = total + room, max(largest, cursor.largest)
         if first:  # a broker fills an answer in the order of the asks and cuts it by size: take turns
             self._cursors[first] = self._cursors.pop(first)
-        return [ask for of_topic in asks.values() for ask in of_topic], hurried
+        share = half // max(1, len(self._readers))  # a leader that has nothing must not keep the others waiting
+        most = max(1, min(ANSWER_BYTES, share, free))
+        reserved = min(max(min(total, most), largest), share)
+        return Request([ask for of_topic in asks.values() for ask in of_topic], hurried, most, reserved)
 
-    async def _fetch(self, node: int, asks: list[Ask], max_wait_ms: int) -> Any:
+    async def _fetch(self, node: int, request: Request) -> Any:
         connection = await self._source.connection(node, "fetch")
-        most = self._bucket.left(asyncio.get_running_loop().time()) if self._bucket else ANSWER_BYTES
-        most = max(1, min(most, ANSWER_BYTES))
-        request = fetch_request(connection.version(FETCH), asks, max_wait_ms=max_wait_ms, max_bytes=most)
-        return await connection.call(FETCH, request, connection.patience or FETCH_TIMEOUT)
+        most, wait = request.most, HURRIED_WAIT_MS if request.hurried else MAX_WAIT_MS
+        if self._bucket:
+            most = max(1, min(most, self._bucket.left(asyncio.get_running_loop().time())))
+        asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
+        return await connection.call(FETCH, asked, connection.patience or FETCH_TIMEOUT)
 
     async def _look_again(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
@@ -337,6 +422,7 @@ class Fetcher:
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
         damage, before = "", cursor.next_offset
+        largest = 0
         try:
             for raw in split(fetched.records):
                 if 0 <= raw.header.magic <= 2 and not crc_holds(raw):
@@ -345,6 +431,7 @@ class Fetcher:
                     cursor.next_offset = max(cursor.next_offset, cursor.until)
                     break
                 batches.append(raw)
+                largest = max(largest, len(raw.data))
                 cursor.last_epoch = raw.header.partition_leader_epoch
                 if raw.header.next_offset > before:
                     cursor.next_offset = raw.header.next_offset
@@ -354,6 +441,7 @@ class Fetcher:
                 raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
         except MalformedBatch as problem:
             damage = str(problem)
+        cursor.largest = largest or cursor.largest
         self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
         if damage:
             cursor.damaged += 1
@@ -363,7 +451,8 @@ class Fetcher:
                     cursor,
                     State.CORRUPT,
                     f"the batch was damaged in each of {DAMAGE_TRIES} fetches: {damage}",
-                    "Check the source broker's disk and the network; move the leader to a sound replica",
+                    "Check the source broker's disk and the network; move the leader to a sound replica, or run"
+                    f" `mirror accept CONFIG {cursor.partition.topic}` to leave that batch out",
                 )
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:

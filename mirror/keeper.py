@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
 
-from mirror.assignment import Assignment
+from mirror.assignment import STANDING, Assignment, KnownStop, LastPosition
+from mirror.errors import PartitionStop
 from mirror.fetcher import Cursor
 from mirror.observe.figures import Figures
 from mirror.sink import Sink, Tally
 from mirror.states import State
 
+#: Seconds for which a partition's report tells of what its target lost.
+NOTED_SECONDS: Final = 600.0
+
 
 @dataclass(slots=True, eq=False)
 class Keeper:
-    """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too."""
+    """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too. `note`
+    is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
+    acknowledged. `stop` is the one that is met, and `lifted` one that was known and does not stand any more.
+    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one.
+    """
 
     assignment: Assignment
     state: State = State.STARTING
@@ -28,36 +39,105 @@ class Keeper:
     aligned_to: int = -1
     is_new: bool = True
     finished: bool = False
+    note: str = ""
+    noted_until: float = 0.0
+    last: LastPosition | None = None
+    stop: KnownStop | None = None
+    lifted: bool = False
+    target_topic_id: UUID | None = None
+
+    def __post_init__(self) -> None:
+        """A stop that is known is told until it turns out otherwise."""
+        if (known := self.assignment.stop) is not None:
+            self.state, self.detail, self.advice = known.state, known.detail, known.advice
+            self.stopped_at = known.offset
 
     @property
     def is_done(self) -> bool:
         """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
         return self.finished and (self.sink is None or self.sink.is_idle)
 
+    def waits(self, why: str) -> None:
+        """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
+        if not self.state.is_stop:
+            self.state, self.detail, self.advice = State.WAITING, why, ""
+
+    def meets(self, target_topic_id: UUID | None) -> None:
+        """The target topic has this id now; None where that cannot be told."""
+        self.target_topic_id = target_topic_id or self.target_topic_id
+
+    def standing_stop(self) -> PartitionStop | None:
+        """The stop that keeps it from beginning: one that stands for the target topic of now."""
+        known, rules = self.assignment.stop, self.assignment.rules
+        if known is None or not known.concerns(self.target_topic_id):
+            return None
+        if known.state is State.TARGET_LOST and rules.continues_on_loss:
+            return None
+        return known.raised(self.assignment.source)
+
+    def stopped(self, stop: PartitionStop, advice: str) -> None:
+        """It stops; what it is told to do is `advice`."""
+        self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, advice, stop.offset
+        before = self.assignment.stop
+        if stop.state in STANDING and not (before is not None and before.concerns(self.target_topic_id)):
+            self.stop = KnownStop(
+                state=stop.state,
+                offset=stop.offset,
+                detail=stop.detail,
+                advice=advice,
+                source_topic_id=self.assignment.topic_id,
+                target_topic_id=self.target_topic_id,
+            )
+
+    def resumed(self) -> None:
+        """It goes on from a position that was found in order."""
+        self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
+        known = self.assignment.stop
+        self.lifted = known is not None and known.stands
+
+    def tell(self, note: str) -> None:
+        """Have a note told beside the state for a while."""
+        self.note, self.noted_until = note, time.monotonic() + NOTED_SECONDS
+
+    @property
+    def position(self) -> LastPosition | None:
+        """The last position that is known to be acknowledged, of these topics; None where none is."""
+        if self.sink is not None and (found := self.sink.last) is not None:
+            self.last = replace(found, source_topic_id=self.assignment.topic_id, target_topic_id=self.sink.topic_id)
+        known = self.last or self.assignment.last
+        return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
+
     def figures(self, flow: str, instance: str, now: int, tally: Tally) -> Figures:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, sink, cursor = self.assignment, self.sink, self.cursor
         acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
         end = cursor.readable_until if cursor else -1
+        state, detail, advice = self.state, self.detail, self.advice
+        if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
+            state, detail, advice = State.MIRRORING, "", ""
+        told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return Figures(
             flow=flow,
             instance=instance,
             topic=mine.source.topic,
             partition=mine.source.partition,
             target_topic=mine.target.topic,
-            state=self.state,
-            detail=f"{self.detail}. {self.advice}" if self.advice else self.detail,
+            state=state,
+            detail=". ".join(part for part in told if part),
             next_offset=acked,
             log_end=end,
-            lag_records=max(0, end - acked) if end >= 0 <= acked else 0,
-            lag_ms=0 if self.state is State.CAUGHT_UP else tally.latency_ms,
+            lag_records=max(0, end - acked) if is_known else None,
+            lag_ms=0 if state is State.CAUGHT_UP else tally.latency_ms,
             records=tally.records,
             batches=tally.batches,
             bytes=tally.bytes,
             filled=tally.filled,
             lost=tally.lost,
+            target_lost=tally.target_lost,
             verdicts=dict(tally.verdicts),
             verdict_bytes=dict(tally.verdict_bytes),
             latency=tally.latency.copy(),
             at_ms=now,
+            verified=sink is not None,
         )

@@ -9,8 +9,8 @@ there, and sleeps; when the writer is no longer sure what was appended, the keep
 starts over. A partition that must not go on stops in a named state while the others run. Nothing is cleaned up and
 nothing is remembered: a lane may die at any point.
 
-    L1  a lane ends at its deadline, on the stop mark, or when every partition is done or stopped; then it waits for
-        acks, not for data
+    L1  a lane ends when its time is over, on the stop mark, or when every partition is done or stopped; then it waits
+        for acks, not for data
     L2  what a receipt counts was acknowledged
 """
 
@@ -23,16 +23,25 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from mirror.assignment import Assignment, Loss, OnLoss, log_loss
+from mirror.assignment import Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
 from mirror.classifier import Action, classify
-from mirror.errors import AccessDenied, BadRecords, ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.damage import Damaged
+from mirror.errors import (
+    AccessDenied,
+    BadRecords,
+    ClusterError,
+    ClusterUnreachable,
+    MalformedBatch,
+    PartitionStop,
+    WireError,
+)
 from mirror.fetcher import Arrival, Cursor, Fetcher
 from mirror.identity import other_topic, recreated, what_became_of
 from mirror.keeper import Keeper
+from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
 from mirror.policy.aborted import Aborted
-from mirror.policy.budget import Bucket
 from mirror.policy.remedies import grant_named, remedy
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
@@ -43,12 +52,17 @@ from mirror.states import State
 from mirror.turns import Turns
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.rate import Bucket
 from mirror.writer import Writer
 
 DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
 #: Bytes of batches that fetcher and writer may each hold of one partition, at least and at most.
 _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
+#: The part of a task's memory that batches may take; the rest is for what answers are read into and requests sent from.
+_BATCHES: Final = 2 / 3
+#: Seconds between two looks at who leads the target's partitions, and how much more for each of them.
+_LEADERS_SECONDS, _SECONDS_A_LEADER = 10.0, 0.005
 #: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
 _BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
 
@@ -64,12 +78,12 @@ class Pipeline:
         assignments: Sequence[Assignment],
         memory_bytes: int,
         so_far: Mapping[TopicPartition, Tally] | None = None,
-        on_loss: OnLoss = log_loss,
+        on_loss: OnLoss | None = None,
         recall: Recall = unrecorded,
         bytes_per_second: float | None = None,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
-        told of records that the source lost, before the mirror goes on behind them, and may raise ClusterError;
+        told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
         `recall` gives the ledgers of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
         """
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
@@ -78,15 +92,17 @@ class Pipeline:
         self._keepers = {assignment.source: Keeper(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._keeping: list[asyncio.Task[None]] = []
+        self._has_begun = False
         self._moved = asyncio.Event()
         self.stopped = asyncio.Event()  # set at each stop
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
-        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket)
+        held = int(memory_bytes * _BATCHES)
+        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds)
 
-    async def run(self, deadline: float) -> None:
-        """Mirror until `deadline` (Unix time), `finish`, or the end of the work (L1).
+    async def run(self, seconds: float) -> None:
+        """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1).
 
         A cluster that cannot be reached is not an error here: its partitions say that they wait.
         """
@@ -99,13 +115,14 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         try:
-            await self._mirror(loop, deadline)
+            await self._mirror(loop, seconds)
         finally:
             loop.set_exception_handler(None)  # there is no task left to tell of a fault
 
-    async def _mirror(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+    async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         async with self._tasks:
-            timer = loop.call_later(max(0.0, deadline - time.time()), self.finish)
+            timer = loop.call_later(seconds, self.finish)
+            self._keeping.append(self._spawn(self._watch_leaders()))
             self._begin_all(self._keepers.values())
             async for arrival in self._fetcher:
                 await self._relay(arrival)
@@ -134,6 +151,7 @@ class Pipeline:
 
     def _begin_all(self, keepers: Iterable[Keeper]) -> None:
         """Those that come later do not wait for the turns of those before them."""
+        self._has_begun = True
         turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
         self._keeping += [self._spawn(self._keep(keeper, turns)) for keeper in keepers]
 
@@ -143,9 +161,29 @@ class Pipeline:
             return False
         more = {one.source: Keeper(one, is_new=False) for one in assignments if one.source not in self._keepers}
         self._keepers |= more
-        if self._keeping:  # else they begin with the others
+        if self._has_begun:  # else they begin with the others
             self._begin_all(more.values())
         return True
+
+    async def _watch_leaders(self) -> None:
+        """A partition of the target whose leader changed while nothing was sent may have lost what was acknowledged:
+        its position is read again (W11).
+        """
+        while True:
+            await asyncio.sleep(_LEADERS_SECONDS + len(self._keepers) * _SECONDS_A_LEADER)
+            with contextlib.suppress(ClusterError):  # whoever sends is told
+                await self._target.refresh()
+                self._writer.check_leaders()
+
+    def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
+        """By target partition, the last acknowledged positions, for the journal."""
+        known = ((one.assignment.target, one.position) for one in self._keepers.values() if one.sink is not None)
+        return [(target, last) for target, last in known if last is not None]
+
+    def stops(self) -> dict[TopicPartition, KnownStop | None]:
+        """By target partition, stops that stand from now on, and None for what stood and does no longer."""
+        met = {one.assignment.target: one.stop for one in self._keepers.values() if one.stop is not None}
+        return {one.assignment.target: None for one in self._keepers.values() if one.lifted} | met
 
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
@@ -190,9 +228,12 @@ class Pipeline:
         if cursor is not keeper.cursor or sink is None:
             return
         if arrival.trouble:
-            keeper.state, keeper.detail = State.WAITING, arrival.trouble
+            keeper.waits(arrival.trouble)
             if arrival.astray:
                 self._writer.doubt(sink, arrival.trouble)
+            return
+        if arrival.lost is not None:
+            await self._lose(keeper, sink, arrival.lost)
             return
         try:
             aborted = Aborted(arrival.aborted)
@@ -214,6 +255,23 @@ class Pipeline:
             self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the source's copy"))
         except PartitionStop as stop:
             self._stop(keeper, stop)
+        self._writer.flush()
+
+    async def _lose(self, keeper: Keeper, sink: Sink, damaged: Damaged) -> None:
+        """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
+        mine, cursor = keeper.assignment, keeper.cursor
+        loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
+        try:
+            for together in sink.coalescer.rest():
+                self._writer.carry_out(*together, sink)
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+            if not sink.unsettled and cursor is keeper.cursor and sink is keeper.sink:
+                self._writer.lose(loss, sink)
+        except PartitionStop as stop:
+            self._stop(keeper, stop)
+        except (ClusterError, WireError) as problem:
+            self._writer.doubt(sink, str(problem))
         self._writer.flush()
 
     def _relayed(self, arrival: Arrival) -> None:
@@ -238,7 +296,7 @@ class Pipeline:
                 advice = grant_named(denied, *ends, keeper.assignment.source, keeper.assignment.target)
                 self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), advice))
             except (ClusterError, WireError) as problem:
-                keeper.state, keeper.detail = State.WAITING, str(problem)
+                keeper.waits(str(problem))
                 await asyncio.sleep(backoff.next())
             else:
                 before = keeper.sink.acked if keeper.sink else 0
@@ -251,16 +309,25 @@ class Pipeline:
     async def _begin(self, keeper: Keeper) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
+        keeper.meets(self._target.topic_id(mine.target.topic))
+        if (known := keeper.standing_stop()) is not None:
+            raise known
         if became := await self._what_became_of(keeper):
             at = await settled_end(self._target, mine.target)
             if mine.rules.translates:  # there are other offsets
                 at = (await self._recall(mine.target, at)).runs.next_source
             raise recreated(mine.source, at, became)
-        position, ledger = await self._position(mine)
+        node, session = await self._writer.session(mine.target)
+        keeper.meets(self._target.topic_id(mine.target.topic))
+        position, ledger = await self._position(keeper)
+        target_lost = position.target_lost
         while position.begin >= 0:
             await self._align(keeper, position)
-            position, ledger = await self._position(mine)
-        sink = Sink(mine.source, mine.target, position, mine.rules, ledger)
+            position, ledger = await self._position(keeper)
+        if self._target.leader(mine.target).node != node:
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
+        topic_id = keeper.target_topic_id
+        sink = Sink(mine.source, mine.target, position, mine.rules, ledger, session=session, topic_id=topic_id)
         if former is not None:
             if position.end > former.sent:
                 detail = f"the log ends at {position.end}, this mirror wrote up to {former.sent}"
@@ -269,17 +336,39 @@ class Pipeline:
             keeper.doubts += former.doubtful
             if keeper.doubts >= DOUBTFUL_TRIES:
                 raise self._stop_for(keeper, State.REFUSED, former.unsettled, "See the target broker's log")
-        keeper.unsettled.clear()
-        keeper.sink = sink
+        if target_lost is not None:
+            self._target_lost(keeper, target_lost)
         if position.lost_until >= 0:
-            await self._on_loss(Loss(mine.source, mine.target, position.next_offset, position.lost_until))
-            sink.lose(position.lost_until)
+            reason = "target" if target_lost is not None else "retention"
+            loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+            sink.lose(loss)
+        keeper.unsettled.clear()
+        keeper.sink, keeper.last = sink, None
         keeper.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
-        keeper.state, keeper.detail, keeper.advice = State.MIRRORING, "", ""
+        keeper.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
+        keeper.resumed()
         self._writer.begin(sink)
         self._fetcher.start(keeper.cursor)
         self._writer.flush()
         self._changed(sink)
+
+    def _target_lost(self, keeper: Keeper, lost: tuple[int, int]) -> None:
+        """Tell of records that the target had acknowledged and lost, of source offsets from and to before."""
+        mine, (first, following) = keeper.assignment, lost
+        tally = self._writer.tallies.setdefault(mine.source, Tally())
+        tally.target_lost += following - first
+        logs.get("mirror.pipeline").error(
+            "target_lost_records",
+            topic=mine.target.topic,
+            partition=mine.target.partition,
+            first_offset=first,
+            last_offset=following - 1,
+            offsets=following - first,
+            reason="the target's log ends below what it had acknowledged; what the source still has is copied again",
+        )
+        keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), copied again")
 
     async def _what_became_of(self, keeper: Keeper) -> str:
         """What became of the source topic, asked for now, or known since the lane looked as it began."""
@@ -289,12 +378,14 @@ class Pipeline:
             return other_topic(self._source, topic, topic_id)
         return await what_became_of(self._source, topic, topic_id)
 
-    async def _position(self, mine: Assignment) -> tuple[Position, Ledger | None]:
+    async def _position(self, keeper: Keeper) -> tuple[Position, Ledger | None]:
+        mine = keeper.assignment
+        last = keeper.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
         logs = self._flow, self._source, mine.source, self._target, mine.target
         if mine.rules.translates:
-            return await resume_translated(*logs, accepted, self._recall, mine.since)
-        return await resume(*logs, accepted, mine.since), None
+            return await resume_translated(*logs, accepted, self._recall, mine.since, last)
+        return await resume(*logs, accepted, mine.since, last), None
 
     async def _align(self, keeper: Keeper, position: Position) -> None:
         """Let the target begin where the source does, or the flow in it."""
@@ -319,11 +410,13 @@ class Pipeline:
             self._stop(keeper, sink.stop)
         elif sink.unsettled:
             if not keeper.finished:
-                keeper.state, keeper.detail = State.WAITING, sink.unsettled
+                keeper.waits(sink.unsettled)
             self._fetcher.stop(sink.source)
             if sink.is_quiet:
                 keeper.unsettled.set()
         elif not keeper.finished:
+            while (loss := sink.passed) is not None:
+                log_loss(loss)
             caught_up = sink.acked >= cursor.readable_until >= 0
             keeper.state, keeper.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
             if cursor.is_done and not cursor.unrelayed and sink.is_idle:
@@ -339,8 +432,8 @@ class Pipeline:
 
     def _stop(self, keeper: Keeper, stop: PartitionStop) -> None:
         command = remedy(stop, self._source.endpoint, self._target.endpoint, keeper.assignment.target.topic)
-        keeper.state, keeper.detail, keeper.advice = stop.state, stop.detail, stop.advice + command
-        keeper.stopped_at = stop.offset
+        advice = stop.advice if stop.advice.endswith(command) else stop.advice + command
+        keeper.stopped(stop, advice)
         self.stopped.set()
         self._finished(keeper)
         self._finish_when_done()

@@ -8,8 +8,15 @@
         the same number, and the leader keeps one
     P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
         watermark could still be cut back)
-    P5  the last batch in the target equals its source batch, or nothing is written. Where the target was a source
-        before (a failback), its last records do
+    P5  the last data batch in the target equals its source batch, and the source has no record where the target has
+        none behind it, or nothing is written. Where the target was a source before (a failback), its last records do
+    P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
+        keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
+    P7  where there is nothing to compare, because either log has deleted it, the copy is believed only where its end is
+        the position that the journal keeps, or lies behind it by batches of ours alone and in the same leader epoch of
+        the source. Else the copy is `Unconfirmed`, and a person decides
+    P8  a target that ends below the acknowledged position has lost records. They are copied again where the source
+        still has them; else that is TARGET_LOST
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
@@ -33,24 +40,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from mirror.assignment import LastBatch, LastPosition
+from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
 from mirror.batch.likeness import batch_difference, is_our_padding, marker_difference
-from mirror.batch.restamp import ERAS, Stamp
+from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
 from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.policy.aborted import Aborted
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end, producers
+from mirror.wire.fetch import fetch_below
+from mirror.wire.queries import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    epoch_end,
+    list_offset,
+    producers,
+)
 
 #: Pause between two looks at a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
 #: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
-#: How far the markers at a log's end are looked through: two mirrors that write at once notice it after two requests of
-#: a thousand at the latest. And how many bytes are fetched at a time.
-_LOOK_BACK: Final = 2000
+#: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
+#: write at once notice it after two requests of a thousand at the latest. How far at most; and how many bytes are
+#: fetched at a time.
+_LOOK_BACK, _FURTHER = 2000, 8
+_MOST_BACK: Final = 1 << 20
 _LOOK_BYTES: Final = 1 << 20
+#: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
+_GAP_BYTES: Final = 32 << 20
+#: What is compared of two logs without a record for a reader tells no leader epoch.
+_EMPTY: Final = (-1, -1)
 #: The least producer id of any flow; the largest is below twice that.
 _FIRST_ID: Final = 1 << 52
 SOMEBODY_ELSE: Final = (
@@ -66,7 +89,9 @@ class Position:
     batch, or -1. `begin` is where the target must be made to begin first, since all before it is padding or missing,
     and -1 where nothing is to be done. `lost_until` is where the source goes on, where it lost the records from
     `next_offset` up to there; -1 where not. `lands` is where the next batch lands in the target if that is not at
-    `next_offset`, the source's.
+    `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the
+    target had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last`
+    is what was found of the copy, as the journal is to keep it; without the topics' ids.
     """
 
     next_offset: int
@@ -76,11 +101,27 @@ class Position:
     begin: int = -1
     lost_until: int = -1
     lands: int = -1
+    target_lost: tuple[int, int] | None = None
+    target_epoch: int = -1
+    last: LastPosition | None = None
 
     @property
     def end(self) -> int:
         """Where the target's log ends."""
         return self.next_offset if self.lands < 0 else self.lands
+
+
+class Unconfirmed(PartitionStop):
+    """The stop for a copy of which nothing can be compared with the source, and whose end is not the position that the
+    journal keeps. A person may vouch for it: that the target's end `target_end` goes with the source's `offset`, which
+    is -1 where that is not known.
+    """
+
+    def __init__(self, source: TopicPartition, offset: int, target_end: int, detail: str) -> None:
+        accept = f"Run `mirror accept CONFIG {source.topic}` if the copy is known to be whole"
+        advice = accept if offset >= 0 else "Recreate the target topic to begin again"
+        super().__init__(State.DIVERGED, *source, offset, f"nothing confirms the copy: {detail}", advice)
+        self.target_end = target_end
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
@@ -95,7 +136,9 @@ def producer_id(flow: str, target: TopicPartition) -> int:
 class Logs:
     """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
     target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
-    flow began in the source, with an empty target; 0 where that was its first record.
+    flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
+    of the copy; `kept_until` is where the leader epoch of that ends in the source now, None where that is not known.
+    `target_epoch` is the leader epoch in which the target's end was read.
     """
 
     source: TopicPartition
@@ -106,6 +149,9 @@ class Logs:
     tail: RawBatch | None
     own: Stamp
     since: int = 0
+    last: LastPosition | None = None
+    kept_until: int | None = None
+    target_epoch: int = -1
 
     @property
     def begin(self) -> int:
@@ -128,6 +174,44 @@ class Logs:
     def tail_is_ours(self) -> bool:
         """This flow wrote the target's last batch."""
         return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
+
+    @property
+    def is_begun(self) -> bool:
+        """The copy holds, or held, more than padding: it does not just begin where the source does, or the flow."""
+        if self.last is not None and self.last.batch is not None:
+            return True
+        if self.tail is None:
+            return self.end > self.furthest_begin
+        return not is_our_padding(self.tail, self.own)
+
+    def check_source_epoch(self) -> None:
+        """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
+        last, kept = self.last, self.kept_until
+        if last is not None and kept is not None and kept < last.epoch_until:
+            what = f"leader epoch {last.source_epoch} of the source ends at {max(kept, 0)}"
+            detail = f"{what}, and was mirrored up to {last.epoch_until}: the source's log was cut back or replaced"
+            raise self.truncated(last.source_next, detail)
+
+    def target_loss(self, at: int) -> tuple[int, int] | None:
+        """The source offsets of acknowledged records that the target has no more, where its end is source offset `at`
+        (P8).
+        """
+        last = self.last
+        if last is None or self.end >= last.target_end or last.batch is None or at >= last.source_next:
+            return None
+        return at, last.source_next
+
+    def target_lost(self, at: int, lost: tuple[int, int]) -> PartitionStop:
+        """The stop where these cannot be copied again."""
+        detail = (
+            f"the target's log ends at {self.end}, and had acknowledged the source's offsets up to {lost[1] - 1}: the"
+            f" target lost its tail, and the source deleted offsets {at} to {self.start - 1}"
+        )
+        advice = (
+            "Restore the target's log if a replica or a backup has it; or run"
+            f" `mirror accept CONFIG {self.source.topic}` to go on behind the loss"
+        )
+        return self.stop(State.TARGET_LOST, at, detail, advice)
 
     def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
         """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
@@ -162,7 +246,13 @@ class Logs:
         epoch = twin.header.partition_leader_epoch if twin is not None else 0
         if self.tail_is_ours and not marker and epoch > 0:
             return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
+        if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
+            return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
         return self.stop(State.DIVERGED, at, detail, SOMEBODY_ELSE)
+
+    def unconfirmed(self, at: int, detail: str) -> Unconfirmed:
+        """The stop for a copy that nothing confirms (P7)."""
+        return Unconfirmed(self.source, at, self.end, detail)
 
     def stop(self, state: State, offset: int, detail: str, advice: str) -> PartitionStop:
         """The stop at a source offset."""
@@ -176,20 +266,41 @@ async def look_at_logs(
     target: Cluster,
     target_partition: TopicPartition,
     since: int = 0,
+    last: LastPosition | None = None,
 ) -> Logs:
     """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
     end = await settled_end(target, target_partition)
-    start, readable = await asyncio.gather(
-        list_offset(source, source_partition, EARLIEST), list_offset(source, source_partition, LATEST)
+    target_epoch = target.leader(target_partition).epoch
+    start, readable, target_start, kept, tail = await asyncio.gather(
+        list_offset(source, source_partition, EARLIEST),
+        list_offset(source, source_partition, LATEST),
+        list_offset(target, target_partition, EARLIEST),
+        _kept_until(source, source_partition, last),
+        _tail(target, target_partition, end),
     )
-    target_start = await list_offset(target, target_partition, EARLIEST)
-    tail = await batch_at(target, target_partition, end - 1) if end > target_start else None
     if tail is None and end > target_start:
         raise ClusterUnreachable(
             f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
         )
     own = Stamp(producer_id(flow, target_partition))
-    return Logs(source_partition, start, readable, target_start, end, tail, own, since)
+    tail = tail if end > target_start else None
+    return Logs(source_partition, start, readable, target_start, end, tail, own, since, last, kept, target_epoch)
+
+
+async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatch | None:
+    return await batch_at(target, partition, end - 1, below=end) if end else None
+
+
+async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosition | None) -> int | None:
+    """Where the leader epoch of the last acknowledged batch ends in the source now; None where that cannot be told:
+    nothing was acknowledged, or a leader has forgotten its epochs. One that never had that epoch kept nothing.
+    """
+    if last is None or last.source_epoch < 0:
+        return None
+    kept = await epoch_end(source, partition, last.source_epoch)
+    if kept < 0:
+        return None if source.leader(partition).epoch >= last.source_epoch else -1
+    return kept
 
 
 async def resume(
@@ -200,52 +311,254 @@ async def resume(
     target_partition: TopicPartition,
     accepted: tuple[int, int] | None = None,
     since: int = 0,
+    last: LastPosition | None = None,
 ) -> Position:
-    """The position of one partition, with the check that both logs agree on its last batch (P5).
+    """The position of one partition, with the check that both logs agree up to there (P5 to P8).
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
-    `since` nothing is mirrored.
-    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
+    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last)
     start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
     tail, own, ours = logs.tail, logs.own, logs.tail_is_ours
 
+    logs.check_source_epoch()
     if end > readable:
         detail = f"the target's log ends at {end}, the source's at {readable}"
-        if ours or (tail is None and end == since):
+        if ours or (tail is None and end == since) or (last is not None and last.target_end == end):
             raise logs.truncated(end, detail)
         advice = "Somebody else wrote to the target topic; mirror into an empty topic, or by another name"
         raise logs.stop(State.DIVERGED, end, detail, advice)
+    lost = logs.target_loss(end)
+    is_accepted = logs.is_accepted(end, accepted)
+    if lost is not None and end < start and not is_accepted:
+        raise logs.target_lost(end, lost)
     if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
-        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin)
+        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin, target_lost=lost)
     if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
         raise logs.padded_twice(end)
-    if end < start and not (logs.is_accepted(end, accepted) and (ours or tail is None)):
+    if end < start and not is_accepted:
         raise logs.retention_gap(end)
-    last_epoch = -1
-    if tail is not None and tail.header.base_offset >= start:
-        twin = await batch_at(source, source_partition, tail.header.base_offset, READ_COMMITTED)
-        sides = source, source_partition, target, target_partition
-        if tail.header.is_control:
-            judge = _run_difference if ours else _foreign_difference
-            difference = await judge(*sides, max(start, target_start, end - _LOOK_BACK), end)
-        else:
-            difference = batch_difference(tail, twin, may_be_rewritten=ours or _is_a_mirrors(twin))
-        if difference:
-            detail = f"the target's last batch, at offset {tail.header.base_offset}, is not the source's: {difference}"
-            raise logs.unlike(end, detail, twin)
-        if twin is not None and twin.header.base_offset < end:
-            last_epoch = twin.header.partition_leader_epoch
+    data = await _last_data(target, target_partition, logs)
+    batch, epoch = await _compared(logs, source, target, target_partition, data)
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
+    if epoch is None and logs.is_begun:
+        await confirm(logs, source, target, target_partition, stamp, end)
     begin = target_start
     if target_start < logs.begin:
         begin = await _padding_end(target, target_partition, target_start, own)
     if begin > max(target_start, logs.furthest_begin):
         raise logs.padded_twice(begin)
-    begin = begin if begin > target_start else -1
-    return Position(end, stamp, known, last_epoch, begin, lost_until=start if end < start else -1)
+    found = found_position(logs, end, stamp, batch, epoch)
+    return Position(
+        end,
+        stamp,
+        known,
+        last_epoch=found.source_epoch if found.epoch_until == end else -1,
+        begin=begin if begin > target_start else -1,
+        lost_until=start if end < start else -1,
+        target_lost=lost,
+        target_epoch=logs.target_epoch,
+        last=found,
+    )
+
+
+def found_position(
+    logs: Logs, at: int, stamp: Stamp, batch: LastBatch | None, epoch: tuple[int, int] | None
+) -> LastPosition:
+    """What the journal is to keep of a copy that was found in order, where source offset `at` comes next. `epoch`: a
+    leader epoch of the source and up to where it reaches; what was kept before says more where it reaches further.
+    """
+    last = logs.last
+    if last is not None and last.source_next <= at and last.epoch_until > (epoch[1] if epoch else -1):
+        epoch = last.source_epoch, last.epoch_until
+    kept = last.batch if last is not None and last.target_end <= logs.end else None
+    if batch is None or (kept is not None and kept.base == batch.base and batch.source_crc is None):
+        batch = kept or batch
+    return LastPosition(
+        source_next=at,
+        target_end=logs.end,
+        source_epoch=epoch[0] if epoch else -1,
+        epoch_until=epoch[1] if epoch else -1,
+        target_epoch=logs.target_epoch,
+        stamp=(stamp.producer_id, stamp.epoch, stamp.sequence),
+        batch=batch,
+    )
+
+
+async def _last_data(target: Cluster, partition: TopicPartition, logs: Logs) -> tuple[RawBatch | None, int]:
+    """The last batch of the target with records for a reader, None where it has none any more; and the offset from
+    which on markers are known to follow it. Padding of ours counts as none.
+    """
+    if logs.tail is None:
+        return None, logs.end
+    if not logs.tail.header.is_control:
+        return logs.tail, logs.end
+    isolation = READ_UNCOMMITTED if logs.tail_is_ours else READ_COMMITTED
+    oldest = max(logs.target_start, logs.end - _MOST_BACK)
+    found = await _last_of(target, partition, oldest, logs.end, isolation)
+    if found is not None:
+        return found, found.header.next_offset
+    kept = logs.last.batch if logs.last is not None and logs.last.target_end <= logs.end else None
+    if kept is None or kept.base < logs.target_start:
+        return None, oldest
+    # all behind it was acknowledged as markers; those that came later were looked through
+    found = await batch_at(target, partition, kept.base, below=logs.end)
+    if found is None or (found.header.base_offset, found.header.crc) != (kept.base, kept.crc or found.header.crc):
+        return None, oldest
+    return found, found.header.next_offset
+
+
+async def _last_of(
+    cluster: Cluster, partition: TopicPartition, oldest: int, end: int, isolation: int
+) -> RawBatch | None:
+    """The last batch with records that holds offsets from `oldest` to before `end`; for a committed read, of those that
+    were committed. It is looked for from the end backwards.
+    """
+    before, step = end, _LOOK_BACK
+    while before > oldest:
+        begin, found = max(oldest, before - step), None
+        async for raw, is_aborted in batches(cluster, partition, begin, before, isolation):
+            if not (raw.header.is_control or is_aborted or not raw.header.count):
+                found = raw
+        if found is not None:
+            return found
+        before, step = begin, step * _FURTHER
+    return None
+
+
+async def _compared(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, data: tuple[RawBatch | None, int]
+) -> tuple[LastBatch | None, tuple[int, int] | None]:
+    """Compare the target's last data batch and the gap behind it (P5). The batch, as the journal is to keep it, and the
+    leader epoch of the source up to an offset; None for the epoch where there was nothing to compare.
+
+    Raises PartitionStop where the two logs differ.
+    """
+    ours, following = data
+    end, start = logs.end, logs.start
+    if difference := await gap_difference(source, logs.source, max(start, following), end):
+        detail = f"the target has no record from offset {max(start, following)} to {end - 1}: {difference}"
+        raise logs.unlike(end, detail, None)
+    if ours is None or is_our_padding(ours, logs.own):
+        # where neither log has a record for a reader, all that the source holds below the target's end was compared
+        return None, _EMPTY if logs.tail is not None and following <= logs.target_start <= start < end else None
+    header = ours.header
+    if header.last_offset < start:
+        return kept_batch(ours, header.base_offset, None), None
+    first = max(start, header.base_offset)
+    twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    if twin is not None and twin.header.magic == 2 and twin.header.base_offset > header.last_offset:
+        epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
+        return kept_batch(ours, header.base_offset, None), epoch
+    if header.base_offset < start and (twin is None or twin.header.base_offset != header.base_offset):
+        return kept_batch(ours, header.base_offset, None), None
+    may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(twin)
+    if difference := batch_difference(ours, twin, may_be_rewritten=may_be_rewritten):
+        where = f"the target's last batch with records, at offset {header.base_offset}"
+        raise logs.unlike(end, f"{where}, is not the source's: {difference}", twin)
+    assert twin is not None
+    is_same = twin.header.base_offset == header.base_offset and twin.header.count == header.count
+    batch = kept_batch(ours, header.base_offset, twin.header.crc if is_same else None)
+    return batch, (twin.header.partition_leader_epoch, min(end, twin.header.next_offset))
+
+
+async def _compared_below(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, base: int
+) -> tuple[int, int] | None:
+    """Where the source has a hole over all of the target's last batch, at `base`, as compaction leaves one: compare the
+    last records that it has below that. The same as `_compared`.
+    """
+    oldest = max(logs.start, logs.target_start, base - _LOOK_BACK * _FURTHER)
+    theirs = await _last_of(source, logs.source, oldest, base, READ_COMMITTED)
+    if theirs is None or theirs.header.base_offset < oldest:
+        return None
+    at = theirs.header.base_offset
+    ours = await batch_at(target, target_partition, at, below=at + 1)
+    if ours is None or ours.header.is_control or ours.header.base_offset > theirs.header.last_offset:
+        return None
+    if difference := batch_difference(ours, theirs, may_be_rewritten=True):
+        raise logs.unlike(logs.end, f"the target's batch at offset {at} is not the source's: {difference}", theirs)
+    return theirs.header.partition_leader_epoch, theirs.header.next_offset
+
+
+def kept_batch(ours: RawBatch, source_base: int, source_crc: int | None) -> LastBatch:
+    """A batch of the target as the journal keeps it."""
+    header = ours.header
+    return LastBatch(
+        base=header.base_offset,
+        next_offset=header.next_offset,
+        source_base=source_base,
+        crc=header.crc,
+        source_crc=source_crc,
+        count=header.count,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+    )
+
+
+async def confirm(
+    logs: Logs,
+    source: Cluster,
+    target: Cluster,
+    target_partition: TopicPartition,
+    stamp: Stamp,
+    at: int,
+) -> None:
+    """Believe a copy of which nothing can be compared, by what the journal keeps of it (P7). Its end goes with source
+    offset `at`. `stamp` is that of the next batch.
+
+    Raises Unconfirmed where that does not say enough, and PartitionStop where it says that a log is another one.
+    """
+    last, end = logs.last, logs.end
+    if last is None:
+        raise logs.unconfirmed(
+            at, f"its log ends at {end}, no record of it can be compared, and the journal keeps no position of it"
+        )
+    await _check_last_batch(logs, source)
+    if last.target_epoch >= 0 and end >= last.target_end:
+        kept = await epoch_end(target, target_partition, last.target_epoch)
+        if 0 <= kept < last.target_end:
+            detail = (
+                f"leader epoch {last.target_epoch} of the target ends at {kept}, acknowledged was {last.target_end}"
+            )
+            raise logs.unconfirmed(at, f"{detail}: the target lost its tail, and what took its place is gone, too")
+    if end == last.target_end:
+        return
+    if end < last.target_end:
+        if logs.tail is None or logs.tail_is_ours:
+            return  # the beginning of what was acknowledged
+        raise logs.stop(State.DIVERGED, at, f"the target's last batch, below offset {end}, is not ours", SOMEBODY_ELSE)
+    more = end - last.target_end
+    is_ours = last.stamp is not None and distance(last.stamp, stamp) == more
+    same_epoch = logs.kept_until is not None and logs.kept_until >= at
+    if not (is_ours and same_epoch):
+        detail = f"its log ends at {end}, the journal keeps {last.target_end}, and no record in between can be compared"
+        raise logs.unconfirmed(at, detail)
+
+
+def distance(before: tuple[int, int, int], stamp: Stamp) -> int:
+    """Records between two stamps of one producer and epoch, -1 for others."""
+    producer, epoch, sequence = before
+    if (producer, epoch) != (stamp.producer_id, stamp.epoch):
+        return -1
+    return (stamp.sequence - sequence) % SEQUENCES
+
+
+async def _check_last_batch(logs: Logs, source: Cluster) -> None:
+    """Raises PartitionStop where the source has another batch than the last one that the journal keeps."""
+    batch = logs.last.batch if logs.last is not None else None
+    if batch is None or batch.source_crc is None or batch.source_base < logs.start:
+        return
+    twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
+    if twin is not None and (twin.header.base_offset != batch.source_base or twin.header.count != batch.count):
+        return  # compacted since, or gone
+    if twin is None or twin.header.crc != batch.source_crc:
+        has = "no batch" if twin is None else f"one with CRC {twin.header.crc:08x}"
+        detail = f"the batch mirrored last, at offset {batch.source_base}, had CRC {batch.source_crc:08x}"
+        raise logs.truncated(logs.end, f"{detail}, and the source has {has} there by now")
 
 
 async def next_stamp(
@@ -270,54 +583,20 @@ async def next_stamp(
     return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
 
 
-async def _run_difference(
-    source: Cluster,
-    source_partition: TopicPartition,
-    target: Cluster,
-    target_partition: TopicPartition,
-    oldest: int,
-    end: int,
-) -> str:
-    """What is wrong with the markers at the end of the target's log, those from `oldest` on, or the empty string.
+async def gap_difference(source: Cluster, partition: TopicPartition, first: int, end: int) -> str:
+    """What is wrong with a target that has no record of the source's from `first` to before `end`, or the empty string.
 
-    The last one alone does not tell: two mirrors that fill a gap at once write it twice, and what is too much may reach
-    over the records behind the gap into the next one.
+    Of a long gap the first `_GAP_BYTES` are read, and its last offsets.
     """
-    first = oldest
-    async for raw, _ in batches(target, target_partition, oldest, end, READ_UNCOMMITTED):
-        if not raw.header.is_control:
-            first = raw.header.next_offset
-    return await _gap_difference(source, source_partition, first, end)
-
-
-async def _foreign_difference(
-    source: Cluster,
-    source_partition: TopicPartition,
-    target: Cluster,
-    target_partition: TopicPartition,
-    oldest: int,
-    end: int,
-) -> str:
-    """What is wrong with a target's log that ends with the marker of a transaction that was its own, as one does that
-    was a source before, or the empty string: its last records from `oldest` on must be the source's, and behind them
-    there are none.
-    """
-    last, first = None, oldest
-    async for raw, is_aborted in batches(target, target_partition, oldest, end, READ_COMMITTED):
-        if not (raw.header.is_control or is_aborted):
-            last, first = raw, raw.header.next_offset
-    difference = await _gap_difference(source, source_partition, first, end)
-    if difference or last is None:
-        return difference
-    twin = await batch_at(source, source_partition, last.header.base_offset, READ_COMMITTED)
-    return batch_difference(last, twin, may_be_rewritten=_is_a_mirrors(twin))
-
-
-async def _gap_difference(source: Cluster, partition: TopicPartition, first: int, end: int) -> str:
-    """What is wrong with a target that has no record from `first` to before `end`, or the empty string."""
+    size = 0
     async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
+        if not crc_holds(raw):  # damaged, and left out as a loss: there are no records to compare
+            continue
         if difference := marker_difference(first, end, None if is_aborted else raw):
             return difference
+        size += len(raw.data)
+        if size > _GAP_BYTES and raw.header.next_offset < end - _LOOK_BACK:
+            return await gap_difference(source, partition, end - _LOOK_BACK, end)
     return ""
 
 
@@ -331,7 +610,7 @@ async def batches(
 ) -> AsyncIterator[tuple[RawBatch, bool]]:
     """The batches that hold offsets from `offset` to before `end`; for a committed read, whether each was aborted."""
     while offset < end:
-        fetched = await fetch_at(cluster, partition, offset, max_bytes=_LOOK_BYTES, isolation=isolation)
+        fetched = await fetch_below(cluster, partition, offset, end, max_bytes=_LOOK_BYTES, isolation=isolation)
         aborted, before = Aborted(fetched.aborted), offset
         with _damage_of(cluster):
             found = [(raw, aborted.covers(raw)) for raw in split(fetched.records)]
@@ -364,24 +643,26 @@ async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The log end, once every in-sync replica has it (P4). Raises ClusterUnreachable where that does not come about
     in time.
     """
-    end = await log_end(cluster, partition)
     deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
-    while (settled := await list_offset(cluster, partition, LATEST)) < end:
+    while True:
+        end, settled = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
+        if settled >= end:
+            return settled
         if asyncio.get_running_loop().time() > deadline:
             raise ClusterUnreachable(
                 f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
             )
         await asyncio.sleep(_SETTLE_PAUSE)
-        end = await log_end(cluster, partition)
-    return end
 
 
 async def batch_at(
-    cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED
+    cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED, below: int = 0
 ) -> RawBatch | None:
-    """The batch that holds `offset`, or the next one; None where the log ends before."""
+    """The batch that holds `offset`, or the next one; None where the log ends before, or begins later. The log is known
+    to end at `below` at least.
+    """
     try:
-        fetched = await fetch_at(cluster, partition, offset, isolation=isolation)
+        fetched = await fetch_below(cluster, partition, offset, below, isolation=isolation, may_be_open=True)
     except BrokerError as problem:
         if problem.code == OFFSET_OUT_OF_RANGE:
             return None

@@ -5,7 +5,8 @@
     R2  the target holds the source's records in their order, so each of its records is the next one of the source, or
         one that the source has deleted since, and then an offset is missing there, below the last stable one and where
         no marker or aborted record is; anything else was written by somebody else
-    R3  the target's last batch equals what the source has at its offsets, or nothing is written
+    R3  the target's last batch equals what the source has at its offsets, and the source has no record between that and
+        where the flow goes on there, or nothing is written
     R4  a target whose first records are gone, and of which nothing is recorded, begins with the first record of the
         source that equals its own first, or with some that the source has deleted, too
 
@@ -15,15 +16,31 @@ all of that, timestamps included, what is left may be taken for the lost one, wh
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
 from mirror.errors import BadRecords, PartitionStop
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, RunIndex, Runs
-from mirror.position import SOMEBODY_ELSE, Logs, Position, batch_at, batches, look_at_logs, next_stamp
+from mirror.position import (
+    SOMEBODY_ELSE,
+    Logs,
+    Position,
+    Unconfirmed,
+    batch_at,
+    batches,
+    confirm,
+    distance,
+    found_position,
+    gap_difference,
+    kept_batch,
+    look_at_logs,
+    next_stamp,
+)
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -65,15 +82,21 @@ async def complete(
     target_partition: TopicPartition,
     accepted: tuple[int, int] | None = (0, NO_LIMIT),
     since: int = 0,
+    last: LastPosition | None = None,
+    *,
+    confirmed: bool = False,
 ) -> None:
-    """Let an index tell of all that the target holds, as a mirror that starts now would find it; nothing is written.
+    """Let an index tell of all that the target holds, as a mirror that starts now would find it; nothing is written. A
+    copy that nothing confirms is as good as another here, where its records are being all that is asked, unless it is
+    to be `confirmed`. `last` is what the journal keeps of this copy.
 
     Raises as `resume_translated` does; what was found before that is learned.
     """
     ledger = Ledger(index.last)
     partitions = source, source_partition, target, target_partition
     try:
-        await resume_translated(flow, *partitions, accepted, holding(ledger), since)
+        with contextlib.suppress(*(() if confirmed else (Unconfirmed,))):
+            await resume_translated(flow, *partitions, accepted, holding(ledger), since, last)
     finally:
         for runs in (*ledger.pending()[0], ledger.runs):
             index.learn(runs.begin, runs)
@@ -88,17 +111,23 @@ async def resume_translated(
     accepted: tuple[int, int] | None,
     recall: Recall,
     since: int = 0,
+    last: LastPosition | None = None,
 ) -> tuple[Position, Ledger]:
-    """The position of one partition (R1), with the check of its last batch (R3), and its ledger, complete up to there.
+    """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `position.py`), and its
+    ledger, complete up to there.
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
-    `since` nothing is mirrored.
-    Raises PartitionStop (DIVERGED, TRUNCATED, RETENTION_GAP), and as `look_at_logs` does.
+    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `look_at_logs` does.
     """
     # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
     await recall(target_partition, NO_LIMIT)
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last)
+    logs.check_source_epoch()
     ledger = await recall(target_partition, logs.end)
+    batch: LastBatch | None = None
+    epoch: tuple[int, int] | None = None
+    compared = 0
     if not logs.end:
         if since > logs.readable:
             raise logs.truncated(since, f"the flow begins at offset {since}; the source's log ends at {logs.readable}")
@@ -112,26 +141,33 @@ async def resume_translated(
             ledger.runs.pass_over(since)
         if ledger.runs.next_source > logs.readable:
             raise _truncated(logs, ledger.runs)
+        await _check_gap(ledger.runs, logs, source)
+        await _go_on_from_last(ledger, logs, source, target, target_partition)
         if logs.end == ledger.runs.next_target:
             if logs.tail is None or logs.tail_is_ours:
-                await _check_tail(ledger.runs, logs, source)
+                batch, epoch = await _check_tail(ledger.runs, logs, source)
             else:  # its records may be the source's all the same, in other batches
                 begin = max(ledger.runs.begin, logs.tail.header.base_offset)
                 first = ledger.runs.to_source(begin)
                 assert first is not None, "the runs end with the log"
-                await _retrace(Ledger(Runs(first, begin)), logs, source, target, target_partition)
+                compared = await _retrace(Ledger(Runs(first, begin)), logs, source, target, target_partition)
         elif not len(ledger.runs) and logs.target_start:
-            await _retrace_from_the_first(ledger, logs, source, target, target_partition)
+            compared = await _retrace_from_the_first(ledger, logs, source, target, target_partition)
         else:
-            await _retrace(ledger, logs, source, target, target_partition)
+            compared = await _retrace(ledger, logs, source, target, target_partition)
     at = ledger.runs.next_source
+    lost = logs.target_loss(at)
     if at < logs.start and not logs.is_accepted(at, accepted):
-        raise logs.retention_gap(at)
-    before = await batch_at(source, source_partition, at - 1) if at > logs.start else None
+        raise logs.target_lost(at, lost) if lost is not None else logs.retention_gap(at)
+    before = await batch_at(source, source_partition, at - 1, below=at) if at > logs.start else None
     follows = before is not None and before.header.next_offset == at
     stamp, known = await next_stamp(
         target, target_partition, logs.own, logs.end, logs.tail if logs.tail_is_ours else None
     )
+    if epoch is None and not compared and logs.is_begun:
+        await confirm(logs, source, target, target_partition, stamp, at)
+    if before is not None and follows:
+        epoch = before.header.partition_leader_epoch, at
     position = Position(
         next_offset=at,
         stamp=stamp,
@@ -139,8 +175,68 @@ async def resume_translated(
         last_epoch=before.header.partition_leader_epoch if before is not None and follows else -1,
         lost_until=logs.start if at < logs.start else -1,
         lands=logs.end,
+        target_lost=lost,
+        target_epoch=logs.target_epoch,
+        last=found_position(logs, at, stamp, batch, epoch),
     )
     return position, ledger
+
+
+async def _go_on_from_last(
+    ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+) -> None:
+    """Where the target has deleted records before it was recorded where they came from, the journal's last position
+    says where to go on. Raises Unconfirmed where it does not.
+    """
+    runs, last = ledger.runs, logs.last
+    if logs.target_start <= runs.next_target or (not len(runs) and last is None):
+        return  # nothing is missing, or the first records that are left have to tell
+    if last is not None and last.source_next >= runs.next_source and last.target_end <= logs.end:
+        if logs.target_start <= last.target_end:
+            ledger.restart(Runs(last.source_next, last.target_end), [])
+            return
+        if (at := await _counted(last, logs, source, target, target_partition)) is not None:
+            ledger.restart(Runs(at, logs.end), [])
+            return
+    detail = f"offsets {runs.next_target} to {logs.target_start - 1} were deleted before it was recorded where they"
+    raise logs.unconfirmed(-1, f"{detail} came from")
+
+
+async def _counted(
+    last: LastPosition, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+) -> int | None:
+    """Where the target's end is from, if all that it holds, or held, behind the last position is ours: so many records
+    of the source follow that. None where that cannot be told.
+    """
+    if last.stamp is None or logs.kept_until is None or logs.start > last.source_next:
+        return None
+    tail = logs.tail if logs.tail_is_ours else None
+    stamp, _ = await next_stamp(target, target_partition, logs.own, logs.end, tail)
+    left = logs.end - last.target_end
+    if distance(last.stamp, stamp) != left:
+        return None
+    stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
+    theirs = _Records(batches(source, logs.source, last.source_next, stable, READ_COMMITTED), last.source_next)
+    at = last.source_next
+    while left and await theirs.more():
+        count = min(left, theirs.left)
+        at = theirs.offset_of(count - 1) + 1
+        theirs.pass_by(count)
+        left -= count
+    return at if not left and at <= logs.kept_until else None
+
+
+async def _check_gap(runs: Runs, logs: Logs, source: Cluster) -> None:
+    """Raises PartitionStop where the source has a record between the last one that was mirrored and where the flow goes
+    on (R3).
+    """
+    if not len(runs):
+        return
+    last = runs.to_source(runs.next_target - 1)
+    first = max(logs.start, last + 1) if last is not None else runs.next_source
+    if difference := await gap_difference(source, logs.source, first, runs.next_source):
+        detail = f"nothing was mirrored of offsets {first} to {runs.next_source - 1}: {difference}"
+        raise logs.truncated(runs.next_source, f"{detail}; the source's log was cut back or replaced")
 
 
 def _truncated(logs: Logs, runs: Runs) -> PartitionStop:
@@ -150,16 +246,19 @@ def _truncated(logs: Logs, runs: Runs) -> PartitionStop:
     return logs.truncated(runs.next_source, detail)
 
 
-async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
-    """Raises PartitionStop where the target's last batch is not what the source has where it came from (R3)."""
+async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatch | None, tuple[int, int] | None]:
+    """Raises PartitionStop where the target's last batch is not what the source has where it came from (R3). The batch
+    as the journal is to keep it, and the leader epoch of the source up to an offset; None where there is nothing to
+    compare.
+    """
     tail = logs.tail
     if tail is None or not len(runs):
-        return
+        return None, None
     header = tail.header
     first, last = runs.to_source(max(header.base_offset, runs.begin)), runs.to_source(header.last_offset)
     if first is None or last is None or first < logs.start:
-        return
-    twin = await batch_at(source, logs.source, first, READ_COMMITTED)
+        return None, None
+    twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
     if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
         difference = batch_difference(tail.at(first), twin, may_be_rewritten=logs.tail_is_ours)
     elif twin is None:
@@ -171,6 +270,12 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> None:
             f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
         )
         raise logs.unlike(first, detail, twin)
+    assert twin is not None
+    if twin.header.magic == 2 and twin.header.base_offset > last:
+        return None, None  # compaction left a hole, or another log has one
+    is_same = (twin.header.base_offset, twin.header.count) == (first, header.count)
+    batch = kept_batch(tail, first, twin.header.crc if is_same else None)
+    return batch, (twin.header.partition_leader_epoch, twin.header.next_offset)
 
 
 def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
@@ -187,8 +292,11 @@ def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
 
 async def _retrace(
     ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> None:
-    """Add to the ledger what the target holds beyond it. Raises PartitionStop where that is not the source's (R2)."""
+) -> int:
+    """Add to the ledger what the target holds beyond it; how many of these records the source still has. Raises
+    PartitionStop where they are not the source's (R2).
+    """
+    compared = 0
     at, begin = ledger.runs.next_source, ledger.runs.next_target
 
     def diverged(detail: str, advice: str = SOMEBODY_ELSE) -> PartitionStop:
@@ -203,7 +311,7 @@ async def _retrace(
     # a batch of which the source deleted the first records still has them inside
     start = max(at, logs.start)
     stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    theirs = _Records(batches(source, logs.source, start, logs.readable, READ_COMMITTED), start)
+    theirs = _Records(batches(source, logs.source, start, stable, READ_COMMITTED), start)
     ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
     try:
         while await ours.more():
@@ -214,6 +322,7 @@ async def _retrace(
                 raise diverged(f"no record is there, the next one is at {ours.offset}", _CLEANED)
             count = _alike(theirs, ours) if goes_on else 0
             if count:
+                compared += count
                 ledger.add(theirs.offset, ours.offset, count)
                 theirs.pass_by(count)
             else:
@@ -228,11 +337,12 @@ async def _retrace(
             raise marked()
     except BadRecords as damage:
         raise diverged(f"a batch cannot be read: {damage.detail}") from damage
+    return compared
 
 
 async def _retrace_from_the_first(
     ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> None:
+) -> int:
     """The same where nothing is recorded, and the target has deleted its first records. Raises PartitionStop as well
     where the source has none of those that are left.
     """
@@ -241,11 +351,13 @@ async def _retrace_from_the_first(
     except BadRecords as damage:
         raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", SOMEBODY_ELSE) from damage
     ledger.restart(Runs(origin or logs.since, logs.target_start), [])
+    compared = 0
     if origin is not None or logs.start:  # it may be one that the source has deleted since
-        await _retrace(ledger, logs, source, target, target_partition)
+        compared = await _retrace(ledger, logs, source, target, target_partition)
     if ledger.runs.next_source <= max(origin or 0, logs.begin, logs.start):
         detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
         raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", "Mirror into an empty topic")
+    return compared
 
 
 async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> int | None:
@@ -259,7 +371,8 @@ async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition
     if at < 0:
         return None
     at = max(at, logs.since)
-    theirs = _Records(batches(source, logs.source, at, logs.readable, READ_COMMITTED), at)
+    stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
+    theirs = _Records(batches(source, logs.source, at, stable, READ_COMMITTED), at)
     while await theirs.more():
         assert theirs.raw is not None
         if theirs.raw.header.max_timestamp >= stamp:
@@ -316,8 +429,13 @@ class _Records:
     @property
     def offset(self) -> int:
         """The offset of the record at hand."""
+        return self.offset_of(0)
+
+    def offset_of(self, following: int) -> int:
+        """The offset of the record that comes so many behind the one at hand, in the same batch."""
         assert self.raw is not None
-        return self.raw.header.base_offset + self._at if self._rows is None else int(self._rows.offsets[self._at])
+        at = self._at + following
+        return self.raw.header.base_offset + at if self._rows is None else int(self._rows.offsets[at])
 
     @property
     def is_whole(self) -> bool:

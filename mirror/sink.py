@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import UUID
 
-from mirror.batch.header import RawBatch
+from mirror.assignment import LastBatch, LastPosition, Loss
+from mirror.batch.header import CRC_AT, CRC_FROM, BatchHeader, RawBatch, parse_header
 from mirror.batch.recipe import Recipe
 from mirror.batch.restamp import Stamp, passed, restamp
 from mirror.classifier import Action, Verdict
@@ -27,6 +29,7 @@ from mirror.policy.runs import Ledger
 from mirror.position import Position
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
+from mirror.wire.connection import Connection
 
 #: A broker writes some ten thousand markers a second; a longer gap is not worth its time and space.
 LONGEST_GAP: Final = 1_000_000
@@ -42,7 +45,8 @@ class Tally:
     """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
     `latency_ms` is the last batch's, None where its records have no timestamps; `latency` has those of all batches.
     `verdict_bytes` are those written, and of what was dropped those that were not. Where offsets move, what was
-    dropped is counted below source offset `dropped_until`.
+    dropped is counted below source offset `dropped_until`. `target_lost` are records that the target had acknowledged
+    and lost.
     """
 
     records: int = 0
@@ -50,6 +54,7 @@ class Tally:
     bytes: int = 0
     filled: int = 0
     lost: int = 0
+    target_lost: int = 0
     dropped_until: int = 0
     latency_ms: int | None = 0
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -62,7 +67,9 @@ class Outgoing:
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
     It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
-    records as (source offset, count), empty where they are at its own offsets.
+    records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch of
+    what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
+    batches.
     """
 
     header: bytes
@@ -71,6 +78,8 @@ class Outgoing:
     lands: int
     next_offset: int
     pieces: tuple[tuple[int, int], ...]
+    epoch: int = -1
+    is_rewritten: bool = False
 
     @property
     def end(self) -> int:
@@ -81,13 +90,15 @@ class Outgoing:
 @dataclass(slots=True)
 class Gap:
     """Offsets from `first` up to `next_offset` that markers take; the first marker has the epoch of `stamp`. Below
-    `lost_until` were records that the source lost.
+    `lost_until` were records that the source lost. `epoch` is the source's leader epoch of what comes last below
+    `next_offset`, or next, -1 where it has none.
     """
 
     first: int
     next_offset: int
     stamp: Stamp
     lost_until: int = -1
+    epoch: int = -1
     verdicts: Counter[str] = field(default_factory=Counter)
     verdict_bytes: Counter[str] = field(default_factory=Counter)
 
@@ -101,7 +112,10 @@ class Sink:
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
     `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the question was sent
     whose answer said that the log ends at `acked`, by the clock of the event loop. What is in flight went to broker
-    `node`, over that of its connections whose number is `connection`.
+    `node`, over that of its connections whose number is `connection`. `landed_at` is where the target's log ends with
+    what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches up to `epoch_until` at
+    least, and `newest` its last batch. `session` is a connection to the leader that was open before the position was
+    read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
     """
 
     source: TopicPartition
@@ -129,10 +143,19 @@ class Sink:
     connection: int = 0
     seen_at: float = float("-inf")
     stop: PartitionStop | None = None
+    landed_at: int = 0
+    epoch: int = -1
+    epoch_until: int = -1
+    newest: tuple[bytes, BatchHeader, int, bool] | None = None
+    session: Connection | None = None
+    topic_id: UUID | None = None
+    losses: deque[Loss] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset
-        self.lands = self.sent = self.position.end
+        self.lands = self.sent = self.landed_at = self.position.end
+        if (last := self.position.last) is not None:
+            self.epoch, self.epoch_until = last.source_epoch, last.epoch_until
         self.stamp, self.known = self.position.stamp, self.position.known
         self.coalescer = Coalescer(self.rules)
 
@@ -168,12 +191,19 @@ class Sink:
         """What a rewritten batch must be like to come next."""
         return Recipe(first_offset=self.next_offset, codec=self.rules.codec, max_bytes=self.rules.max_message_bytes)
 
-    def append(self, raw: RawBatch, verdict: Verdict, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+    def append(
+        self,
+        raw: RawBatch,
+        verdict: Verdict,
+        pieces: tuple[tuple[int, int], ...] = (),
+        rewritten_from: int | None = None,
+    ) -> None:
         """Queue a dense batch, behind a gap where offsets are missing before it (W1). `pieces` are its records as
-        (source offset, count) where that is not one run.
+        (source offset, count) where that is not one run. `rewritten_from` is the leader epoch of what it was made from.
         """
         header = raw.header
-        self.fill(header.base_offset)
+        epoch = header.partition_leader_epoch if rewritten_from is None else rewritten_from
+        self.fill(header.base_offset, epoch=epoch)
         assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
         if verdict.action is Action.PASS:
             head = passed(raw)
@@ -182,18 +212,22 @@ class Sink:
             self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
-        self.queue.append(Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces))
+        out = Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces, epoch, rewritten_from is not None)
+        self.queue.append(out)
         self.lands += header.count
 
-    def fill(self, upto: int, verdict: Verdict | None = None, size: int = 0) -> None:
+    def fill(
+        self, upto: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
+    ) -> None:
         """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
-        Raises PartitionStop where there are too many. A sink with a ledger passes them over.
+        `epoch` is the source's leader epoch of what is left out, or follows. Raises PartitionStop where there are more
+        than `longest`. A sink with a ledger passes them over.
         """
         if self.ledger is not None:
-            self._pass_over(upto)
+            self._pass_over(upto, epoch)
             return
         count = upto - self.next_offset
-        if count > LONGEST_GAP:
+        if count > longest:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
             raise self.refuse(self.next_offset, detail, "Leave the topic out, or set topics.offsets to translate")
         if count > 0:
@@ -203,22 +237,23 @@ class Sink:
             else:
                 self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then(1 if self.has_gaps else FENCE)))
                 self.has_gaps = True
+            last.epoch = max(last.epoch, epoch)
             self.stamp = last.stamp.then(upto - last.first)
             self.next_offset = self.lands = upto
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
                 last.verdict_bytes[str(verdict)] += size
 
-    def _pass_over(self, upto: int) -> None:
+    def _pass_over(self, upto: int, epoch: int) -> None:
         """Count the offsets below `upto` as mirrored as soon as what is before them is."""
         self.next_offset = max(self.next_offset, upto)
         on_its_way = self.queue or self.in_flight
         if on_its_way:
             last = on_its_way[-1]
             assert isinstance(last, Outgoing)  # there are no gaps where there is a ledger
-            on_its_way[-1] = replace(last, next_offset=self.next_offset)
+            on_its_way[-1] = replace(last, next_offset=self.next_offset, epoch=max(last.epoch, epoch))
         else:
-            self._mirrored(self.next_offset)
+            self._mirrored(self.next_offset, epoch)
 
     def landed(self, out: Outgoing) -> None:
         """A batch is in the target's log, and all before it."""
@@ -227,20 +262,82 @@ class Sink:
             for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
                 self.ledger.add(source, lands, count)
                 lands += count
-        self._mirrored(out.next_offset)
+        self.landed_at = out.end
+        self.newest = out.header, out.raw.header, out.lands, out.is_rewritten
+        self._mirrored(out.next_offset, out.epoch)
 
-    def _mirrored(self, upto: int) -> None:
+    def marked(self, gap: Gap, count: int) -> None:
+        """The first markers of a gap are in the target's log."""
+        gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
+        self.landed_at = gap.first
+        self._mirrored(gap.first, gap.epoch)
+
+    def _mirrored(self, upto: int, epoch: int) -> None:
         self.acked = upto
+        if epoch >= 0:
+            self.epoch, self.epoch_until = epoch, upto
         if self.ledger is not None:
             self.ledger.runs.pass_over(upto)
 
-    def lose(self, upto: int) -> None:
-        """Let markers take the offsets below `upto`, whose records are gone. Raises PartitionStop as `fill` does."""
-        self.fill(upto)
-        if self.ledger is None:
-            last = self.queue[-1]
-            assert isinstance(last, Gap)
-            last.lost_until = upto
+    @property
+    def last(self) -> LastPosition | None:
+        """Where the copy stands by what is acknowledged, as the journal is to keep it; without the topics' ids."""
+        begun = self.position.last
+        if begun is None:
+            return None
+        return LastPosition(
+            source_next=self.acked,
+            target_end=self.landed_at,
+            source_epoch=self.epoch,
+            epoch_until=self.epoch_until,
+            target_epoch=self.position.target_epoch,
+            stamp=self._next_stamp(begun),
+            batch=self._last_batch() or begun.batch,
+        )
+
+    def _next_stamp(self, begun: LastPosition) -> tuple[int, int, int] | None:
+        """That of what follows what is acknowledged; None behind markers, which count otherwise."""
+        if self.newest is None:
+            return begun.stamp if self.landed_at == self.position.end else None
+        head, header, lands, _ = self.newest
+        if self.landed_at != lands + header.count:
+            return None
+        sent = parse_header(head)
+        stamp = Stamp(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
+        return stamp.producer_id, stamp.epoch, stamp.sequence
+
+    def _last_batch(self) -> LastBatch | None:
+        if self.newest is None:
+            return None
+        head, header, lands, is_rewritten = self.newest
+        return LastBatch(
+            base=lands,
+            next_offset=lands + header.count,
+            source_base=header.base_offset,
+            crc=None if self.rules.target_append_time else int.from_bytes(head[CRC_AT:CRC_FROM], "big"),
+            source_crc=None if is_rewritten else header.crc,
+            count=header.count,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+        )
+
+    def lose(self, loss: Loss) -> None:
+        """Let markers take the offsets of a loss, however many these are."""
+        self.fill(loss.first)
+        if self.ledger is not None:
+            self._pass_over(loss.next_offset, -1)
+        elif (count := loss.next_offset - self.next_offset) > 0:
+            gap = Gap(self.next_offset, loss.next_offset, self.stamp.then(1 if self.has_gaps else FENCE))
+            gap.lost_until, self.has_gaps = loss.next_offset, True
+            self.queue.append(gap)
+            self.stamp = gap.stamp.then(count)
+            self.next_offset = self.lands = loss.next_offset
+        self.losses.append(loss)
+
+    @property
+    def passed(self) -> Loss | None:
+        """A loss that is passed over by now: told once."""
+        return self.losses.popleft() if self.losses and self.acked >= self.losses[0].next_offset else None
 
     def forget(self) -> None:
         """Drop what is queued: whoever goes on fetches it again."""

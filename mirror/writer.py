@@ -23,6 +23,9 @@ while anything is in flight, so its batches arrive in order. (W1 is in `sink.py`
     W10 where offsets are translated, an ack that tells of another batch by the same number does not count. Sequences
         count records, so a number means the same batch only while the source has the same records: what a dead mirror
         sent may be gone there, and what we send in its place would be taken for a repetition
+    W11 nothing is sent to another topic by the same name, to a leader of another epoch, or while the connection is lost
+        that was open before the position was read: a broker that crashed, or was elected, may have lost what was
+        acknowledged, and of old data it has forgotten the producer, so that it would take a batch at any offset
 """
 
 from __future__ import annotations
@@ -33,16 +36,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from mirror.assignment import Loss
 from mirror.batch.header import RawBatch
-from mirror.channel import Channel
+from mirror.channel import Channel, channel_purpose
 from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
-from mirror.errors import BadRecords, PartitionStop, RecordTooLarge, UnsupportedVersion
+from mirror.errors import (
+    BadRecords,
+    ClusterUnreachable,
+    PartitionStop,
+    RecordTooLarge,
+    UnsupportedVersion,
+    WireError,
+)
 from mirror.fetcher import Spawn
 from mirror.observe.histogram import Histogram
 from mirror.policy.remedies import grant
 from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
 from mirror.states import State
-from mirror.wire.cluster import DENIED, Cluster, TopicPartition
+from mirror.wire.cluster import DENIED, Cluster, Leader, TopicPartition
 from mirror.wire.connection import Connection, throttled_seconds
 from mirror.wire.markers import markers_request, read_markers
 from mirror.wire.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
@@ -51,6 +62,8 @@ from mirror.wire.queries import LATEST, list_offsets_request
 
 IN_FLIGHT: Final = 5
 REQUEST_BYTES: Final = 1024 * 1024
+#: While a connection has so much that its socket does not take, more would be held twice, and arrive no sooner.
+UNSENT_BYTES: Final = REQUEST_BYTES
 #: Batches of this many bytes and more, on the average of those that wait, are large.
 LARGE: Final = 128 * 1024
 #: Connections to a leader that partitions with large batches are spread over.
@@ -111,6 +124,10 @@ class Writer:
                 self._count(sink.source, out)
         sink.doubted.clear()
 
+    def holds(self) -> int:
+        """Bytes of batches that wait for the target, or for its acks."""
+        return sum(sink.held for sink in self._sinks.values())
+
     def room(self, source: TopicPartition) -> int:
         """Bytes that a partition's sink still takes; 0 for one that is stopped or unsettled."""
         sink = self._sinks.get(source)
@@ -134,9 +151,16 @@ class Writer:
                 advice = "Check the source's copy of the batch"
                 raise sink.refuse(raws[0].header.base_offset, f"REFUSE for reason {verdict.reason}", advice)
 
+    def lose(self, loss: Loss, sink: Sink) -> None:
+        """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
+        self._queued[sink.source] = sink
+        if sink.ledger is not None:
+            self.tallies[sink.source].lost += loss.next_offset - loss.first
+        sink.lose(loss)
+
     def _drop(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
         upto = raw.header.next_offset
-        sink.fill(upto, verdict, len(raw.data))
+        sink.fill(upto, verdict, len(raw.data), raw.header.partition_leader_epoch)
         if sink.ledger is not None:  # no marker's answer will count it
             tally = self.tallies[sink.source]
             if upto > tally.dropped_until:
@@ -149,12 +173,12 @@ class Writer:
 
         try:
             for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.ledger is not None):
-                sink.append(made, verdict, pieces(offsets))
+                sink.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
         except RecordTooLarge as record:
             raise sink.refuse(record.offset, record.detail, "Raise max.message.bytes of the target topic") from record
         except BadRecords as damage:
             raise sink.refuse(damage.offset, damage.detail, "Check the source's copy of the batch") from damage
-        sink.fill(raws[-1].header.next_offset)
+        sink.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
 
     def flush(self) -> None:
         """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of sinks."""
@@ -170,9 +194,10 @@ class Writer:
         self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
         for sink in self._queued.values():
             if sink.may_send:
-                node = self._target.leader(sink.target).node
-                if node < 0 or (sink.in_flight and node != sink.node):  # W7
-                    self._unsettle(sink, "the target partition has no leader" if node < 0 else "its leader moved")
+                leader = self._target.leader(sink.target)
+                node = leader.node
+                if moved := self._moved(sink, leader):  # W7, W11
+                    self._unsettle(sink, moved)
                     unsettled.append(sink)
                     continue
                 if not sink.in_flight:  # W7
@@ -188,10 +213,50 @@ class Writer:
             for sink in sinks:
                 if isinstance(sink.queue[0], Gap):
                     self._fill(sink, sink.queue[0], channel, channel.connection)
-            while channel.in_flight < IN_FLIGHT and self._send(channel, channel.connection, sinks):
-                pass
+            while channel.in_flight < IN_FLIGHT and channel.connection.unsent < UNSENT_BYTES:
+                if not self._send(channel, channel.connection, sinks):
+                    break
         for sink in unsettled:
             self._on_change(sink)
+
+    def _moved(self, sink: Sink, leader: Leader) -> str:
+        """Why nothing may be sent to the leader known now before the position was read again (W7, W11)."""
+        if leader.node < 0:
+            return "the target partition has no leader"
+        if sink.in_flight and leader.node != sink.node:
+            return "its leader moved"
+        if sink.topic_id is not None and self._target.topic_id(sink.target.topic) != sink.topic_id:
+            return "the target topic was deleted, or is another one by now"
+        if leader.epoch != sink.position.target_epoch >= 0:
+            return f"the target's leader epoch was {sink.position.target_epoch} and is {leader.epoch}"
+        if sink.session is not None and not sink.session.is_open:
+            return "the connection to the target's leader was lost"
+        return ""
+
+    async def session(self, target: TopicPartition) -> tuple[int, Connection]:
+        """The leader of a partition and a connection to it, open before its position is read (W11). Raises
+        ClusterUnreachable, AccessDenied, WireError.
+        """
+        leader = self._target.leader(target)
+        try:
+            if leader.node >= 0:
+                return leader.node, await self._target.connection(leader.node, channel_purpose(0))
+        except WireError:
+            pass  # it may be another one by now
+        await self._target.refresh((target.topic,))
+        leader = self._target.leader(target)
+        if leader.node < 0:
+            raise ClusterUnreachable(f"{self._target}: {target}: no leader")
+        return leader.node, await self._target.connection(leader.node, channel_purpose(0))
+
+    def check_leaders(self) -> None:
+        """Doubt every sink whose topic or leader, by what is known now, is not what it was when its position was read
+        (W11).
+        """
+        for sink in tuple(self._sinks.values()):
+            leader = self._target.leader(sink.target)
+            if not sink.unsettled and leader.node >= 0 and (moved := self._moved(sink, leader)):
+                self._lost((sink,), moved)
 
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
         """No connection: every sink that waits for it must ask again where its leader is."""
@@ -307,13 +372,13 @@ class Writer:
         behind.add_done_callback(answered)
 
     def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
-        sink.acked, sink.seen_at = sink.sent, asked_at
+        sink.seen_at = asked_at
         sink.fenced = sink.fenced or bool(count)
         sink.known = sink.known or bool(count)
         tally = self.tallies[sink.source]
         tally.filled += count
         tally.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
-        gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
+        sink.marked(gap, count)
         if gap.first == gap.next_offset:
             tally.verdicts.update(gap.verdicts)
             tally.verdict_bytes.update(gap.verdict_bytes)

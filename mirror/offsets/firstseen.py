@@ -22,9 +22,14 @@ _LARGEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstSeen:
-    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have. `made`:
-    the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored; those
-    that are not told of are mirrored from their first record (`starts.py`).
+    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have.
+
+    `made`: the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored;
+    those that are not told of are mirrored from their first record (`starts.py`). `adopted`: the flow did not create
+    the target topic: it was empty when the flow began it, or `mirror adopt` took it over, which is `compared` and says
+    nothing of where the flow began. `origins`: the ids of the
+    clusters that the data came through, the source's own first; see `chain`. `deleted_ms`: when the flow deleted the
+    copy, since its source was gone (Unix ms); 0 where it did not.
     """
 
     source_topic: str
@@ -33,6 +38,10 @@ class FirstSeen:
     cluster_id: str | None
     made: bool = False
     since: tuple[int, ...] = ()
+    adopted: bool = False
+    compared: bool = False
+    origins: tuple[str, ...] = ()
+    deleted_ms: int = 0
 
     @staticmethod
     def key(target_topic: str) -> bytes:
@@ -52,6 +61,10 @@ class FirstSeen:
             cluster_id=told["cluster_id"],
             made=told.get("made") is True,
             since=_offsets(told.get("since", [])),
+            adopted=told.get("adopted") is True,
+            compared=told.get("compared") is True,
+            origins=_clusters(told.get("origins", [])),
+            deleted_ms=_time(told.get("deleted_ms", 0)),
         )
 
     def to_json(self) -> bytes:
@@ -64,16 +77,33 @@ class FirstSeen:
                 "cluster_id": self.cluster_id,
                 "made": self.made,
                 "since": self.since,
+                "adopted": self.adopted,
+                **({"compared": True} if self.compared else {}),
+                "origins": self.origins,
+                **({"deleted_ms": self.deleted_ms} if self.deleted_ms else {}),
             }
         ).encode()
 
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The ids of the clusters that the data came through; a record of version 0.1.0 knows of the source alone."""
+        return self.origins or ((self.cluster_id,) if self.cluster_id else ())
+
     def is_about(self, other: Self) -> bool:
         """Whether both are of one source topic's name and one target topic."""
-        return (self.source_topic, self.target_topic_id) == (other.source_topic, other.target_topic_id)
+        is_one_copy = same_id(self.target_topic_id, other.target_topic_id)
+        return self.source_topic == other.source_topic and is_one_copy
 
     def begins(self, partition: int) -> int:
         """The source offset below which nothing is mirrored of a partition."""
         return self.since[partition] if partition < len(self.since) else 0
+
+
+def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
+    """Whether two ids of topics or clusters may be those of the same one: None is an id that is not known, and never
+    another one.
+    """
+    return one is None or other is None or one == other
 
 
 def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
@@ -91,3 +121,17 @@ def _offsets(told: object) -> tuple[int, ...]:
     if not isinstance(told, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in told):
         raise ValueError("since must be a list of offsets")
     return tuple(told)
+
+
+def _clusters(told: object) -> tuple[str, ...]:
+    """Raises ValueError for what are none."""
+    if not isinstance(told, list) or not all(type(one) is str for one in told):
+        raise ValueError("origins must be a list of cluster ids")
+    return tuple(told)
+
+
+def _time(told: object) -> int:
+    """Raises ValueError for what is none."""
+    if type(told) is not int or not 0 <= told <= _LARGEST:
+        raise ValueError("deleted_ms must be a time in ms")
+    return told

@@ -16,7 +16,7 @@ from mirror.names import first_of
 from mirror.observe import logs
 from mirror.observe.groupfigures import KEY, GroupFigures
 from mirror.offsets.groupside import Hindrance
-from mirror.offsets.groupsync import GroupSync, Look
+from mirror.offsets.groupsync import GroupSync, Look, Skip
 from mirror.offsets.journal import Journal
 from mirror.policy.following import Standing
 
@@ -88,6 +88,7 @@ class GroupFollower:
         async with self._looking:
             try:
                 look = await self.sync.look()
+                self._tell_skips(look)
                 hindrances = list(look.hindrances)
                 if look.is_complete:
                     self.on_look()
@@ -108,6 +109,7 @@ class GroupFollower:
             groups=sum(look.standings.values()),
             synced=look.standings.get(Standing.SYNCED, 0),
             held_back=look.standings.get(Standing.HELD_BACK, 0),
+            expired=look.standings.get(Standing.EXPIRED, 0),
             ahead=look.standings.get(Standing.AHEAD, 0),
             active=look.standings.get(Standing.ACTIVE, 0),
             hindered=look.standings.get(Standing.HINDERED, 0),
@@ -121,6 +123,24 @@ class GroupFollower:
             return [Hindrance("the journal was not written", detail=str(problem))]
         self._reported = figures
         return []
+
+    def _tell_skips(self, look: Look) -> None:
+        """One event for each group that passes over records which the target has deleted, and the source has not."""
+        by_group: dict[str, list[Skip]] = {}
+        for skip in look.skips:
+            if skip.kept != 0:
+                by_group.setdefault(skip.group, []).append(skip)
+        for group, skips in by_group.items():
+            kept = [skip.kept for skip in skips]
+            self._log.warning(
+                "group_skips_records",
+                flow=self.journal.flow,
+                group=group,
+                partitions=first_of([str(skip.at) for skip in skips]),
+                records=sum(skip.records for skip in skips),
+                source_still_has="unknown" if None in kept else sum(filter(None, kept)),
+                reason="the target deleted them: the group goes on at its log start",
+            )
 
     def _warn(self, hindrances: Iterable[Hindrance]) -> None:
         """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What

@@ -13,6 +13,10 @@ for a look at everything once a minute: offsets expire there, and operators move
     G5  what stands in the way is told and tried again; the groups that it does not concern are followed
     G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
         next is not on the target, and to go on behind that would pass over it in silence
+    G7  no group is put below the target's log start; which records it passes over is said
+
+`gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
+target where it stands on the source.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -32,12 +36,13 @@ from mirror.errors import ClusterError
 from mirror.observe.figures import Figures
 from mirror.offsets.groupside import Hindrance, Offsets, Side
 from mirror.offsets.runlog import Indexes
-from mirror.policy.following import Agreement, Decision, Standing, decide
+from mirror.policy.following import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
 from mirror.policy.rules import NO_LIMIT
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.groups import Committed, Refusal
-from mirror.wire.watermarks import high_watermarks
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED
+from mirror.wire.watermarks import high_watermarks, listed
 
 WHOLE_SECONDS: Final = 60.0
 #: Groups remembered beyond those that exist: one deleted on the source may come again, with lower offsets.
@@ -47,13 +52,18 @@ MOST_REMEMBERED: Final = 100_000
 HAS_MEMBERS: Final = frozenset({22, 25, 27, 82, 110, 113})
 METADATA_TOO_LARGE: Final = 12
 #: A group stands as the weightiest of its partitions.
-_BY_WEIGHT: Final = (Standing.SYNCED, Standing.AHEAD, Standing.HELD_BACK, Standing.HINDERED, Standing.ACTIVE)
-_SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD})
-#: States in which an offset may mean other records on the target than on the source, or padding (G2); a topic that
-#: rests may have been in any of them.
-_NOT_VOUCHED: Final = frozenset(
-    {State.STARTING, State.ALIGNING, State.PAUSED, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.CONTENDED}
+_BY_WEIGHT: Final = (
+    *(Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED),
+    *(Standing.HELD_BACK, Standing.HINDERED, Standing.ACTIVE),
 )
+_SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
+#: States in which an offset may mean other records on the target than on the source, or padding (G2).
+_UNLIKE: Final = frozenset(
+    {State.STARTING, State.ALIGNING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.CONTENDED}
+    | {State.TARGET_LOST}
+)
+#: States that say nothing of the records: what was found before, or was not, still holds.
+_SILENT: Final = frozenset({State.WAITING, State.PAUSED, State.DENIED, State.CORRUPT, State.REFUSED})
 
 #: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
 Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
@@ -103,21 +113,49 @@ def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes)
 def is_vouched(*reports: Figures | None) -> bool:
     """Whether the newest report of a partition says that its target holds the source's records (G2)."""
     known = [report for report in reports if report]
-    return bool(known) and max(known, key=lambda report: report.at_ms).state not in _NOT_VOUCHED
+    newest = max(known, key=lambda report: report.at_ms, default=None)
+    if newest is None or newest.state in _UNLIKE:
+        return False
+    return newest.verified if newest.state in _SILENT else True
+
+
+class Skip(NamedTuple):
+    """Records that a group passes over on the target, since they are deleted there (G7): as many, at source partition
+    `at`, of which the source still has `kept`; None where that is not known.
+    """
+
+    group: str
+    at: TopicPartition
+    records: int
+    kept: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look came to: groups by how they stand, how many were committed for, and what stood in the way."""
+    """What one look came to: groups by how they stand, how many were committed for, what stood in the way, and what was
+    passed over. `planned` is what a rehearsal would have committed.
+    """
 
     standings: Mapping[Standing, int]
     committed: int
     hindrances: tuple[Hindrance, ...]
+    skips: tuple[Skip, ...] = ()
+    planned: Mapping[str, Offsets] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
         """Every group that may be followed was looked at."""
         return not any(hindrance.passing for hindrance in self.hindrances)
+
+
+class _Stand(NamedTuple):
+    """Where one partition of a group stands: on the source, and on the target, None where it has no offset there."""
+
+    group: str
+    at: TopicPartition
+    committed: Committed
+    reached: int | None
+    ends: CopyEnds
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +168,11 @@ class _Work:
     targets: dict[str, Offsets] = field(default_factory=dict)
     decisions: dict[str, dict[TopicPartition, Decision]] = field(default_factory=dict)
     taken: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    skips: dict[str, dict[TopicPartition, Skip]] = field(default_factory=dict)
+
+    def took(self, group: str, at: TopicPartition) -> bool:
+        """Whether the target took a commit."""
+        return at in self.taken.get(group, ())
 
     def commits(self) -> dict[str, Offsets]:
         """What the decisions ask for."""
@@ -183,17 +226,19 @@ class GroupSync:
         for side in sides:
             side.hindrances.clear()
         reached = await asyncio.gather(*(self._refreshed(side) for side in stale))
-        committed = 0
+        work = _Work({}, {})
         if all(reached):
             sources = await self._source_offsets()
-            moved = {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}
-            committed = await self._follow(moved, rehearsing) if moved else 0
+            if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
+                work = await self._follow(moved, rehearsing)
             self._whole_at = time.monotonic() if whole else self._whole_at
         hindrances = [hindrance for side in sides for hindrance in side.hindrances]
         for group in {hindrance.group for hindrance in hindrances if hindrance.group}:
             self._standings[group] = Standing.HINDERED
             self._settled.pop(group, None)
-        return Look(Counter(self._told_standings().values()), committed, tuple(hindrances))
+        skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
+        planned = work.commits() if rehearsing else {}
+        return Look(Counter(self._told_standings().values()), len(work.taken), tuple(hindrances), skips, planned)
 
     def _told_standings(self) -> dict[str, Standing]:
         """How groups stand, those that are below where the mirror began being held back at least (G6)."""
@@ -211,8 +256,8 @@ class GroupSync:
 
     # --- the source
 
-    async def _source_offsets(self) -> dict[str, Offsets]:
-        """Offsets of every chosen group that has any for partitions vouched for, in terms of the target."""
+    async def _followed(self) -> dict[str, Offsets]:
+        """Everything that the chosen groups have committed."""
         listed = await self._source.listed()
         every = {told.group for groups in listed.values() for told in groups}
         nodes = {
@@ -226,16 +271,21 @@ class GroupSync:
         nodes |= await self._source.coordinators(named - every)
         if listed.keys() == set(self._source.cluster.nodes):
             self._forget_all_but(nodes)
+        return await self._source.fetched(nodes)
+
+    async def _source_offsets(self) -> dict[str, Offsets]:
+        """Offsets of every chosen group that has any for partitions vouched for, in terms of the target."""
         translated: dict[str, Offsets] = {}
-        self._early.clear()
-        for group, offsets in (await self._source.fetched(nodes)).items():
+        early_groups: set[str] = set()
+        for group, offsets in (await self._followed()).items():
             vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
             early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
             if early:
-                self._early.add(group)
+                early_groups.add(group)
             told = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
             if here := dict(filter(None, told)):
                 translated[group] = here
+        self._early = early_groups
         return translated
 
     def _forget_all_but(self, groups: Mapping[str, int]) -> None:
@@ -246,8 +296,8 @@ class GroupSync:
 
     # --- the target
 
-    async def _follow(self, sources: Mapping[str, Offsets], rehearsing: bool) -> int:
-        """Compare groups with the target and commit what follows; how many groups were committed for."""
+    async def _follow(self, sources: Mapping[str, Offsets], rehearsing: bool) -> _Work:
+        """Compare groups with the target and commit what follows."""
         work = _Work(sources, {group: set() for group in sources})
         await self._locate(work)
         work.targets = await self._target.fetched(work.nodes)
@@ -259,7 +309,7 @@ class GroupSync:
             await self._commit(work)
         for group in sources:
             self._conclude(work, group)
-        return len(work.taken)
+        return work
 
     async def _locate(self, work: _Work) -> None:
         """Who coordinates each group, but for those with members (G1) and those that take no offsets."""
@@ -278,10 +328,10 @@ class GroupSync:
         work.nodes |= await self._target.coordinators(work.sources.keys() - known)
 
     async def _decide(self, work: _Work) -> None:
+        asked = {at for group in work.targets for at in work.sources[group]}
         try:
-            ends = await high_watermarks(
-                self._target.cluster, {at for group in work.targets for at in work.sources[group]}
-            )
+            starts = await listed(self._target.cluster, asked, EARLIEST)  # asked first: never behind the ends
+            ends = await high_watermarks(self._target.cluster, asked)
         except ClusterError as problem:
             self._target.lost(problem)
             return
@@ -289,11 +339,41 @@ class GroupSync:
             agreed = self._agreed.get(group, {})
             made = work.decisions[group] = {}
             for at, committed in work.sources[group].items():
-                if at in ends:
+                if at in ends and at in starts:
                     end = min(ends[at], self._told_until(at))
-                    made[at] = decide(committed, end, targets.get(at), agreed.get(at))
+                    made[at] = decide(committed, end, targets.get(at), agreed.get(at), starts[at])
                 else:
                     self._target.hindered(f"the leader of {at} does not answer", group, passing=True)
+        await self._tell_skips(work, starts)
+
+    async def _tell_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
+        """Take down what groups are about to pass over (G7)."""
+        expired = [
+            (group, there, work.sources[group][there].offset)
+            for group, decisions in work.decisions.items()
+            for there, made in decisions.items()
+            if made.commit and made.standing is Standing.EXPIRED
+        ]
+        if not expired:
+            return
+        origins = {there: TopicPartition(self._origins[there.topic][0], there.partition) for _, there, _ in expired}
+        kept_from = await self._source_bounds(set(origins.values()), EARLIEST)
+        for group, there, offset in expired:
+            at, start = origins[there], starts[there]
+            kept = max(0, start - max(offset, kept_from[at])) if at in kept_from else None
+            work.skips.setdefault(group, {})[there] = Skip(group, at, start - offset, kept)
+
+    async def _source_bounds(self, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:
+        """Where source partitions begin or end for a reader of committed records, in offsets of the target; without
+        those that are not told.
+        """
+        try:
+            bounds = await listed(self._source.cluster, partitions, when, READ_COMMITTED)
+        except ClusterError as problem:
+            self._source.lost(problem)
+            return {}
+        told = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
+        return {at: there[1].offset for at, there in told if there is not None}
 
     async def _keep_from_going_back(self, work: _Work) -> None:
         """Take out what would go back for another reason than the group's being put back (G3)."""
@@ -358,6 +438,115 @@ class GroupSync:
             self._settled[group] = work.sources[group]
         else:
             self._settled.pop(group, None)
+
+    # --- what came of it
+
+    async def gaps(
+        self,
+        planned: Mapping[str, Offsets],
+        holds: Mapping[TopicPartition, int],
+        doubts: Mapping[TopicPartition, str],
+    ) -> tuple[list[OffsetGap], tuple[Hindrance, ...]]:
+        """Every mirrored partition of a followed group that does not go on where it stands on the source, by what both
+        sides say now, and what kept this from being known of groups. A group with members on the target that is
+        further there reads on by itself, and is none.
+
+        `planned` counts as committed. `holds`: by source partition, the offset below which the target has all that the
+        source does, where that is known; `doubts`: why a source partition is not vouched for. Raises nothing that a
+        cluster can cause.
+        """
+        sides = (self._source, self._target)
+        for side in sides:
+            side.hindrances.clear()
+        await asyncio.gather(*(self._refreshed(side) for side in sides))
+        found: list[OffsetGap] = []
+        pairs: dict[TopicPartition, TopicPartition] = {}
+        followed: dict[str, Offsets] = {}
+        for group, offsets in (await self._followed()).items():
+            for at, committed in offsets.items():
+                if told := self._translate(at, committed):
+                    pairs[at] = told[0]
+                    followed.setdefault(group, {})[at] = committed
+        ends = await self._ends_of(pairs) if pairs else {}
+        work = _Work({group: {pairs[at]: one for at, one in of.items()} for group, of in followed.items()}, {})
+        work.standings.update((group, set()) for group in followed)
+        await self._locate(work)
+        coordinators = work.nodes | await self._target.coordinators(followed.keys() - work.nodes.keys())
+        targets = await self._target.fetched(coordinators)
+        for group in followed.keys() & targets.keys():
+            for at, committed in followed[group].items():
+                if pairs[at] not in ends:
+                    self._target.hindered(f"the leader of {pairs[at]} does not answer", group, passing=True)
+                    continue
+                there = planned.get(group, {}).get(pairs[at]) or targets[group].get(pairs[at])
+                one = _Stand(group, at, committed, there.offset if there else None, ends[pairs[at]])
+                is_active = Standing.ACTIVE in work.standings[group]
+                if gap := self._gap(one, is_active, holds.get(at, -1), doubts.get(at, "")):
+                    found.append(gap)
+        found.sort(key=lambda gap: (gap.group, gap.topic, gap.partition))
+        return found, tuple(hindrance for side in sides for hindrance in side.hindrances)
+
+    async def _ends_of(self, pairs: Mapping[TopicPartition, TopicPartition]) -> dict[TopicPartition, CopyEnds]:
+        """By target partition; without those whose leader does not answer."""
+        places = set(pairs.values())
+        try:
+            starts = await listed(self._target.cluster, places, EARLIEST)
+            ends = await high_watermarks(self._target.cluster, places)
+        except ClusterError as problem:
+            self._target.lost(problem)
+            return {}
+        kept_from = await self._source_bounds(pairs.keys(), EARLIEST)
+        kept_to = await self._source_bounds(pairs.keys(), LATEST)
+        return {
+            there: CopyEnds(
+                start=starts[there], end=ends[there], source_start=kept_from.get(at), source_end=kept_to.get(at)
+            )
+            for at, there in pairs.items()
+            if there in starts and there in ends
+        }
+
+    def _gap(self, one: _Stand, is_active: bool, holds: int, doubt: str) -> OffsetGap | None:
+        """What `gaps` tells of one partition of a group."""
+        at, reached, ends = one.at, one.reached, one.ends
+        there, wanted = self._on_target(at, one.committed.offset)
+        wanted = ends.within(wanted)
+        if holds >= 0 and wanted <= self._on_target(at, holds)[1]:
+            wanted = min(wanted, ends.end)  # behind the target's last record there is nothing to read on either side
+        gap = ends.gap(wanted, reached)
+        if gap is None or (is_active and reached is not None and reached > wanted):
+            return None
+        since = self._since.get(at, 0)
+        if one.committed.offset < since:
+            cause = f"it stands below offset {since} of the source, where the mirror began"
+        elif doubt or not self._vouched(at):
+            cause = doubt or "the target is not known to hold the source's records"
+        elif is_active:
+            cause = "it has members on the target, so that it reads on there by itself"
+        elif reached == ends.start > wanted:
+            still = "may still have" if ends.source_start is None else "still has"
+            cause = f"the target deleted its next records, of which the source {still} {ends.start - wanted}"
+        elif reached is not None and reached > wanted:
+            cause = "it is further on the target: it read on there, or was put back on the source since"
+        elif wanted > ends.end:
+            cause = f"the target ends at offset {ends.end}"
+        else:
+            cause = "its offset was not committed there"
+        return OffsetGap(
+            group=one.group,
+            topic=at.topic,
+            partition=at.partition,
+            target_topic=there.topic,
+            source_offset=one.committed.offset,
+            reached=reached,
+            reads_again=gap[0],
+            misses=gap[1],
+            cause=cause,
+        )
+
+    def _on_target(self, at: TopicPartition, offset: int) -> tuple[TopicPartition, int]:
+        told = self._translate(at, Committed(offset))
+        assert told is not None, "a partition that is mirrored"
+        return told[0], told[1].offset
 
 
 def _weightiest(*standings: Standing | None) -> Standing:

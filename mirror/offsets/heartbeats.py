@@ -2,7 +2,8 @@
 that whoever reads the target alone can tell how old its copy is at most. The source gets nothing.
 
     key      the flow
-    value    JSON: flow, instance, at_ms (Unix ms), partitions, stopped, lag_records, lag_ms (the worst latency known)
+    value    JSON: flow, instance, at_ms (Unix ms), partitions, stopped, lag_records (null where it is known of none),
+             lag_unknown (of how many partitions it is not), lag_ms (the worst latency known)
 
 When the last one is old, the mirror is away, and records younger than that one may be missing.
 """
@@ -34,15 +35,16 @@ def heartbeat_topic(flow: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """One record. `lag_ms` is None while it is not known."""
+    """One record. `lag_records` and `lag_ms` are None while they are not known."""
 
     flow: str
     instance: str
     at_ms: int
     partitions: int
     stopped: int
-    lag_records: int
+    lag_records: int | None
     lag_ms: int | None
+    lag_unknown: int = 0
 
     @classmethod
     def of(cls, flow: str, instance: str, figures: Iterable[Figures]) -> Heartbeat:
@@ -56,6 +58,7 @@ class Heartbeat:
             stopped=totals.stopped,
             lag_records=totals.lag_records,
             lag_ms=totals.lag_ms,
+            lag_unknown=totals.lag_unknown,
         )
 
     def to_json(self) -> bytes:
@@ -65,13 +68,13 @@ class Heartbeat:
     @classmethod
     def from_json(cls, data: bytes) -> Heartbeat:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        return cls(**read_fields(data, _KINDS, _KINDS, "a heartbeat"))
+        return cls(**read_fields(data, _KINDS, _KINDS.keys() - {"lag_unknown"}, "a heartbeat"))
 
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("flow", "instance"), (str,)),
-    **dict.fromkeys(("at_ms", "partitions", "stopped", "lag_records"), (int,)),
-    "lag_ms": (int, type(None)),
+    **dict.fromkeys(("at_ms", "partitions", "stopped", "lag_unknown"), (int,)),
+    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
 }
 
 

@@ -2,17 +2,22 @@
 worth knowing later.
 
     key                        value (JSON)
-    owner                      which process runs the flow; a newer owner ends an older one
+    owner                      which process runs the flow, and the number of its claim: a greater one ends it;
+                               said again every few seconds (`owner.py`, `handover.py`)
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
     failover/account           what that failover told, to be told again (`commands/failoverkept.py`)
     pause/<source topic>       that a topic rests until `mirror resume`
     topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
-                               and where it began to be mirrored (`starts.py`)
+                               and where it began to be mirrored (`starts.py`); the target topic's id, whether the
+                               flow made or adopted it, and the clusters that the data came through
     state/<topic>/<partition>  live figures, every second
     lane/<number>              how long a lane's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
+    position/<topic>/<partition>       the last acknowledged position of a copy (`standing.py`)
+    stop/<topic>/<partition>           a stop that stands until a person, a policy or another target topic lifts it
+    acl/<topic or group>/<name>        ACLs that the flow gave there, to be taken back when the source revokes them
     groups                     how consumer groups stand, after each look that changed it or ten seconds
     runs/<topic>/<partition>/<offset>  where offsets moved to (`runlog.py`)
 
@@ -20,6 +25,11 @@ Nothing here decides where to resume: that is the target's log alone (`position.
 Records are few and small, so they go without a producer id; a repeated state is the same state. Encoding and decoding
 are kio's. Anybody may write to a topic: a batch that is not the journal's is skipped with a warning, since it must not
 keep a mirror from starting.
+
+    J1  the topic may lose its end (an unclean election, a lost disk) or be made anew. Whoever follows it looks at each
+        read whether what it read is still there: another topic id, an end or a start past the place that was reached,
+        or, where the leader's epoch changed, an end of the former epoch before that place (KIP-101). Then all of it is
+        read again, and whoever runs the flow writes again what only it knows
 """
 
 from __future__ import annotations
@@ -29,6 +39,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
+from uuid import UUID
 
 from kio.records.readers import read_batch
 from kio.records.schema import NewRecordBatch, Record
@@ -37,11 +48,12 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from mirror.batch.header import CODECS, RawBatch, split
+from mirror.errors import BrokerError, ClusterError
 from mirror.observe.logs import get
-from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.fetch import fetch_at
+from mirror.wire.cluster import OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
+from mirror.wire.fetch import fetch_below
 from mirror.wire.produce import append
-from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, epoch_end, list_offset
 
 OWNER = b"owner"
 ENDED = b"ended"
@@ -75,6 +87,34 @@ class Skipped(NamedTuple):
     reason: str
 
 
+class Place(NamedTuple):
+    """How far a journal was read: the next offset, in which topic, and the leader's epoch then."""
+
+    offset: int
+    topic_id: UUID | None
+    epoch: int
+
+
+class Lost(NamedTuple):
+    """Records that were read and are gone (J1). Those below `kept` are as they were; 0 where none is."""
+
+    reason: str
+    read_until: int
+    kept: int
+
+
+class JournalMissing(ClusterError):
+    """The topic is not there any more."""
+
+
+class News(NamedTuple):
+    """What is new in a journal since a place: all of it where `lost` says that something is gone."""
+
+    entries: list[Entry]
+    place: Place
+    lost: Lost | None = None
+
+
 @dataclass(slots=True)
 class Journal:
     """The journal of one flow. The topic must exist, but for `newest`."""
@@ -106,20 +146,58 @@ class Journal:
         Raises MalformedBatch for what is no record set, and as `Cluster.call_leader` does.
         """
         at = await list_offset(self.cluster, self.partition, EARLIEST) if offset is None else offset
-        end = await list_offset(self.cluster, self.partition, LATEST)
+        return await self._read(at, await list_offset(self.cluster, self.partition, LATEST))
+
+    async def _read(self, at: int, end: int) -> tuple[list[Entry], int]:
         found: list[Entry] = []
         while at < end:
-            fetched = await fetch_at(
-                self.cluster, self.partition, at, max_bytes=_READ_BYTES, isolation=READ_UNCOMMITTED
+            fetched = await fetch_below(
+                self.cluster, self.partition, at, end, max_bytes=_READ_BYTES, isolation=READ_UNCOMMITTED
             )
             if not fetched.records:
-                break  # not committed yet, by a leader just elected: to be read the next time
+                break  # compaction left nothing up to the end
             entries, following, skipped = decode(fetched.records)
             for one in skipped:
                 _log.warning("journal_batch_unread", topic=self.partition.topic, offset=one.offset, reason=one.reason)
             found += (entry for entry in entries if entry.offset >= at)
             at = max(following, at + 1)
         return found, at
+
+    async def follow(self, place: Place | None) -> News:
+        """What is new since `place`; everything where that is None, or where records before it are gone (J1).
+
+        Raises JournalMissing, and as `read` does.
+        """
+        topic = self.partition.topic
+        now = await self.cluster.describe(topic)
+        if now is None:
+            raise JournalMissing(f"{self.cluster}: the flow's journal, topic {topic}, is not there any more")
+        known, leader = self.cluster.topics.get(topic), now.leaders.get(0, Leader(-1, -1))
+        if known is None or known.topic_id != now.topic_id or known.leaders.get(0) != leader:
+            await self.cluster.refresh([topic])
+        end, lost = await list_offset(self.cluster, self.partition, LATEST), None
+        if place is not None:
+            lost = await self._lost(place, now.topic_id, leader.epoch, end)
+            if lost is None:
+                try:
+                    entries, at = await self._read(place.offset, end)
+                    return News(entries, Place(at, now.topic_id, leader.epoch))
+                except BrokerError as problem:
+                    if problem.code != OFFSET_OUT_OF_RANGE:
+                        raise
+                    start = await list_offset(self.cluster, self.partition, EARLIEST)
+                    lost = Lost(f"the log begins at {start}", place.offset, 0 if start > place.offset else end)
+        entries, at = await self.read()
+        return News(entries, Place(at, now.topic_id, leader.epoch), lost)
+
+    async def _lost(self, place: Place, topic_id: UUID | None, epoch: int, end: int) -> Lost | None:
+        if place.topic_id != topic_id:
+            return Lost(f"the topic was made anew: its id is {topic_id}, and was {place.topic_id}", place.offset, 0)
+        kept = end
+        if epoch != place.epoch >= 0:
+            former = await epoch_end(self.cluster, self.partition, place.epoch)
+            kept = min(end, former) if former >= 0 else end
+        return Lost(f"the log ended at {kept}", place.offset, kept) if kept < place.offset else None
 
     async def newest(self) -> dict[bytes, bytes]:
         """The newest value of every key that stands now; nothing where the flow has no journal. Raises as `read`."""

@@ -12,7 +12,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.assignment import Assignment, Loss
@@ -21,6 +21,9 @@ from mirror.offsets.journal import Entry
 from mirror.wire.cluster import TopicPartition
 
 _ACCEPT = "accept/"
+_LOSS = "loss/"
+#: Why records were lost, where a record does not say.
+RETENTION: Final = "retention"
 
 
 class Accepted(NamedTuple):
@@ -38,10 +41,41 @@ class Accepted(NamedTuple):
         return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= upto
 
 
+class Lost(NamedTuple):
+    """Source offsets, from and to before, whose records never came to a target partition, and why."""
+
+    first: int
+    next_offset: int
+    reason: str = RETENTION
+
+
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
     """The record that tells of a loss."""
-    told = {"topic": loss.source.topic, "first": loss.first, "next": loss.next_offset, "at_ms": _now_ms()}
-    return f"loss/{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
+    told = {
+        "topic": loss.source.topic,
+        "first": loss.first,
+        "next": loss.next_offset,
+        "reason": loss.reason,
+        "detail": loss.detail,
+        "at_ms": _now_ms(),
+    }
+    return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
+
+
+def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
+    """By target partition and in offset order, what the newest records of a journal tell was lost; records that are
+    none of ours are passed over.
+    """
+    found: dict[TopicPartition, list[Lost]] = {}
+    for key, value in known.items():
+        with contextlib.suppress(*NOT_OURS):
+            if key.startswith(_LOSS.encode()):
+                topic, partition, _ = key.decode()[len(_LOSS) :].rsplit("/", 2)
+                told = parsed(value)
+                lost = Lost(int(told["first"]), int(told["next"]), str(told.get("reason", RETENTION)))
+                if 0 <= lost.first < lost.next_offset:
+                    found.setdefault(TopicPartition(topic, int(partition)), []).append(lost)
+    return {target: tuple(sorted(lost)) for target, lost in found.items()}
 
 
 def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
@@ -49,6 +83,7 @@ def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
     told = {
         "first": loss.first,
         "upto": loss.next_offset,
+        "reason": loss.reason,
         "topic_id": str(topic_id) if topic_id else None,
         "at_ms": _now_ms(),
     }

@@ -22,7 +22,7 @@ from mirror.offsets.journal import Change, Entry
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.wire.cluster import TopicPartition
 
-_PREFIX = "runs/"
+PREFIX = b"runs/"
 _LARGEST = 2**63 - 1
 _log = get(__name__)
 
@@ -48,9 +48,9 @@ def read(record: Entry) -> Recorded | None:
     """What a record tells of runs; None where it is about something else. Raises one of `NOT_OURS` where it
     is not one that `entries` made.
     """
-    if not record.key.startswith(_PREFIX.encode()):
+    if not record.key.startswith(PREFIX):
         return None
-    where, _, begin = record.key.decode()[len(_PREFIX) :].rpartition("/")
+    where, _, begin = record.key.decode()[len(PREFIX) :].rpartition("/")
     topic, _, partition = where.rpartition("/")
     target, first = TopicPartition(topic, int(partition)), int(begin)
     if record.value is None:
@@ -99,6 +99,10 @@ class Indexes(dict[TopicPartition, RunIndex]):
         found = ((target, index.last) for target, index in self.items())
         return {target: runs for target, runs in found if runs is not None}
 
+    def entries(self) -> list[Change]:
+        """All of it, to be recorded again."""
+        return [(_key(target, piece.begin), _value(piece)) for target, index in self.items() for piece in index.pieces]
+
     def told_until(self, target: TopicPartition) -> int:
         """The offset of a target partition up to which it is told where its records are from."""
         return self[target].end if target in self else 0
@@ -114,7 +118,7 @@ class Indexes(dict[TopicPartition, RunIndex]):
 
 
 def _key(target: TopicPartition, begin: int) -> bytes:
-    return f"{_PREFIX}{target.topic}/{target.partition}/{begin}".encode()
+    return PREFIX + f"{target.topic}/{target.partition}/{begin}".encode()
 
 
 def _value(runs: Runs) -> bytes:

@@ -1,0 +1,151 @@
+"""One damaged batch in a live source log: what stops, what goes on behind it, and what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import config_file, make_topic, mirror_once, produce, stored_batches
+from rawbatches import batch
+from samerecords import read
+
+from mirror.config import load
+from mirror.damage import Damaged, look
+from mirror.embedded import Cluster
+from mirror.offsets.journal import Journal
+from mirror.offsets.losses import losses_in
+from mirror.states import State
+from mirror.wire.cluster import Cluster as KafkaCluster
+from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.fetch import Fetched
+
+AT = TopicPartition("orders", 0)
+
+
+def answer(records: bytes, end: int) -> Fetched:
+    return Fetched(
+        partition=AT,
+        error_code=0,
+        high_watermark=end,
+        last_stable_offset=end,
+        log_start=0,
+        diverging=None,
+        aborted=(),
+        records=memoryview(records),
+    )
+
+
+@pytest.mark.parametrize("at", [8, 11, 16, 17, 22, 26, 60, 61, 70])
+def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
+    """In whatever field it is; at the log's end that end tells, unless the batch does not end where the bytes do."""
+    parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20)]
+    assert look(answer(b"".join(parts), 30), 10, is_all=True) is None
+    parts[1][at] ^= 1
+    found = look(answer(b"".join(parts), 30), 10, is_all=True)
+    assert found is not None
+    assert (found.first, found.next_offset) == (10, 20)
+    assert found.is_between((0, 20))
+    assert not found.is_between((0, 19))
+    last = look(answer(b"".join(parts[:2]), 20), 10, is_all=True)
+    assert last is not None
+    assert last.next_offset == (10 if at in (8, 11) else 20)
+    cut = look(answer(b"".join(parts[:2]), 30), 10, is_all=False)
+    assert cut == replace(last, next_offset=10), "there may be more"
+
+
+def test_a_next_batch_whose_offset_lies_tells_nothing() -> None:
+    parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
+    parts[1][70] ^= 1
+    parts[2][5] ^= 1  # offset 20 becomes 65,556
+    found = look(answer(b"".join(parts), 40), 10, is_all=True)
+    assert found == Damaged(10, 10, found.detail if found else "")
+
+
+def turn_a_bit(cluster: Cluster, topic: str, at: int) -> None:
+    """In the only segment of partition 0, under a broker that runs."""
+    segment = next(next(cluster.folder.rglob(f"{topic}-0")).glob("*.log"))
+    with segment.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def damaged_topic(source: Cluster, topic: str, number: int) -> list[tuple[Any, ...]]:
+    """A topic of ten batches of ten records, of which one is damaged; the records of the others."""
+    make_topic(source.bootstrap, topic)
+    produce(source.bootstrap, topic, [b"%d" % value for value in range(100)])
+    records = list(read(source.bootstrap, topic, 0))
+    before = sum(raw.header.size for raw in stored_batches(source.bootstrap, topic)[:number])
+    turn_a_bit(source, topic, before + 70)
+    return [one for one in records if one[0] // 10 != number]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("number", [0, 4, 9])
+def test_one_damaged_batch_is_left_out_where_that_is_the_policy(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, number: int
+) -> None:
+    """The first, one in the midst, and the last of the log; a mirror that starts behind it goes on."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    sound = damaged_topic(source_cluster, topic_name, number)
+    stopped = mirror_once(source, target, [topic_name], topic_name)[TopicPartition(topic_name, 0)]
+    assert (stopped.state, stopped.next_offset) == (State.CORRUPT, 10 * number)
+    assert f"mirror accept CONFIG {topic_name}" in stopped.detail
+    found = mirror_once(source, target, [topic_name], topic_name, on_damage="skip")[TopicPartition(topic_name, 0)]
+    assert (found.state, found.next_offset, found.lost, found.filled) == (State.CAUGHT_UP, 100, 10, 10)
+    assert list(read(target, topic_name, 0)) == sound
+    again = mirror_once(source, target, [topic_name], topic_name, on_damage="skip")[TopicPartition(topic_name, 0)]
+    assert (again.state, again.lost) == (State.CAUGHT_UP, 0)
+
+
+@pytest.mark.brokers
+def test_one_damaged_batch_is_passed_over_where_offsets_move(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    sound = damaged_topic(source_cluster, topic_name, 4)
+    more: dict[str, Any] = {"offsets": "translate", "on_damage": "skip"}
+    found = mirror_once(source, target, [topic_name], topic_name, **more)[TopicPartition(topic_name, 0)]
+    assert (found.state, found.records, found.lost) == (State.CAUGHT_UP, 90, 10)
+    assert [one[4] for one in read(target, topic_name, 0)] == [one[4] for one in sound]
+    produce(source, topic_name, [b"after"])
+    again = mirror_once(source, target, [topic_name], topic_name, **more)[TopicPartition(topic_name, 0)]
+    assert (again.state, again.records) == (State.CAUGHT_UP, 1)
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_damaged_batch_that_a_person_accepts(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """It stops by name, `mirror accept` names the range, the mirror goes on, and the loss is on record."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    sound = damaged_topic(source_cluster, topic_name, 4)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+
+    def mirror(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mirror", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    assert mirror("run", str(config), "--once").returncode == 4
+    told = json.loads(mirror("accept", str(config), topic_name, "--json").stdout)
+    (loss,) = told["losses"]
+    assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (40, 49, "damage")
+    after = mirror("run", str(config), "--once")
+    assert after.returncode == 0, after.stderr
+    assert "records_lost" in after.stderr
+    assert list(read(target, topic_name, 0)) == sound
+
+    async def recorded() -> list[tuple[int, int, str]]:
+        async with KafkaCluster(Endpoint.of(load(config).target)) as cluster:
+            known = losses_in(await Journal(cluster, topic_name).newest())
+            return [(one.first, one.next_offset, one.reason) for one in known[TopicPartition(topic_name, 0)]]
+
+    assert asyncio.run(recorded()) == [(40, 50, "damage")]
