@@ -3,6 +3,7 @@
 confluent-kafka answers with futures, integers and one exception type; all of that ends here. Everything is asked in
 bulk, one request for all topics, or for as many as a controller takes at once. Every call has a deadline, so that a
 wrong address is an error and not a wait.
+What librdkafka may end the process over is asked by the wire (`meeting.py`).
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
 """
 
@@ -12,9 +13,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -30,12 +32,22 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mirror.admin.meeting import meet, newest_version
+from mirror.admin.meeting import Wire, newest_version
 from mirror.admin.portions import portions
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, Span, TopicInfo, configs, topic_info
 from mirror.config import ClusterSettings
-from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, ConfigError
+from mirror.errors import (
+    AccessDenied,
+    BrokerError,
+    ClusterError,
+    ClusterUnreachable,
+    ConfigError,
+    MirrorError,
+    NotAuthenticated,
+)
 from mirror.observe import logs
+from mirror.wire.cluster import Cluster
+from mirror.wire.metadata import cluster_rights, described
 from mirror.wire.protocol import INIT_PRODUCER_ID
 
 DEADLINE_S = 8.0
@@ -67,6 +79,7 @@ _UNREACHABLE = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
     KafkaError._SSL,
+    KafkaError._PARTIAL,  # metadata without a broker
 }
 
 #: What is done begins with -> the right that it needs.
@@ -89,7 +102,7 @@ class Admin:
     def __init__(self, settings: ClusterSettings) -> None:
         """`ConfigError` when librdkafka refuses the settings."""
         self.settings = settings
-        self._has_met = False
+        self._wire, self._has_met = Wire(settings), False
         sink = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
         sink.addHandler(_ToOurLog(settings.alias))
         try:
@@ -99,19 +112,25 @@ class Admin:
 
     def cluster_id(self) -> str:
         """The id the cluster was formed with."""
-        with self._doing("read the cluster's id"):
-            return str(self._asked(self._client.describe_cluster).result().cluster_id or "")
+
+        async def known(cluster: Cluster) -> str:
+            return cluster.cluster_id or ""
+
+        return self._wire.ask("read the cluster's id", DEADLINE_S, known)
 
     def brokers(self) -> int:
         """How many brokers are alive."""
-        with self._doing("count the brokers"):
-            return len(self._asked(self._client.describe_cluster).result().nodes)
+        return len(self._nodes("count the brokers"))
+
+    def _nodes(self, what: str) -> tuple[int, ...]:
+        async def known(cluster: Cluster) -> tuple[int, ...]:
+            return cluster.nodes
+
+        return self._wire.ask(what, DEADLINE_S, known)
 
     def rights(self) -> frozenset[str]:
         """What we may do to the cluster itself, by Kafka's names for operations."""
-        with self._doing("ask for the rights on the cluster"):
-            asked = self._asked(self._client.describe_cluster, include_authorized_operations=True)
-            return frozenset(operation.name for operation in asked.result().authorized_operations or ())
+        return self._wire.ask("ask for the rights on the cluster", DEADLINE_S, cluster_rights)
 
     def may_write_markers(self) -> bool:
         """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`): before 3.8
@@ -123,8 +142,8 @@ class Admin:
         return AclOperation.ALTER.name in rights and self._is_from_3_8_on()
 
     def _is_from_3_8_on(self) -> bool:
-        newest = newest_version(self.settings, INIT_PRODUCER_ID, "ask for the brokers' versions", DEADLINE_S)
-        return newest >= _INIT_PRODUCER_ID_OF_3_8
+        asked = partial(newest_version, api=INIT_PRODUCER_ID)
+        return self._wire.ask("ask for the brokers' versions", DEADLINE_S, asked) >= _INIT_PRODUCER_ID_OF_3_8
 
     def topic_names(self) -> list[str]:
         """Every topic we may see."""
@@ -145,11 +164,14 @@ class Admin:
         wanted = list(names)
         if not wanted:
             return {}
-        with self._doing("describe topics"):
-            asked = self._asked(
-                self._client.describe_topics, TopicCollection(wanted), include_authorized_operations=rights
-            )
-        return {name: topic_info(found) for name, found in self._existing("describe topic", asked)}
+        asked = partial(described, topics=wanted, rights=rights)
+        try:
+            found = self._wire.ask("describe topics", DEADLINE_S, asked)
+        except NotAuthenticated:
+            raise
+        except AccessDenied as denied:
+            raise AccessDenied(f"{denied} Grant {_RIGHTS['describe topic']}, or check the credentials") from denied
+        return {one.name: topic_info(one) for one in found}
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""
@@ -165,27 +187,32 @@ class Admin:
     def broker_configs(self) -> dict[str, ConfigValue]:
         """The configs of one broker, which stands for all of them."""
         with self._doing("describe broker configs"):
-            broker = min(node.id for node in self._asked(self._client.describe_cluster).result().nodes)
+            broker = min(self._nodes("describe broker configs"))
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             (future,) = self._asked(self._client.describe_configs, [resource]).values()
             return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
 
-    def create_topics(self, creations: Sequence[Creation]) -> frozenset[str]:
-        """Create topics; the names that were there already. One that fails does not stop the others."""
+    def create_topics(
+        self, creations: Sequence[Creation], failures: dict[str, MirrorError] | None = None
+    ) -> frozenset[str]:
+        """Create topics; the names that were there already. One that fails does not stop the others, here and in what
+        else is changed of topics: where `failures` is given, it learns why by topic, else the first of them is raised
+        in the end. An unreachable cluster is raised.
+        """
         existed: set[str] = set()
-        failures: list[BrokerError] = []
-        for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
-            for name, future in self._creating(some).items():
-                try:
-                    with self._doing(f"create topic {name}"):
-                        future.result()
-                except BrokerError as error:
-                    if error.code == _ALREADY_EXISTS:
-                        existed.add(name)
-                    else:
-                        failures.append(error)
-        if failures:
-            raise failures[0]
+        with _each(failures) as failed:
+            for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
+                for name, future in self._creating(some).items():
+                    try:
+                        with self._doing(f"create topic {name}"):
+                            future.result()
+                    except BrokerError as error:
+                        if error.code == _ALREADY_EXISTS:
+                            existed.add(name)
+                        else:
+                            failed[name] = error
+                    except AccessDenied as error:
+                        failed[name] = error
         return frozenset(existed)
 
     def _creating(self, creations: Sequence[Creation]) -> Mapping[str, Future[Any]]:
@@ -201,30 +228,34 @@ class Admin:
         with self._doing("create topics"):
             return self._told(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
 
-    def create_partitions(self, growths: Iterable[Growth]) -> None:
+    def create_partitions(self, growths: Iterable[Growth], failures: dict[str, MirrorError] | None = None) -> None:
         """Let topics have more partitions."""
-        for some in portions(growths, lambda one: one.partitions):
-            wanted = [NewPartitions(one.topic, one.partitions) for one in some]
-            with self._doing("create partitions"):
-                asked = self._told(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
-            for name, future in asked.items():
-                with self._doing(f"create partitions of topic {name}"):
-                    future.result()
+        with _each(failures) as failed:
+            for some in portions(growths, lambda one: one.partitions):
+                wanted = [NewPartitions(one.topic, one.partitions) for one in some]
+                with self._doing("create partitions"):
+                    asked = self._told(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
+                for name, future in asked.items():
+                    with _one(failed, name), self._doing(f"create partitions of topic {name}"):
+                        future.result()
 
-    def alter_configs(self, changes: Iterable[ConfigChange]) -> None:
+    def alter_configs(self, changes: Iterable[ConfigChange], failures: dict[str, MirrorError] | None = None) -> None:
         """Change settings of topics, each topic's together; those that are not named stay."""
         entries: dict[str, list[ConfigEntry]] = {}
         for one in changes:
             kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
             entry = ConfigEntry(one.name, one.after, incremental_operation=kind)
             entries.setdefault(one.topic, []).append(entry)
-        for some in portions(entries.items(), lambda one: len(one[1])):
-            wanted = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some]
-            with self._doing("change topic configs"):
-                asked = self._told(self._client.incremental_alter_configs, wanted)
-            for resource, future in asked.items():
-                with self._doing(f"change configs of topic {resource.name}"):
-                    future.result()
+        with _each(failures) as failed:
+            for some in portions(entries.items(), lambda one: len(one[1])):
+                wanted = [
+                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some
+                ]
+                with self._doing("change topic configs"):
+                    asked = self._told(self._client.incremental_alter_configs, wanted)
+                for resource, future in asked.items():
+                    with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
+                        future.result()
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete topics; one that is gone already is no error."""
@@ -265,11 +296,21 @@ class Admin:
         with self._doing("describe ACLs"):
             return tuple(self._asked(self._client.describe_acls, wanted).result())
 
-    def create_acls(self, bindings: Sequence[AclBinding]) -> None:
-        """Create ACLs; those that are there already are no error."""
-        for some in portions(bindings, lambda _: 1):
-            with self._doing("create ACLs"):
-                for future in self._told(self._client.create_acls, some).values():
+    def create_acls(self, bindings: Sequence[AclBinding], failures: dict[str, MirrorError] | None = None) -> None:
+        """Create ACLs; those that are there already are no error. Failures are by the name of the resource."""
+        with _each(failures) as failed:
+            for some in portions(bindings, lambda _: 1):
+                with self._doing("create ACLs"):
+                    asked = self._told(self._client.create_acls, some)
+                for binding, future in asked.items():
+                    with _one(failed, binding.name), self._doing("create ACLs"):
+                        future.result()
+
+    def delete_acls(self, filters: Sequence[AclBindingFilter]) -> None:
+        """Delete the ACLs that filters let through; that there are none is no error."""
+        for some in portions(filters, lambda _: 1):
+            with self._doing("delete ACLs"):
+                for future in self._told(self._client.delete_acls, some).values():
                     future.result()
 
     def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
@@ -305,7 +346,7 @@ class Admin:
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:
         if not self._has_met:
-            meet(self.settings, what, DEADLINE_S)
+            self._nodes(what)
             self._has_met = True
         try:
             yield
@@ -329,6 +370,25 @@ class Admin:
         if code > 0:
             return BrokerError(code, f"{error.name()} ({error.str()})", doing)
         return ClusterError(f"{doing}: {error.name()} ({error.str()})")
+
+
+@contextmanager
+def _each(failures: dict[str, MirrorError] | None) -> Iterator[dict[str, MirrorError]]:
+    """What fails of some topics by name, each on its own; raises the first of them where nobody takes the failures."""
+    failed: dict[str, MirrorError] = {}
+    yield failed
+    if failures is not None:
+        failures |= failed
+    elif failed:
+        raise next(iter(failed.values()))
+
+
+@contextmanager
+def _one(failed: dict[str, MirrorError], name: str) -> Iterator[None]:
+    try:
+        yield
+    except (BrokerError, AccessDenied) as error:
+        failed.setdefault(name, error)
 
 
 def _timed_out(error: KafkaError) -> bool:

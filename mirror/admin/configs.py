@@ -8,21 +8,26 @@
     when created         batches must keep the codec they come with, and be accepted however old or early: a topic that
                          the mirror creates is made so; one that exists is advised about, and stays as it is
 
+Times are data: the copy of a topic with LogAppendTime is made with CreateTime, and shows the source's append times,
+unless `topics.append_time: target` asks for those of the target, which cost nothing. A copy that exists keeps its type,
+whichever that is, since its readers know it.
+
 `sync.configs_include` follows more settings where they are set, `sync.configs_exclude` leaves some alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from mirror.admin.values import ConfigChange, ConfigValue
 from mirror.config import SyncSettings
 from mirror.policy.rules import NO_LIMIT
 
-IN_EFFECT: Final = frozenset(
-    {"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type", "max.message.bytes"}
-)
+TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
+#: Whose append times a copy shows: those at which the source took its records, or at which the target did.
+AppendTime = Literal["source", "target"]
+IN_EFFECT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", TIMESTAMP_TYPE, "max.message.bytes"})
 WHERE_SET: Final = frozenset(
     {
         "delete.retention.ms",
@@ -74,13 +79,20 @@ def follows(name: str, sync: SyncSettings) -> bool:
     return name in IN_EFFECT | WHERE_SET or any(pattern.fullmatch(name) for pattern in sync.configs_include)
 
 
-def configs_for(ours: Mapping[str, ConfigValue], defaults: Mapping[str, str], sync: SyncSettings) -> dict[str, str]:
+def configs_for(
+    ours: Mapping[str, ConfigValue],
+    defaults: Mapping[str, str],
+    sync: SyncSettings,
+    append_time: AppendTime = "source",
+) -> dict[str, str]:
     """What a topic is created with, from the configs of its source and the target's defaults for a new topic."""
     configs = {
         name: found.value
         for name, found in sorted(ours.items())
         if follows(name, sync) and (name in IN_EFFECT or not found.is_default)
     }
+    if append_time == "source" and TIMESTAMP_TYPE in configs:
+        configs[TIMESTAMP_TYPE] = "CreateTime"
     configs["compression.type"] = "producer"
     return configs | any_time(defaults)
 
@@ -91,13 +103,24 @@ def any_time(defaults: Mapping[str, str]) -> dict[str, str]:
 
 
 def changes_to(
-    topic: str, theirs: Mapping[str, ConfigValue], ours: Mapping[str, ConfigValue], sync: SyncSettings
+    topic: str,
+    theirs: Mapping[str, ConfigValue],
+    ours: Mapping[str, ConfigValue],
+    sync: SyncSettings,
+    append_time: AppendTime = "source",
 ) -> Iterator[ConfigChange]:
     """What makes the configs of an existing target topic follow those of its source; nothing where they do."""
     for name in sorted(ours.keys() | theirs.keys()):
         wanted, held = ours.get(name), theirs.get(name)
         if not follows(name, sync) or held is None:  # a setting that the target's brokers do not know
             continue
+        if (
+            name == TIMESTAMP_TYPE
+            and append_time == "source"
+            and wanted is not None
+            and wanted.value == LOG_APPEND_TIME
+        ):
+            continue  # what it began with
         if wanted is not None and (name in IN_EFFECT or not wanted.is_default):
             if wanted.value != held.value:
                 yield ConfigChange(topic=topic, name=name, before=held.value, after=wanted.value)

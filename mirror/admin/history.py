@@ -1,26 +1,34 @@
-"""What journals tell before a plan is made: this flow's own, and those of flows that end where this one begins.
+"""What journals tell before a plan is made: this flow's own, those of flows that end where this one begins, and those
+of other flows into the same target.
 
-Every flow keeps its journal on its target. So a journal on our source is that of a flow towards our source, and it
-names the topics there that are copies, with the cluster they come from: to mirror those back would be a loop. A flow
+Every flow keeps its journal on its target. So a journal on our source is that of a flow towards our source. It names
+the topics there that are copies, with the clusters that their records came through: to mirror one to a cluster among
+these would be a loop. A journal of another flow on our target names the topics there that this flow writes to. A flow
 that was ended by `mirror failover` has let go of its topics.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from mirror.admin.client import Admin
+from mirror.admin.rekeyed import progress_topic
 from mirror.config import Settings
-from mirror.errors import ClusterError
+from mirror.errors import AccessDenied, ClusterError
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.journal import Journal, journal_topic, newest
 from mirror.policy.selection import selects
 from mirror.wire.cluster import Cluster, Endpoint
 
+#: Journals that are read at a time.
+_AT_ONCE: Final = 16
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
 
 
@@ -33,14 +41,42 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Of a copy on our source: the flow that makes it, and the ids of the clusters that its records came through."""
+
+    flow: str
+    clusters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Of a topic on our target: the other flow that writes to it, and the topic's id; None where that is not known."""
+
+    flow: str
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
 class History:
-    """`seen`: by target topic, as what its source was first seen. `copies`: topics of the source that are copies of
-    topics of the target, and the flow that makes each. `unread`: journals on the source that cannot be read.
+    """`seen`: by target topic, as what its source was first seen. `origins`: by source topic, where a copy comes from.
+    `claims`: by target topic, which other flow writes to it. `target_id`: the id of the target's cluster, None where it
+    is not known. `unread`: journals that cannot be read, with what is not known therefore.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
-    copies: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    target_id: str | None = None
     unread: tuple[str, ...] = ()
+
+    @property
+    def loops(self) -> Mapping[str, Origin]:
+        """The source topics whose records came through the cluster that they would go to."""
+        return {topic: one for topic, one in self.origins.items() if self.target_id in one.clusters}
+
+    def chain(self, topic: str) -> tuple[str, ...]:
+        """The ids of the clusters that a source topic's records came through before they were on the source."""
+        return self.origins[topic].clusters if topic in self.origins else ()
 
 
 def gone_topics(
@@ -71,19 +107,68 @@ async def read_own(settings: Settings) -> Own:
         return Own(newest, target.cluster_id)
 
 
-async def read_history(settings: Settings, own: Own, source_topics: Collection[str]) -> History:
-    """What `own` tells, and the journals among `source_topics`. Raises MalformedBatch for one of these."""
-    copies: dict[str, str] = {}
+async def read_history(
+    settings: Settings, own: Own, source_topics: Collection[str], target_topics: Collection[str] = ()
+) -> History:
+    """What `own` tells, and the journals among the topics of both clusters. Raises MalformedBatch for one of these."""
     unread: list[str] = []
-    flows = [found.group(1) for found in map(_JOURNAL.fullmatch, source_topics) if found]
-    async with Cluster(Endpoint.of(settings.source)) as source:
-        for flow in sorted(flows):
-            try:
-                journal = await Journal(source, flow).newest()
-            except ClusterError:
-                unread.append(journal_topic(flow))
-                continue
-            if not isinstance(FailedOver.standing(journal), FailedOver):  # unread, it may run: a loop is worse
-                there = seen_in(journal)
-                copies |= {name: flow for name, seen in there.items() if seen.cluster_id == own.cluster_id}
-    return History(seen_in(own.newest), copies, tuple(unread))
+    where = settings.source.alias, settings.target.alias
+    towards, beside = await asyncio.gather(
+        _standing(Endpoint.of(settings.source), flows_of(source_topics)),
+        _standing(Endpoint.of(settings.target), [one for one in flows_of(target_topics) if one != settings.flow]),
+    )
+    origins: dict[str, Origin] = {}
+    claims: dict[str, Claim] = {}
+    for flow, journal in towards.items():
+        if journal is None:
+            unread.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
+            continue
+        for topic, seen in seen_in(journal).items():
+            before = origins[topic].clusters if topic in origins else ()
+            origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.chain))))
+    for flow, journal in beside.items():
+        if journal is None:
+            text = "cannot be read, so it is not known which topics that flow writes to"
+            unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
+            continue
+        claims |= {topic: Claim(flow, seen.target_topic_id) for topic, seen in seen_in(journal).items()}
+        claims |= {
+            topic.removeprefix(begin): Claim(flow, None)
+            for begin in (progress_topic(flow, ""),)
+            for topic in target_topics
+            if topic.startswith(begin)
+        }
+    return History(seen_in(own.newest), origins, claims, own.cluster_id, tuple(unread))
+
+
+def flows_of(topics: Iterable[str]) -> list[str]:
+    """The flows whose journals are among the topics of a cluster."""
+    return sorted(found.group(1) for found in map(_JOURNAL.fullmatch, topics) if found)
+
+
+async def _standing(where: Endpoint, flows: Sequence[str]) -> dict[str, Mapping[bytes, bytes] | None]:
+    """The journals of flows that were not failed over; None for one that cannot be read."""
+    if not flows:
+        return {}
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    async with Cluster(where) as cluster:
+
+        async def read(flow: str) -> Mapping[bytes, bytes] | None:
+            async with at_once:
+                try:
+                    return newest((await Journal(cluster, flow).read())[0])
+                except ClusterError:
+                    return None
+
+        with contextlib.suppress(AccessDenied):  # of those that may be described, it tells all the same
+            await cluster.refresh(map(journal_topic, flows))
+        there = [
+            flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))
+        ]
+        journals = zip(there, await asyncio.gather(*map(read, there)), strict=True)
+        # one whose failover cannot be read may run: to go on is worse
+        return {
+            flow: journal
+            for flow, journal in journals
+            if journal is None or not isinstance(FailedOver.standing(journal), FailedOver)
+        }

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.admin.acls import AclPlan, plan_acls
+from mirror.admin.acls import AclPlan, given_in, plan_acls
+from mirror.admin.adoption import Gate
 from mirror.admin.beginnings import Beginning, beginnings, planned_starts
 from mirror.admin.client import Admin
 from mirror.admin.history import History, gone_topics, read_history, read_own
-from mirror.admin.topics import TopicPlan, begun_as, plan_topics
+from mirror.admin.topics import TopicPlan, begun_as
 from mirror.admin.values import Span, TopicInfo
 from mirror.config import Settings
 from mirror.errors import AccessDenied
@@ -62,7 +63,8 @@ class FlowPlan:
     offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
     that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
-    `gone`: topics that were mirrored and that the source has no more.
+    `gone`: topics that were mirrored and that the source has no more. `held`: copies that are left as they are, and
+    why.
     """
 
     flow: str
@@ -79,6 +81,7 @@ class FlowPlan:
     failed_over: str
     recreated: tuple[str, ...]
     gone: tuple[str, ...]
+    held: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -91,14 +94,14 @@ class FlowPlan:
     def advice(self) -> tuple[str, ...]:
         """What works, and costs something."""
         findings = self.topics.findings if self.topics else ()
-        hindrance = (self.acls.hindrance,) if self.acls.hindrance else ()
-        return (*(str(one) for one in findings if one.severity is Severity.ADVISE), *hindrance, *self.gone)
+        blocker = (self.acls.blocker,) if self.acls.blocker else ()
+        return (*(str(one) for one in findings if one.severity is Severity.ADVISE), *blocker, *self.gone, *self.held)
 
     @property
     def has_changes(self) -> bool:
         """Something would be created or changed on the target."""
         made = self.topics is not None and not self.topics.is_empty
-        return made or bool(self.own_topics or self.acls.missing or self.padding)
+        return made or bool(self.own_topics or self.acls.missing or self.acls.revoked or self.padding)
 
 
 def plan_flow(settings: Settings) -> FlowPlan:
@@ -106,12 +109,14 @@ def plan_flow(settings: Settings) -> FlowPlan:
     source, target = Admin(settings.source), Admin(settings.target)
     names = source.topic_names()
     own = asyncio.run(read_own(settings))
-    history = asyncio.run(read_history(settings, own, names))
+    history = asyncio.run(read_history(settings, own, names, target.topic_names()))
+    held: dict[str, str] = {}
+    gate = Gate(source, target, held.__setitem__)
     rights = list(_source_rights(settings, source, names))
     topics: TopicPlan | None = None
     acls = AclPlan()
     try:
-        topics = plan_topics(source, target, settings, history)
+        topics = gate.plan(settings, history)
     except AccessDenied:
         if not rights:
             raise
@@ -123,7 +128,11 @@ def plan_flow(settings: Settings) -> FlowPlan:
         if settings.topics.offsets == "preserve":
             padding, gaps = _fillings(source, target, topics, starts)
         if settings.sync.acls:
-            acls = plan_acls(source, target, topics.pairs)
+            principals = settings.sync.acl_principals
+            pairs, given = topics.allowed().pairs, given_in(own.newest)
+            acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
+            withheld = gate.held(acls.topics, topics, history, settings)
+            acls, held = acls.leaving(withheld), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
     own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
     existing = target.describe(own_topics)
@@ -134,7 +143,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         target_id=target.cluster_id(),
         topics=topics,
         own_topics=tuple(topic for topic in own_topics if topic not in existing),
-        groups=_groups(settings, source),
+        groups=followed_groups(settings, source),
         acls=acls,
         padding=padding,
         gaps=gaps,
@@ -146,6 +155,9 @@ def plan_flow(settings: Settings) -> FlowPlan:
             f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
             for copy, topic in gone_topics(settings, target, history.seen, names, source_id).items()
         ),
+        held=tuple(
+            f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()
+        ),
     )
 
 
@@ -156,7 +168,8 @@ def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[
             yield f"{pair.source}: {State.RECREATED}: {what}. {ADVICE}{begin_anew(target, pair.target)}"
 
 
-def _groups(settings: Settings, source: Admin) -> tuple[str, ...]:
+def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
+    """The source's groups that the flow follows. Raises ClusterError."""
     include = settings.groups.include
     found = source.groups() if include else ()
     return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
@@ -203,7 +216,7 @@ def _target_rights(
         needed |= {"ALTER_CONFIGS"} if topic in changed else set()
         needed |= {"DELETE"} if topic in padded else set()
         yield from _lacking(endpoint, needed, info, topic)
-    if acls.missing and "ALTER" not in target.rights():
+    if (acls.missing or acls.revoked) and "ALTER" not in target.rights():
         yield MissingRight(endpoint.alias, "ALTER", "", allow(endpoint, "ALTER"))
 
 

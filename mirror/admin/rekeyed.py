@@ -70,7 +70,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         progress = progress_topic(settings.flow, pair.target)
         copy = known.target_topics.get(pair.target)
         if copy is None:
-            configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync)
+            configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
             creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
             configs = {**known.defaults, **configs}
         else:

@@ -19,6 +19,7 @@ from mirror.admin.client import Admin
 from mirror.admin.portions import portions
 from mirror.admin.values import ConfigChange, ConfigValue, TopicInfo
 from mirror.config import ClusterSettings
+from mirror.errors import MirrorError
 
 #: Topics that one request describes; at every look there is at least one.
 AT_ONCE: Final = 100
@@ -81,11 +82,11 @@ class RememberingAdmin(Admin):
             self._configs |= super().topic_configs(some)
         return {name: self._configs[name] for name in wanted if name in self._configs}
 
-    def alter_configs(self, changes: Iterable[ConfigChange]) -> None:
+    def alter_configs(self, changes: Iterable[ConfigChange], failures: dict[str, MirrorError] | None = None) -> None:
         """As `Admin` does (M3)."""
         changing = list(changes)
         try:
-            super().alter_configs(changing)
+            super().alter_configs(changing, failures)
         finally:
             for one in changing:
                 self._configs.pop(one.topic, None)

@@ -1,45 +1,70 @@
 """What a restore needs on the target: topics for the partitions that were found in files, and their rules.
 
-A source topic's settings are not in its partitions' folders. A topic that is missing is made with the target's defaults
-and whatever takes its batches as they are; who wants other settings makes it first.
+K1  nothing that is restored expires by itself: a topic that is missing is made so that it deletes nothing and takes
+    every batch as it is (`KEEPING`), until somebody sets what it had
+K2  a topic that is there and would delete what is restored, for its age or for its size, is refused before anything
+    is written: a log's end never goes back, so records that expired once can never be put back at their offsets
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from mirror.admin.client import Admin
-from mirror.admin.configs import configs_for
+from mirror.admin.configs import any_time
 from mirror.admin.topics import TopicPlan, broker_defaults, naming_findings, refused
-from mirror.admin.values import Creation
+from mirror.admin.values import ConfigValue, Creation, plain_values
 from mirror.config import Settings
-from mirror.policy.rules import Finding
+from mirror.policy.remedies import set_configs
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity
 from mirror.policy.selection import TopicPair, select
+from mirror.wire.cluster import Endpoint
 
 #: Of a topic that is made here, where the target has as many brokers.
 _REPLICAS: Final = 3
+#: What keeps each record that is restored, however old, large or often its key (K1).
+UNLIMITED: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
+KEEPING: Final[Mapping[str, str]] = {
+    **UNLIMITED,
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "max.message.bytes": str(2**31 - 1),
+}
 
 
-def plan_restoration(
-    target: Admin, topics: Mapping[str, int], mixed: Mapping[str, str], settings: Settings
-) -> TopicPlan:
-    """The plan for topics (name to number of partitions) of which there are files; `mixed` are those of which folders
-    belong to different topics, with the words that name them. Writes nothing; raises ClusterError when the target
-    cannot be read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What files hold of a topic: its number of partitions, the oldest timestamp in ms since 1970 (None where records
+    have none), and the bytes of its largest partition. `mixed`: words for folders of different topics by this name.
     """
-    selection = select(topics, settings.topics)
+
+    partitions: int
+    oldest_ms: int | None = None
+    bytes: int = 0
+    mixed: str = ""
+
+
+def plan_restoration(target: Admin, topics: Mapping[str, Found], settings: Settings) -> TopicPlan:
+    """The plan for topics of which there are files. Writes nothing; raises ClusterError when the target cannot be
+    read.
+    """
+    selection = select({name: found.partitions for name, found in topics.items()}, settings.topics)
     wanted = {pair.target for pair in selection.pairs}
     existing = target.describe(wanted)
+    configs = target.topic_configs(existing)
     defaults = broker_defaults(target)
     replicas = min(_REPLICAS, target.brokers())
     findings = [
         *(refused(name, "there are no files of it in these folders") for name in selection.missing),
         *naming_findings(selection),
         *(
-            refused(pair.target, f"different topics by one name: {mixed[pair.source]}; name the folders of one of them")
+            refused(pair.target, f"different topics by one name: {mixed}; name the folders of one of them")
             for pair in selection.pairs
-            if pair.source in mixed
+            if (mixed := topics[pair.source].mixed)
         ),
         *(
             _too_few(pair, len(found.partitions))
@@ -56,12 +81,15 @@ def plan_restoration(
     ]
     if not selection.pairs and not selection.missing:
         findings.append(refused("", "no topic in these folders matches topics.include and escapes topics.exclude"))
+    for pair in selection.pairs:
+        if pair.target in configs:
+            findings += _findings(pair.target, configs[pair.target], topics[pair.source], Endpoint.of(target.settings))
     creations = tuple(
         Creation(
             topic=pair.target,
             partitions=pair.partitions,
             replication_factor=replicas,
-            configs=configs_for({}, defaults, settings.sync),
+            configs={**KEEPING, **any_time(defaults)},
         )
         for pair in selection.pairs
         if pair.target not in existing
@@ -74,7 +102,7 @@ def plan_restoration(
         findings=tuple(findings),
         source_topics={},
         target_topics=existing,
-        target_configs=target.topic_configs(existing),
+        target_configs=configs,
         compacted=frozenset(),
     )
 
@@ -82,3 +110,49 @@ def plan_restoration(
 def _too_few(pair: TopicPair, partitions: int) -> Finding:
     text = f"{partitions:,} of the {pair.partitions:,} partitions in the files are on the target: add the others there"
     return refused(pair.target, text)
+
+
+def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
+    """What an existing topic would do to the records of files (K2)."""
+    plain = plain_values(configs)
+    if limit := deletes_by_age(plain, found.oldest_ms):
+        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}")
+    kept = int(plain.get("retention.bytes", -1))
+    if _deletes(plain) and 0 <= kept < found.bytes:
+        text = f"keeps {kept:,} bytes of a partition, and the files have {found.bytes:,}: the oldest would be deleted"
+        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}")
+    rules = Rules.from_configs(plain)
+    age = _age_ms(found.oldest_ms)
+    if not rules.target_append_time and age > rules.timestamp_before_max_ms:
+        text = f"refuses records that are older than {rules.timestamp_before_max_ms:,} ms, and the files have such"
+        command = set_configs(target, topic, {"message.timestamp.before.max.ms": str(NO_LIMIT)})
+        yield refused(topic, f"{text}; take them: {command}")
+    if rules.compacted:
+        text = "is compacted: of each key it keeps the newest record alone, whatever its source did"
+        yield Finding(severity=Severity.ADVISE, topic=topic, text=text)
+    if rules.target_append_time:
+        text = "stamps records itself, so their times are lost; message.timestamp.type=CreateTime keeps them"
+        yield Finding(severity=Severity.ADVISE, topic=topic, text=text)
+
+
+def deletes_by_age(configs: Mapping[str, str], oldest_ms: int | None) -> str:
+    """Why a topic with these configs would delete a record of that time at once, or the empty string."""
+    kept = int(configs.get("retention.ms", -1))
+    stamps = configs.get("message.timestamp.type") == "LogAppendTime"
+    if not _deletes(configs) or kept < 0 or stamps or _age_ms(oldest_ms) <= kept:
+        return ""
+    return (
+        f"deletes records after retention.ms={kept}, and the files have some that are {_days(_age_ms(oldest_ms))} old"
+    )
+
+
+def _deletes(configs: Mapping[str, str]) -> bool:
+    return "delete" in configs.get("cleanup.policy", "delete")
+
+
+def _age_ms(timestamp: int | None) -> int:
+    return 0 if timestamp is None else max(0, int(time.time() * 1000) - timestamp)
+
+
+def _days(milliseconds: int) -> str:
+    return f"{milliseconds / 86_400_000:.1f} days"

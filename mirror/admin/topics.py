@@ -16,16 +16,16 @@ from mirror.admin.history import History
 from mirror.admin.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo, plain_values
 from mirror.config import Settings, TopicSettings
-from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, PreflightError
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, MirrorError, PreflightError
 from mirror.names import did_you_mean, first_of
 from mirror.observe import logs
-from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.firstseen import FirstSeen, same_id
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.policy.rekeying import Rekeying
 from mirror.policy.remedies import allow
 from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight
-from mirror.policy.selection import Selection, TopicPair, select
+from mirror.policy.selection import OWN_PREFIX, Selection, TopicPair, select
 from mirror.wire.cluster import Endpoint
 
 _BROKER_NAMES: Mapping[str, str] = {
@@ -76,6 +76,11 @@ class TopicPlan:
         return not (self.creations or self.growths or self.changes)
 
     @property
+    def has_topics(self) -> bool:
+        """There is something to copy or to re-key."""
+        return bool(self.pairs or self.rekeyed)
+
+    @property
     def refusals(self) -> tuple[Finding, ...]:
         """The findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
@@ -96,6 +101,24 @@ class TopicPlan:
             findings=tuple(one for one in self.findings if one.severity is not Severity.REFUSE),
         )
 
+    def leaving(self, topics: Collection[str]) -> TopicPlan:
+        """The plan without changes to these existing target topics."""
+        return replace(
+            self,
+            growths=tuple(one for one in self.growths if one.topic not in topics),
+            changes=tuple(one for one in self.changes if one.topic not in topics),
+        )
+
+    def refusing(self, findings: Iterable[Finding]) -> TopicPlan:
+        """The plan with more findings; changes to topics that one of them refuses are none of it."""
+        more = tuple(findings)
+        topics = {one.topic for one in more if one.severity is Severity.REFUSE}
+        return replace(self.leaving(topics), findings=(*self.findings, *more))
+
+    def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
+        """The plan without the target topics that could not be made as it says."""
+        return self.refusing(refused(topic, str(problem)) for topic, problem in failures.items()).allowed()
+
     def raise_refusals(self) -> None:
         """`PreflightError` that lists every refusal, if there is one."""
         if self.refusals:
@@ -103,11 +126,20 @@ class TopicPlan:
             raise PreflightError(f"preflight refused the plan:\n{lines}")
 
 
-def plan_topics(source: Admin, target: Admin, settings: Settings, history: History = NO_HISTORY) -> TopicPlan:
-    """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read.
+def plan_topics(
+    source: Admin,
+    target: Admin,
+    settings: Settings,
+    history: History = NO_HISTORY,
+    *,
+    leave: Collection[str] = (),
+) -> TopicPlan:
+    """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read. What may
+    be changed of the target's topics is for `adoption.Gate` to say.
 
     Source topics that the flow mirrored under another id into the target topics of now may have another number of
-    partitions: their pairs have the target's, so that each of these stops by name.
+    partitions: their pairs have the target's, so that each of these stops by name. The same holds for the target topics
+    to `leave` as they are, by which nothing is changed.
     """
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
@@ -119,9 +151,11 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
         text = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
         findings.append(_advise("", text))
 
+    findings += _name_findings(selection, target_topics)
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
     rekeyed = [pair for pair in selection.pairs if pair.rekeying is not None]
-    pairs = tuple(_as_begun(pair, source_topics, target_topics, history) for pair in copied)
+    frozen = {pair.target for pair in copied if begun_as(pair, source_topics, target_topics, history)} | {*leave}
+    pairs = tuple(_left_alone(pair, target_topics) if pair.target in frozen else pair for pair in copied)
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
     source_configs = source.topic_configs(pair.source for pair in (*pairs, *rekeyed))
     target_configs = target.topic_configs(copies)
@@ -134,15 +168,16 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
         ours = source_configs.get(pair.source, {})
         if (existing := copies.get(pair.target)) is not None:
             theirs, partitions = target_configs.get(pair.target, {}), len(existing.partitions)
-            if partitions < pair.partitions and sync.topics:
+            if partitions < pair.partitions and sync.topics and pair.target not in frozen:
                 growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
                 partitions = pair.partitions
-            own_changes = list(changes_to(pair.target, theirs, ours, sync))
+            wanted = changes_to(pair.target, theirs, ours, sync, settings.topics.append_time)
+            own_changes = [] if pair.target in frozen else list(wanted)
             changes += own_changes
             fitting, replicas = _changed(theirs, own_changes), existing.replication_factor
         elif sync.topics:
             replicas = min(source_topics[pair.source].replication_factor, brokers)
-            configs = configs_for(ours, defaults, sync)
+            configs = configs_for(ours, defaults, sync, settings.topics.append_time)
             creation = Creation(
                 topic=pair.target, partitions=pair.partitions, replication_factor=replicas, configs=configs
             )
@@ -153,6 +188,8 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
                 refused(pair.target, "does not exist and sync.topics is false; create it, or set that to true")
             )
             continue
+        if begun_as(pair, source_topics, target_topics, history):
+            continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
         findings += preflight(
             plain_values(ours),
             fitting,
@@ -186,13 +223,10 @@ def plan_topics(source: Admin, target: Admin, settings: Settings, history: Histo
     )
 
 
-def _as_begun(
-    pair: TopicPair, source_topics: Mapping[str, TopicInfo], target_topics: Mapping[str, TopicInfo], history: History
-) -> TopicPair:
-    """The pair; of a source topic that was made anew since it was first seen, with the partitions of its copy."""
-    if begun_as(pair, source_topics, target_topics, history) is None:
-        return pair
-    return replace(pair, partitions=len(target_topics[pair.target].partitions))
+def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:
+    """The pair with the partitions of its copy, which is not to be changed."""
+    copy = target_topics.get(pair.target)
+    return pair if copy is None else replace(pair, partitions=len(copy.partitions))
 
 
 def begun_as(
@@ -202,10 +236,10 @@ def begun_as(
     else None.
     """
     seen, copy = history.seen.get(pair.target), target_topics.get(pair.target)
-    if seen is None or copy is None or (seen.source_topic, seen.target_topic_id) != (pair.source, copy.topic_id):
+    if seen is None or copy is None or seen.source_topic != pair.source:
         return None
-    is_another = seen.topic_id is not None and seen.topic_id != source_topics[pair.source].topic_id
-    return seen if is_another else None
+    is_its_copy = same_id(seen.target_topic_id, copy.topic_id)
+    return seen if is_its_copy and not same_id(seen.topic_id, source_topics[pair.source].topic_id) else None
 
 
 def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]) -> dict[str, str]:
@@ -213,22 +247,34 @@ def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]
     return plain_values(configs) | {one.name: one.after for one in changes if one.after is not None}
 
 
-def apply(target: Admin, plan: TopicPlan) -> frozenset[str]:
+def apply(target: Admin, plan: TopicPlan, failures: dict[str, MirrorError] | None = None) -> frozenset[str]:
     """Make what the plan says; the topics that were created, when every new partition has a leader.
 
-    `PreflightError` for a plan with refusals; nothing is made then. A topic that appeared since is left as it is:
-    plan again to have it checked.
+    Where `failures` is given, it learns by target topic what could not be made, and everything else is; without it the
+    first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
+    appeared since is left as it is, and is such a failure: plan again to have it checked. Raises ClusterUnreachable.
     """
     plan.raise_refusals()
-    target.alter_configs(plan.changes)
+    failed: dict[str, MirrorError] = {}
+    target.alter_configs(plan.changes, failed)
     for change in plan.changes:
-        log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
-    existed = _create(target, plan.creations)
-    target.create_partitions(plan.growths)
-    for growth in plan.growths:
-        log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
-    _await_leaders(target, {growth.topic: growth.partitions for growth in plan.growths})
-    return frozenset(creation.topic for creation in plan.creations) - existed
+        if change.topic not in failed:
+            log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
+    existed = _create(target, plan.creations, failed)
+    grown = [one for one in plan.growths if one.topic not in failed]
+    target.create_partitions(grown, failed)
+    for growth in grown:
+        if growth.topic not in failed:
+            log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
+    _await_leaders(target, {one.topic: one.partitions for one in grown if one.topic not in failed}, failed)
+    for topic in existed:
+        failed.setdefault(topic, PreflightError("somebody else created it just now; it is looked at again"))
+    if failures is None:
+        for problem in failed.values():
+            raise problem
+    else:
+        failures |= failed
+    return frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
 
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:
@@ -285,38 +331,44 @@ def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> R
         recompress=settings.recompress,
         coalesce_bytes=settings.coalesce_bytes,
         continues_on_loss=settings.on_data_loss == "continue",
+        skips_damage=settings.on_damage == "skip",
     )
 
 
-def _create(target: Admin, creations: Sequence[Creation]) -> frozenset[str]:
-    """Create topics; those that were there already."""
-    existed = target.create_topics(creations)
-    for creation in creations:
+def _create(
+    target: Admin, creations: Sequence[Creation], failures: dict[str, MirrorError] | None = None
+) -> frozenset[str]:
+    """Create topics; those that were there already. Raises the first failure where `failures` does not take them."""
+    existed = target.create_topics(creations, failures)
+    made = [one for one in creations if not failures or one.topic not in failures]
+    for creation in made:
         event = "topic_appeared" if creation.topic in existed else "topic_created"
         log.info(event, cluster=target.settings.alias, topic=creation.topic, partitions=creation.partitions)
-    _await_leaders(target, {creation.topic: creation.partitions for creation in creations}, existed)
+    _await_leaders(target, {one.topic: one.partitions for one in made if one.topic not in existed}, failures)
     return existed
 
 
-def _await_leaders(target: Admin, partitions: Mapping[str, int], existed: Collection[str] = ()) -> None:
+def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[str, MirrorError] | None) -> None:
     """Return when each of these topics has that many partitions, and each of them a leader: a broker makes some dozens
-    in a second, so what counts is the time since the last one. `PreflightError` where one of those that `existed` has
-    another number of partitions.
+    in a second, so what counts is the time since the last one. Those that have none then are `failures`; without these,
+    `ClusterUnreachable`.
     """
     waiting = dict(partitions)
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
     while waiting:
         for topic, found in target.describe(waiting).items():
-            if topic in existed and len(found.partitions) != waiting[topic]:
-                raise PreflightError(f"{topic}: somebody else created it just now, with another number of partitions")
-            if len(found.partitions) == waiting[topic] and all(one.leader >= 0 for one in found.partitions):
+            if len(found.partitions) >= waiting[topic] and all(one.leader >= 0 for one in found.partitions):
                 del waiting[topic]
                 deadline = time.monotonic() + _VISIBLE_WITHIN_S
         if waiting and time.monotonic() > deadline:
-            raise ClusterUnreachable(
+            problem = ClusterUnreachable(
                 f"cluster {target.settings.alias}: {first_of(list(waiting))} created, but no leaders after"
                 f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
             )
+            if failures is None:
+                raise problem
+            failures |= dict.fromkeys(waiting, problem)
+            return
         if waiting:
             time.sleep(_POLL_S)
 
@@ -340,11 +392,39 @@ def _selection_findings(
         yield refused(name, f"no such topic {where}{hint}")
     yield from naming_findings(selection)
     for name in selection.internal:
-        yield _advise(name, "is internal to Kafka and is never mirrored; exclude it")
+        if not name.startswith(OWN_PREFIX):
+            yield _advise(name, "is internal to Kafka and is never mirrored; exclude it")
     for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
         yield _advise(name, "is in topics.naming.rename and is not among the mirrored topics")
     if not selection.pairs and not selection.missing:
         yield refused("", f"no topic {where} matches topics.include and escapes topics.exclude")
+
+
+def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:
+    """The refusals of names that the flow would give to topics of the target: each is that of one topic alone, and none
+    collides with another one, as Kafka counts these (`Topic.hasCollision`): '.' and '_' are the same in its metrics.
+    """
+    copies = {pair.target for pair in selection.pairs}
+    letters = {pair.rekeying.dead_letter for pair in selection.pairs if pair.rekeying and pair.rekeying.dead_letter}
+    for name in sorted(copies | letters):
+        if name.startswith(OWN_PREFIX):
+            yield refused(
+                name, "begins with `mirror.`, as topics do that mirrors keep for themselves; choose another name"
+            )
+    for name in sorted(copies & letters):
+        yield refused(name, "is the dead_letter topic of a rule and the copy of a topic as well; name another one")
+    by_folded: dict[str, list[str]] = {}
+    for name in sorted(copies | letters | {*existing}):
+        by_folded.setdefault(name.replace(".", "_"), []).append(name)
+    for alike in by_folded.values():
+        for name in alike:
+            if len(alike) > 1 and name in copies | letters and name not in existing:
+                other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
+                yield refused(
+                    name,
+                    f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same;"
+                    " change topics.naming, or exclude it",
+                )
 
 
 def naming_findings(selection: Selection) -> Iterator[Finding]:
@@ -358,15 +438,18 @@ def naming_findings(selection: Selection) -> Iterator[Finding]:
 def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
     if is_same:
         yield refused("", "source and target are the same cluster, by its id; check bootstrap.servers of both")
+    loops = history.loops
     for pair in selection.pairs:
-        if flow := history.copies.get(pair.source):
+        if origin := loops.get(pair.source):
+            others = [one for one in origin.clusters if one != history.target_id]
+            by_way = f" by way of {first_of(others)}" if others else ""
             yield refused(
                 pair.source,
-                f"comes from cluster {settings.target.alias}: flow {flow} mirrors it, and to mirror it back would be a"
-                f" loop; exclude it, or end that flow with `mirror failover`",
+                f"comes from cluster {settings.target.alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it"
+                " back would be a loop; exclude it, or end that flow with `mirror failover`",
             )
-    for journal in history.unread:
-        yield _advise("", f"{journal} on cluster {settings.source.alias} cannot be read, so a loop would not be seen")
+    for text in history.unread:
+        yield _advise("", text)
 
 
 def refused(topic: str, text: str) -> Finding:

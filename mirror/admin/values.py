@@ -1,4 +1,4 @@
-"""What administration reads and what it is to make, as values; and how the client library's answers become them."""
+"""What administration reads and what it is to make, as values; and how answers become them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka.admin import ConfigSource
+
+from mirror.wire.metadata import Described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,25 +90,15 @@ class Span:
     end: int
 
 
-def topic_info(found: Any) -> TopicInfo:
-    """From the client library's description of a topic."""
-    most, least = found.topic_id.get_most_significant_bits(), found.topic_id.get_least_significant_bits()
-    number = (most % 2**64) << 64 | least % 2**64  # the bindings hand out signed halves
-    partitions = (
-        PartitionInfo(
-            partition=partition.id,
-            leader=-1 if partition.leader is None else partition.leader.id,
-            replicas=tuple(node.id for node in partition.replicas),
-        )
-        for partition in found.partitions
-    )
+def topic_info(found: Described) -> TopicInfo:
+    """From what a broker told of a topic."""
     return TopicInfo(
         name=found.name,
-        topic_id=uuid.UUID(int=number) if number else None,
-        partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
-        rights=None
-        if found.authorized_operations is None
-        else frozenset(operation.name for operation in found.authorized_operations),
+        topic_id=found.topic_id,
+        partitions=tuple(
+            PartitionInfo(partition=one.partition, leader=one.leader, replicas=one.replicas) for one in found.partitions
+        ),
+        rights=found.rights,
     )
 
 

@@ -1,0 +1,192 @@
+"""`mirror adopt`: take over a target topic that this flow did not fill, where it is a copy of its source.
+
+What another tool copied, what a flow of another name did, what the journal that was lost knew, and the old source of a
+failback: by name alone none of it is the flow's to write to or to change. Here both sides are compared, and what is
+found equal is named in the flow's journal, by both ids. Nothing is written to the topics themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from mirror.admin.adoption import Gate, Standing, tails
+from mirror.admin.client import Admin
+from mirror.admin.history import History, read_history, read_own
+from mirror.admin.topics import TopicPlan, ensure_flow_topic, plan_topics
+from mirror.commands.tables import count, print_json
+from mirror.commands.verify import verify_flow
+from mirror.config import Settings
+from mirror.errors import ConfigError, ExitCode, PreflightError
+from mirror.names import did_you_mean
+from mirror.offsets.failover import refuse_failed_over
+from mirror.offsets.firstseen import FirstSeen
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.standing import lifted_entry, standing_in
+from mirror.policy.selection import TopicPair
+from mirror.verify.report import VerifyReport
+from mirror.wire.cluster import Cluster, Endpoint
+
+#: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
+_ADOPTABLE = (Standing.FOREIGN, Standing.FROZEN)
+_NOTHING_TO_DO = {
+    Standing.MISSING: "is not there; `mirror run` makes it",
+    Standing.EMPTY: "never held a record; `mirror run` begins it as it is",
+    Standing.OURS: "is this flow's already",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What became of a topic: whether it was taken over, and of what was compared or why it was not."""
+
+    topic: str
+    target: str
+    adopted: bool
+    detail: str
+    code: ExitCode = ExitCode.DONE
+
+
+def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: bool, as_json: bool) -> ExitCode:
+    """Take over the copies of these source topics, or of `every` one that the flow selects; the exit code: 5 where one
+    is not its source's, 3 where one is another flow's. `ends_only`: compare the ends of the logs and nothing else.
+
+    Raises ConfigError for a topic that the flow does not mirror, PreflightError for a flow that was failed over, and
+    ClusterError; nothing is taken over then.
+    """
+    source, target = Admin(settings.source), Admin(settings.target)
+    own = asyncio.run(read_own(settings))
+    refuse_failed_over(settings.flow, own.newest)
+    history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+    plan = plan_topics(source, target, settings, history)
+    if whole := [finding for finding in plan.refusals if not finding.topic]:
+        raise PreflightError("\n".join(map(str, whole)))
+    pairs = _chosen(settings, plan, topics, every=every)
+    verdicts = Gate(source, target).verdicts(plan, history)
+    found: list[Adopted] = []
+    to_compare: list[TopicPair] = []
+    for pair in pairs:
+        verdict = verdicts[pair.target]
+        if verdict.standing in _ADOPTABLE:
+            to_compare.append(pair)
+        elif verdict.standing is Standing.CLAIMED:
+            flow = history.claims[pair.target].flow
+            end = f"end that flow first: `mirror failover`, or delete {journal_topic(flow)} where it is no more"
+            found.append(Adopted(pair.source, pair.target, False, f"{verdict.reason}; {end}", ExitCode.PREFLIGHT))
+        else:
+            found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
+    compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
+    equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
+    if equal:
+        gone = _gone(source, target, plan, equal)
+        compared = [
+            replace(one, adopted=False, detail=_MOVED, code=ExitCode.CLUSTER) if one.topic in gone else one
+            for one in compared
+        ]
+        _record(settings, source, plan, history, [pair for pair in equal if pair.source not in gone])
+    found = sorted([*found, *compared], key=lambda one: one.topic)
+    if as_json:
+        print_json({"flow": settings.flow, "topics": [asdict(one) for one in found]})
+    else:
+        for one in found:
+            print(f"{one.topic}: {one.target} {one.detail}")
+    codes = {one.code for one in found}
+    return next(
+        (code for code in (ExitCode.DIFFERENT, ExitCode.PREFLIGHT, ExitCode.CLUSTER) if code in codes), ExitCode.DONE
+    )
+
+
+_MOVED = "was recreated while it was compared, or its source was; try again"
+
+
+def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every: bool) -> list[TopicPair]:
+    known = {pair.source: pair for pair in plan.pairs}
+    if every:
+        return list(known.values())
+    for topic in topics:
+        if topic in {one.source for one in plan.rekeyed}:
+            raise ConfigError(f"{topic}: a rule re-keys it, so its copy cannot be compared; recreate the target topic")
+        if topic not in known:
+            raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{did_you_mean(topic, known)}")
+    return [known[topic] for topic in dict.fromkeys(topics)]
+
+
+def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *, ends_only: bool) -> Iterator[Adopted]:
+    """Compare the ends first, which is cheap, and then the contents. Raises ClusterError."""
+    if not pairs:
+        return
+    wrong = asyncio.run(tails(settings, pairs, plan, {}))
+    for pair in pairs:
+        ours, theirs = (
+            len(one.partitions) for one in (plan.source_topics[pair.source], plan.target_topics[pair.target])
+        )
+        if theirs > ours:
+            text = f"has {count(theirs, 'partition')} and its source has {ours}: it is no copy of that"
+            yield Adopted(pair.source, pair.target, False, text, ExitCode.DIFFERENT)
+        elif (unlike := wrong.get(pair.target)) is not None:
+            code = ExitCode.CLUSTER if unlike.is_passing else ExitCode.DIFFERENT
+            yield Adopted(pair.source, pair.target, False, f"is not taken over: {unlike.reason}", code)
+        elif ends_only:
+            text = f"is adopted; compared was the last batch of each of {count(theirs, 'partition')}, and nothing else"
+            yield Adopted(pair.source, pair.target, True, text)
+        else:
+            yield _whole(pair, verify_flow(settings, [pair.source]))
+
+
+def _whole(pair: TopicPair, report: VerifyReport) -> Adopted:
+    differences = [one for one in report.differences if one.partition >= 0]  # partitions that are missing are added
+    for wrong, code in ((differences, ExitCode.DIFFERENT), (report.unread, ExitCode.CLUSTER)):
+        if wrong:
+            return Adopted(pair.source, pair.target, False, f"is not taken over: {wrong[0]}", code)
+    records = sum(one.records for one in report.partitions)
+    lag = sum(one.lag for one in report.partitions)
+    text = f"is adopted; compared were {count(records, 'record')} of {count(len(report.partitions), 'partition')}, each"
+    text += " with its source's"
+    if lag:
+        text += f"; {count(lag, 'offset')} of the source are to be copied"
+    notes = dict.fromkeys(note for one in report.partitions for note in one.notes)
+    return Adopted(pair.source, pair.target, True, "; ".join((text, *notes)))
+
+
+def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> set[str]:
+    """The source topics of pairs that are by other ids than when they were compared, on either side."""
+    ours, theirs = source.describe({p.source for p in pairs}), target.describe({p.target for p in pairs})
+    return {
+        pair.source
+        for pair in pairs
+        if pair.source not in ours
+        or pair.target not in theirs
+        or ours[pair.source].topic_id != plan.source_topics[pair.source].topic_id
+        or theirs[pair.target].topic_id != plan.target_topics[pair.target].topic_id
+    }
+
+
+def _record(settings: Settings, source: Admin, plan: TopicPlan, history: History, pairs: Sequence[TopicPair]) -> None:
+    source_id = source.cluster_id()
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+    records = [
+        (
+            FirstSeen.key(pair.target),
+            FirstSeen(
+                source_topic=pair.source,
+                topic_id=plan.source_topics[pair.source].topic_id,
+                target_topic_id=plan.target_topics[pair.target].topic_id,
+                cluster_id=source_id,
+                adopted=True,
+                compared=True,
+                origins=tuple(dict.fromkeys((source_id, *history.chain(pair.source)))),
+            ).to_json(),
+        )
+        for pair in pairs
+    ]
+
+    async def append() -> None:
+        async with Cluster(Endpoint.of(settings.target)) as target:
+            journal = Journal(target, settings.flow)
+            stops = standing_in(await journal.newest()).stops  # what was compared whole is in order
+            copies = {pair.target for pair in pairs}
+            lifted = [lifted_entry(at) for at in stops if at.topic in copies]
+            await journal.append_all([*records, *lifted])
+
+    asyncio.run(append())

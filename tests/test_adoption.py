@@ -1,0 +1,470 @@
+"""Nothing on the target is changed by name alone: what a flow may do to a topic there, by both ids and by its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from acls import every_acl
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from helpers import config_file, make_topic, produce, settings_between
+from sparkless import InThisProcess, run_once
+from test_sync import admin_of, awaited, delete_topics, made_by, policy
+from typer.testing import CliRunner
+
+from mirror.admin.adoption import Standing, standing_of
+from mirror.admin.client import Admin
+from mirror.admin.history import Claim
+from mirror.admin.topics import apply, plan_topics
+from mirror.admin.values import ConfigChange, Creation, Growth, TopicInfo
+from mirror.assignment import Assignment
+from mirror.cli import app
+from mirror.config import Settings
+from mirror.embedded import Cluster, Spec, start_many
+from mirror.errors import ExitCode, MirrorError, PreflightError
+from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.offsets.firstseen import FirstSeen, seen_in
+from mirror.offsets.journal import Journal
+from mirror.policy.rules import Rules
+from mirror.policy.selection import TopicPair
+from mirror.spark.beginning import recorded
+from mirror.spark.lookout import Lookout
+from mirror.spark.prepare import prepare
+from mirror.spark.renewal import Renewal
+from mirror.spark.supervisor import Supervisor
+from mirror.states import State
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint, TopicPartition
+
+DAYS_AGO_MS = 1_600_000_000_000
+KEPT = {"retention.ms": "-1"}
+FLEETING = {"retention.ms": "1000"}
+
+
+# --- what a target topic is to a flow (pure) --------------------------------------------------------------------------
+
+OURS, THEIRS = (TopicInfo(name=name, topic_id=uuid4(), partitions=()) for name in ("orders", "eu.orders"))
+PAIR = TopicPair(source="orders", target="eu.orders", partitions=1)
+SEEN = FirstSeen(source_topic="orders", topic_id=OURS.topic_id, target_topic_id=THEIRS.topic_id, cluster_id="source")
+
+
+@pytest.mark.parametrize(
+    ("seen", "claim", "with_records", "empty"),
+    [
+        (SEEN, None, Standing.OURS, Standing.OURS),
+        (replace(SEEN, topic_id=None), None, Standing.OURS, Standing.OURS),
+        (replace(SEEN, target_topic_id=None), None, Standing.OURS, Standing.OURS),
+        (None, None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, target_topic_id=uuid4()), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, source_topic="other"), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, cluster_id="other"), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, topic_id=uuid4()), None, Standing.FROZEN, Standing.FROZEN),
+        (SEEN, Claim("beside", THEIRS.topic_id), Standing.CLAIMED, Standing.CLAIMED),
+        (None, Claim("beside", None), Standing.CLAIMED, Standing.CLAIMED),
+        (SEEN, Claim("beside", uuid4()), Standing.OURS, Standing.OURS),
+    ],
+)
+def test_what_a_target_topic_is_to_a_flow(
+    seen: FirstSeen | None, claim: Claim | None, with_records: Standing, empty: Standing
+) -> None:
+    for has_records, expected in ((True, with_records), (False, empty)):
+        found = standing_of(PAIR, OURS, THEIRS, seen, claim, "source", has_records=has_records)
+        assert found.standing is expected, found
+        passes = expected in (Standing.OURS, Standing.EMPTY)
+        assert bool(found.reason) is not passes
+    assert standing_of(PAIR, OURS, None, seen, None, "source", has_records=False).standing is Standing.MISSING
+
+
+# --- on brokers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> Settings:
+    """A flow of one topic, which its source keeps for ever, with a hundred old records."""
+    found = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    make_topic(source_cluster.bootstrap, topic_name, configs=KEPT)
+    produce(source_cluster.bootstrap, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+    return found
+
+
+def values(many: int, word: str = "record") -> list[bytes]:
+    return [f"{word} {number}".encode() for number in range(many)]
+
+
+def configs_of(bootstrap: str, topic: str) -> dict[str, str]:
+    return {name: found.value for name, found in admin_of(bootstrap).topic_configs([topic])[topic].items()}
+
+
+def held(bootstrap: str, topic: str) -> tuple[int, int]:
+    """Where the first partition begins and ends."""
+    admin = admin_of(bootstrap)
+    span = admin.spans(admin.describe([topic]).values())[topic, 0]
+    return span.start, span.end
+
+
+def keep_for(bootstrap: str, topic: str, retention_ms: str) -> None:
+    admin_of(bootstrap).alter_configs([ConfigChange(topic=topic, name="retention.ms", before=None, after=retention_ms)])
+    awaited(lambda: configs_of(bootstrap, topic)["retention.ms"] == retention_ms)
+
+
+def recreate(bootstrap: str, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    delete_topics(bootstrap, topic)
+    make_topic(bootstrap, topic, partitions, configs)
+
+
+def journal(settings: Settings) -> dict[str, FirstSeen]:
+    """What the flow's journal tells of its topics."""
+
+    async def read() -> dict[str, FirstSeen]:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            return seen_in(await Journal(target, settings.flow).newest())
+
+    return asyncio.run(read())
+
+
+def addresses(settings: Settings) -> tuple[str, str]:
+    return settings.source.bootstrap_servers, settings.target.bootstrap_servers
+
+
+@pytest.mark.brokers
+def test_a_recreated_source_changes_nothing_on_the_target(settings: Settings, topic_name: str) -> None:
+    """Neither a bounded copy nor a living mirror lets the broker delete what the new source is without."""
+    source, target = addresses(settings)
+    first = run_once(settings)
+    assert first.exit_code == ExitCode.DONE
+    seen = journal(settings)
+    assert seen[topic_name].made
+    living = Renewal(settings)
+    current = living.look((), seen).assignments
+    before = configs_of(target, topic_name)
+    assert before["retention.ms"] == "-1"
+    recreate(source, topic_name, 2, FLEETING)
+    again = run_once(settings)
+    assert again.exit_code == ExitCode.DATA_AT_RISK
+    assert {one.state for one in again.figures.values()} == {State.RECREATED}
+    for looking in (living, Renewal(settings)):
+        for _ in range(2):
+            assert looking.look(current, seen).assignments == current
+    assert configs_of(target, topic_name) == before
+    assert held(target, topic_name) == (0, 100)
+    assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
+
+
+@pytest.mark.brokers
+def test_a_copy_that_is_not_its_sources_keeps_its_settings(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    seen = journal(settings)
+    produce(target, topic_name, values(5, "somebody else's"))
+    keep_for(source, topic_name, "1000")
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
+    awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
+    logs.configure(level="info")
+    for _ in range(2):
+        Renewal(settings).look((), seen)
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+    assert held(target, topic_name) == (0, 105)
+    assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
+    told = capfd.readouterr().err
+    assert "topic_left_as_it_is" in told
+    assert "DIVERGED" in told
+
+
+@pytest.mark.brokers
+def test_a_sound_copy_follows_its_source(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of version 0.1.0, too, whose journal does not say that the flow adopted it."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    keep_for(source, topic_name, "99999999999")
+    old = {topic_name: replace(journal(settings)[topic_name], made=False, adopted=False, origins=())}
+    logs.configure(level="info")
+    Renewal(settings).look((), old)
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
+    assert "topic_config_changed" in capfd.readouterr().err
+
+
+@pytest.mark.brokers
+def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topic_name: str, tmp_path: Path) -> None:
+    """The source has a topic of the same name, which keeps its records for a second; the others are mirrored."""
+    source, target = addresses(settings)
+    stranger = f"{topic_name}-payroll"
+    make_topic(target, stranger)
+    produce(target, stranger, values(50, "payroll"), begin_ms=DAYS_AGO_MS + 10**11)
+    before = configs_of(target, stranger)
+    file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name)
+    both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
+    living = Renewal(both)
+    current = living.look((), {}).assignments
+    assert [one.source.topic for one in current] == [topic_name]
+    make_topic(source, stranger, 2, FLEETING)
+    produce(source, stranger, values(7))
+    look = living.look(current, {})
+    assert look.assignments == current
+    (refusal,) = look.refused
+    assert (refusal.source, refusal.partitions) == (stranger, 2)
+    told = CliRunner().invoke(app, ["plan", str(file), "--json"])
+    assert told.exit_code == ExitCode.PREFLIGHT
+    (text,) = json.loads(told.stdout)["refused"]
+    assert "50 offsets in 1 of 1 partition, 0 to 49 in partition 0" in text
+    assert "has 7 offsets in 1 of 2 partitions" in text
+    assert f"mirror adopt CONFIG {stranger}" in text
+    done = run_once(both)
+    assert done.exit_code == ExitCode.PREFLIGHT, "what is left out is not done"
+    assert held(target, topic_name) == (0, 100), "the others go on"
+    with pytest.raises(PreflightError, match="holds records"):
+        run_once(settings_between(source, target, [stranger], f"{topic_name}-alone"))
+    assert configs_of(target, stranger) == before
+    assert held(target, stranger) == (0, 50)
+    assert len(admin_of(target).describe([stranger])[stranger].partitions) == 1
+    shown = json.loads(CliRunner().invoke(app, ["status", str(file), "--json"]).stdout)
+    states = {(one["topic"], one["partition"]): one["state"] for one in shown["partitions"]}
+    assert (states[topic_name, 0], states[stranger, 0], states[stranger, 1]) == ("CAUGHT_UP", "REFUSED", "REFUSED")
+
+
+@pytest.mark.brokers
+def test_a_strangers_topic_gets_no_acl(topic_name: str) -> None:
+    """A stranger could read it else, or its owners could write no more; nor is the mirror shut out of its own copy."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:ANONYMOUS",
+    }
+    literal, kinds = ResourcePatternType.LITERAL, (AclPermissionType.ALLOW, AclPermissionType.DENY)
+    with ExitStack() as stack:
+        specs = [Spec(name=name, config=config) for name in ("strange-source", "strange-target")]
+        source, target = (stack.enter_context(cluster).bootstrap for cluster in start_many(specs))
+        stranger = f"{topic_name}-payroll"
+        for side, topic in ((source, topic_name), (source, stranger), (target, stranger)):
+            make_topic(side, topic)
+        produce(target, stranger, values(10))
+        admin = AdminClient({"bootstrap.servers": source})  # kept until the answers are there
+        given = [
+            AclBinding(ResourceType.TOPIC, topic, literal, *rule)
+            for topic in (topic_name, stranger)
+            for rule in (("User:a", "*", AclOperation.READ, kinds[0]), ("User:*", "*", AclOperation.WRITE, kinds[1]))
+        ]
+        for done in admin.create_acls(given).values():
+            done.result(20)
+        settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), acls=True)
+        renewal = Renewal(settings)
+        for _ in range(2):
+            renewal.look((), {})
+        found = admin_of(target).acls(every_acl(ResourceType.TOPIC, topic_name))
+        held_there = {rule.name: rule.operation for rule in found}
+        assert held_there == {topic_name: AclOperation.READ}
+        assert not admin_of(target).acls(every_acl(ResourceType.TOPIC, stranger))
+
+
+@pytest.mark.brokers
+def test_two_flows_into_one_topic_are_refused_by_name(settings: Settings, topic_name: str) -> None:
+    assert run_once(settings).exit_code == ExitCode.DONE
+    second = settings.model_copy(update={"flow": f"{topic_name}-second"})
+    with pytest.raises(PreflightError, match=f"flow {topic_name} writes to it"):
+        run_once(second)
+    assert not journal(second)
+    assert run_once(settings).exit_code == ExitCode.DONE, "the first one goes on"
+
+
+@pytest.mark.brokers
+def test_a_loop_over_three_clusters_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """With a prefix on each way, so that no name comes back."""
+    with ExitStack() as stack:
+        (third,) = (stack.enter_context(cluster).bootstrap for cluster in start_many([Spec(name="third")]))
+        first, second = source_cluster.bootstrap, target_cluster.bootstrap
+        make_topic(first, topic_name)
+        produce(first, topic_name, values(10))
+        ways = [(first, second, "a."), (second, third, "b."), (third, first, "c.")]
+        flows = [
+            settings_between(one, other, [f".*{topic_name}"], f"{topic_name}-{number}", naming={"prefix": prefix})
+            for number, (one, other, prefix) in enumerate(ways)
+        ]
+        for flow in flows[:2]:
+            assert run_once(flow).exit_code == ExitCode.DONE
+        ids = source_cluster.cluster_id, target_cluster.cluster_id
+        assert journal(flows[1])[f"b.a.{topic_name}"].origins == ids[::-1]
+        with pytest.raises(PreflightError, match="to mirror it back would be a loop"):
+            run_once(flows[2])
+        assert admin_of(first).describe([f"c.b.a.{topic_name}"]) == {}
+
+
+@pytest.mark.brokers
+def test_one_topics_failure_is_its_own(settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Kafka takes `new.x` and `new_x` for one name; a policy of a broker may refuse another one."""
+    source, target = addresses(settings)
+    both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
+    make_topic(target, f"{topic_name}_x")
+    living = Renewal(both)
+    logs.configure(level="info")
+    current = living.look((), {}).assignments
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
+    awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
+    for more in (".x", "-fine"):
+        make_topic(source, f"{topic_name}{more}")
+    seen = made_by(both, [topic_name])
+    look = living.look(current, seen)
+    assert {(one.source.topic, one.source.partition) for one in look.assignments} == {
+        (topic_name, 0),
+        (topic_name, 1),
+        (f"{topic_name}-fine", 0),
+    }
+    assert [one.source for one in look.refused] == [f"{topic_name}.x"]
+    assert f"would collide with topic {topic_name}_x" in capfd.readouterr().err
+    assert run_once(both).exit_code == ExitCode.PREFLIGHT
+    failures: dict[str, MirrorError] = {}
+    bad, good = (Creation(topic=f"{topic_name}{more}", partitions=1, replication_factor=1) for more in (".x", "-good"))
+    plan = replace(plan_topics(living._source, living._target, both), creations=(bad, good), growths=(), findings=())
+    assert apply(living._target, replace(plan, changes=()), failures) == {good.topic}
+    assert failures.keys() == {bad.topic}
+
+
+@pytest.mark.brokers
+def test_every_name_of_a_flow_is_one_topics(settings: Settings, topic_name: str) -> None:
+    source, target = addresses(settings)
+    other = f"{topic_name}-other"
+    make_topic(source, other)
+    rule = {"match": other, "rekey": "key", "on_bad_record": "dead-letter"}
+    for letters, why in (
+        (topic_name, "the dead_letter topic of a rule and the copy of a topic as well"),
+        (f"mirror.{topic_name}.offsets", "begins with `mirror.`"),
+    ):
+        rules = [{**rule, "dead_letter": letters}]
+        asked = settings_between(source, target, [topic_name, other], topic_name, rules=rules)
+        plan = plan_topics(Admin(asked.source), Admin(asked.target), asked)
+        assert any(why in str(finding) for finding in plan.refusals), plan.refusals
+
+
+@pytest.mark.brokers
+def test_a_copy_of_a_recreated_topic_is_never_deleted(settings: Settings, topic_name: str) -> None:
+    """Nor is one of a flow's only topic, or one whose ids nobody knows."""
+    source, target = addresses(settings)
+    asked = policy(settings, deletions="delete")
+    assert run_once(asked).exit_code == ExitCode.DONE
+    seen, living = journal(asked), Renewal(asked)
+    current = living.look((), seen).assignments
+    recreate(source, topic_name)
+    for known in (current, tuple(replace(one, topic_id=None) for one in current)):
+        for _ in range(2):
+            assert living.look(known, seen, [topic_name]).assignments == known
+    delete_topics(source, topic_name)
+    for _ in range(2):
+        assert living.look(current, seen, [topic_name]).assignments == current
+    assert held(target, topic_name) == (0, 100)
+
+
+@pytest.mark.brokers
+def test_a_topic_that_no_broker_knows_for_a_moment_keeps_its_record(settings: Settings, topic_name: str) -> None:
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+    async def begin() -> None:
+        async with Wire(Endpoint.of(settings.source)) as source, Wire(Endpoint.of(settings.target)) as target:
+            own = Journal(target, settings.flow)
+            known = await own.newest()
+            await source.refresh([topic_name])
+            at = TopicPartition(topic_name, 0)
+            target.refresh = source.refresh  # type: ignore[method-assign]  # it hears of no topic
+            assert topic_name not in target.topics
+            found = await recorded(source, own, [Assignment(at, at, None, Rules())], known)
+            assert found[0].topic_id == source.topic_id(topic_name)
+
+    before = journal(settings)
+    asyncio.run(begin())
+    assert journal(settings) == before
+    assert before[topic_name].target_topic_id is not None
+
+
+@pytest.mark.brokers
+def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Settings, topic_name: str) -> None:
+    """As the message of RECREATED advises."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    asked = policy(settings, interval_s=0.5)
+    context: Any = InThisProcess()
+    states: dict[TopicPartition, Figures] = {}
+
+    async def until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.05)
+
+    async def story() -> None:
+        flow = replace(await asyncio.to_thread(prepare, asked), epoch_seconds=2.0)
+        live = Supervisor(context, flow, states.update, lookout=Lookout(Renewal(asked), lambda: asked))
+        run = asyncio.create_task(live.run())
+        at = TopicPartition(topic_name, 0)
+
+        def is_in(state: State, records: int) -> bool:
+            return at in states and states[at].state is state and states[at].next_offset == records
+
+        try:
+            async with asyncio.timeout(120):
+                await until(lambda: is_in(State.CAUGHT_UP, 100))
+                await asyncio.to_thread(recreate, source, topic_name)
+                await until(lambda: states[at].state in (State.RECREATED, State.TRUNCATED))
+                await asyncio.to_thread(produce, source, topic_name, values(30, "new"))
+                await asyncio.to_thread(delete_topics, target, topic_name)
+                await until(lambda: is_in(State.CAUGHT_UP, 30))
+        finally:
+            live._stop()
+            await run
+
+    asyncio.run(story())
+    assert held(target, topic_name) == (0, 30)
+    found = journal(settings)[topic_name]
+    assert (found.topic_id, found.target_topic_id) == (
+        admin_of(source).describe([topic_name])[topic_name].topic_id,
+        admin_of(target).describe([topic_name])[topic_name].topic_id,
+    )
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_a_copy_is_taken_over_after_it_was_compared(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    equal, other = f"{topic_name}-equal", f"{topic_name}-other"
+    for topic in (equal, other):
+        for side in (source, target):
+            make_topic(side, topic)
+        produce(source, topic, values(60))
+    produce(target, equal, values(40))
+    produce(target, other, [*values(20), b"not the source's", *values(40)[21:]])
+    file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name, offsets=offsets)
+    settings = settings_between(source, target, [f"{topic_name}.*"], topic_name, offsets=offsets)
+
+    def adopted(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["adopt", str(file), *arguments])
+        return done.exit_code, done.stdout
+
+    code, told = adopted(other)
+    assert code == ExitCode.DIFFERENT, told
+    assert "is not taken over" in told
+    code, told = adopted(equal)
+    assert (code, "compared were 40 records of 1 partition" in told) == (ExitCode.DONE, True), told
+    assert adopted(equal) == (ExitCode.DONE, f"{equal}: {equal} is this flow's already\n")
+    assert adopted("--all")[0] == ExitCode.DIFFERENT
+    done = run_once(settings)
+    assert (done.exit_code, [one.source for one in done.refused]) == (ExitCode.PREFLIGHT, [other])
+    assert (held(target, equal), held(target, other)) == ((0, 60), (0, 40))
+    assert not journal(settings)[equal].made
