@@ -1,4 +1,4 @@
-"""From an older mirror of a flow to a younger one."""
+"""From one mirror of a flow to the next."""
 
 from __future__ import annotations
 
@@ -6,52 +6,129 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 from helpers import settings_between
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
+from mirror.config import Settings
 from mirror.embedded import Cluster
+from mirror.errors import PreflightError
 from mirror.observe.figures import Figures
+from mirror.observe.metrics import Metrics
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, journal_topic
-from mirror.offsets.owner import Owner
+from mirror.offsets.owner import Claims, Owner, reporter
 from mirror.spark import handover
+from mirror.spark.handover import Watched, take
+from mirror.spark.tidings import Tidings
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint
 
-NOW = 1_700_000_000_000
-OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=NOW - 60_000)
+PATIENCE = 60.0
+OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
 REPORT = Figures(
     flow="any", instance="older", topic="orders", partition=0, target_topic="orders", state=State.MIRRORING,
-    next_offset=1, log_end=1, lag_records=0, at_ms=NOW - 5_000,
+    next_offset=1, log_end=1, lag_records=0, at_ms=0,
 )  # fmt: skip
-CLAIMED = 11
-OURS = Entry(CLAIMED - 1, OWNER, replace(OLDER, instance="ours", at_ms=NOW).to_json())
+REPORTED = (REPORT.key(), REPORT.to_json())
+OWNED = (OWNER, OLDER.to_json())
 
 
-def entries(*records: tuple[bytes, bytes | None]) -> list[Entry]:
-    return [*(Entry(offset, *record) for offset, record in enumerate(records)), OURS]
+# --- claims, pure ---------------------------------------------------------------------------------------------------
+
+
+def claim(instance: str, number: int | None) -> Owner:
+    return replace(OLDER, instance=instance, claim=number)
+
+
+def holder(*owners: Owner) -> str:
+    claims = Claims()
+    for owner in owners:
+        claims.learn(owner)
+    return claims.owner.instance if claims.owner else ""
+
+
+def test_claims_have_an_order() -> None:
+    a, b, late = claim("a", 1), claim("b", 2), claim("c", 2)
+    assert holder(a, b) == "b"
+    assert holder(a, b, a) == "b", "the wire may send it again, and it may land late"
+    assert holder(a, b, late) == "b", "of two with one number the first holds"
+    old, older = claim("old", None), claim("older", None)
+    assert holder(older, old) == "old"
+    assert holder(older, claim("a", 2), old, older, claim("b", 4)) == "b", "a record without a number counts once"
+    assert holder(claim("a", 0)) == "", "no claim has this number"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5))), st.lists(st.integers(0, 20)))
+def test_repetitions_change_nothing(told: list[tuple[str, int]], again: list[int]) -> None:
+    """Whatever lands again behind all others, whoever had the flow has it."""
+    owners = [claim(instance, number) for instance, number in told]
+    repeated = [owners[index % len(owners)] for index in again] if owners else []
+    assert holder(*owners) == holder(*owners, *repeated)
+
+
+@given(st.binary(max_size=60) | st.just(b'{"instance": 7}') | st.just(b'"instance"'))
+def test_what_reports_nobody(value: bytes) -> None:
+    assert reporter(value) is None or b"instance" in value
+
+
+# --- the one to wait for, with a clock of our own -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("records", "found"),
+    ("known", "news", "instance"),
     [
-        ([], None),
-        ([(OWNER, OLDER.to_json())], None),
-        ([(OWNER, replace(OLDER, at_ms=NOW - 1000).to_json())], replace(OLDER, at_ms=NOW - 1000)),
-        ([(OWNER, OLDER.to_json()), (REPORT.key(), REPORT.to_json())], OLDER),
-        ([(OWNER, OLDER.to_json()), (REPORT.key(), REPORT.to_json()), (ENDED, b'{"instance": "older"}')], None),
-        ([(OWNER, OLDER.to_json()), (REPORT.key(), REPORT.to_json()), (ENDED, b'{"instance": "another"}')], OLDER),
-        ([(OWNER, b"[" * 10_000), (OWNER, b"7"), (OWNER, None), (ENDED, b"7"), (b"state/x/0", b"no figures")], None),
+        ([], [], ""),
+        ([OWNED], [], "older"),
+        ([OWNED, (ENDED, b'{"instance": "older"}')], [], ""),
+        ([OWNED, (ENDED, b'{"instance": "another"}')], [], "older"),
+        ([REPORTED], [], "older"),  # the journal lost who it was
+        ([(OWNER, b"[" * 10_000), (OWNER, b"7"), (OWNER, None), (ENDED, b"7"), (b"state/x/0", b"no figures")], [], ""),
+        ([OWNED], [(ENDED, b'{"instance": "older"}')], ""),
     ],
 )
-def test_the_one_to_wait_for(records: list[tuple[bytes, bytes | None]], found: Owner | None) -> None:
-    """One that was heard of a moment ago, and did not say that it ended."""
-    assert handover.predecessor(entries(*records), CLAIMED, NOW) == found
+def test_the_one_to_wait_for(
+    known: list[tuple[bytes, bytes | None]], news: list[tuple[bytes, bytes | None]], instance: str
+) -> None:
+    """One that did not say that it ended, however long ago its records say that they were written."""
+    seen = watched(known)
+    seen.learn([Entry(10 + number, *one) for number, one in enumerate(news)], are_new=True)
+    found = seen.current()
+    assert (found.instance if found else "") == instance
+    assert seen.current(gone={instance}) is None
+
+
+@pytest.mark.parametrize("ahead_ms", [-(2**40), 90_000, 2**61])
+def test_only_what_arrives_tells_that_a_mirror_lives(ahead_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock may say what it likes, and so may ours."""
+    now, at_ms = [1000.0], int(time.time() * 1000) + ahead_ms
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    seen = watched([(OWNER, replace(OLDER, at_ms=at_ms).to_json())])
+    for _ in range(5):
+        now[0] += handover.LIVENESS_SECONDS - 1
+        assert seen.current() is not None
+        seen.learn([Entry(1, REPORT.key(), replace(REPORT, at_ms=at_ms).to_json())], are_new=True)
+    now[0] += handover.LIVENESS_SECONDS + 1
+    assert seen.current() is None
+
+
+def watched(known: list[tuple[bytes, bytes | None]]) -> Watched:
+    seen = Watched(None)  # type: ignore[arg-type] # nothing is read
+    seen.learn([Entry(number, *one) for number, one in enumerate(known)], are_new=False)
+    seen._since = time.monotonic()
+    return seen
+
+
+# --- on a broker ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -62,37 +139,118 @@ def another() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.fixture
+def settings(target_cluster: Cluster, topic_name: str) -> Settings:
+    """Of a flow that has a journal."""
+    flow = topic_name[-60:].strip("-")
+    found = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["any"], flow)
+    ensure_flow_topic(Admin(found.target), flow)
+    return found
+
+
+@asynccontextmanager
+async def journal_of(settings: Settings) -> AsyncIterator[Journal]:
+    async with Wire(Endpoint.of(settings.target)) as cluster:
+        await cluster.refresh([journal_topic(settings.flow)])
+        yield Journal(cluster, settings.flow)
+
+
 @pytest.mark.brokers
 @pytest.mark.parametrize("how", ["ends", "is killed", "is frozen"])
+@pytest.mark.parametrize("take_over", [False, True])
 def test_the_younger_waits_for_the_older(
-    target_cluster: Cluster,
-    topic_name: str,
+    settings: Settings,
     another: subprocess.Popen[bytes],
     how: str,
+    take_over: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flow = topic_name[-60:].strip("-")
-    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["any"], flow)
-    ensure_flow_topic(Admin(settings.target), flow)
-    older = replace(Owner.here("older"), pid=another.pid)
-    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 60.0 if how != "is frozen" else 0.5)
+    older = replace(Owner.here("older", 1), pid=another.pid)
+    monkeypatch.setattr(handover, "LIVENESS_SECONDS", PATIENCE if how != "is frozen" else 1.0)
 
-    async def handed_over() -> tuple[bool, Owner | None]:
-        async with Wire(Endpoint.of(settings.target)) as cluster:
-            await cluster.refresh([journal_topic(flow)])
-            journal = Journal(cluster, flow)
-            await handover.claim(journal, older)
-            claimed = await handover.claim(journal, Owner.here("younger"))
-            waiting = asyncio.create_task(handover.older_ended(journal, claimed, asyncio.Event()))
-            done, _ = await asyncio.wait([waiting], timeout=0.4)
+    async def handed_over() -> None:
+        async with journal_of(settings) as journal:
+            await journal.append([(OWNER, older.to_json())])
+            waiting = asyncio.create_task(take(journal, "younger", asyncio.Event(), take_over=take_over))
+            done, _ = await asyncio.wait([waiting], timeout=0.6)
+            assert not done
+            owners = [Owner.read(one.value).instance for one in (await journal.read())[0] if one.value]
+            assert owners == (["older", "younger"] if take_over else ["older"])
             if how == "ends":
                 await journal.append([(ENDED, json.dumps({"instance": "older"}).encode())])
             elif how == "is killed":
                 another.kill()
                 another.wait()
-            older_one, known = await waiting
-            assert Owner.read(known[OWNER]).instance == "younger"
-            assert (ENDED in known) == (how == "ends"), "read once more when it had ended"
-            return bool(done), older_one
+            taken = await asyncio.wait_for(waiting, PATIENCE)
+            assert taken is not None
+            assert (taken.owner.instance, taken.owner.claim) == ("younger", 2)
+            assert (ENDED in taken.seen.values) == (how == "ends"), "read once more when it had ended"
 
-    assert asyncio.run(handed_over()) == (False, older if how == "is frozen" else None)
+    asyncio.run(handed_over())
+
+
+@pytest.mark.brokers
+def test_of_several_that_wait_one_gets_the_flow(settings: Settings) -> None:
+    """They claim at the same moment; the others go on waiting, and a bounded copy is refused by the owner's name."""
+
+    async def story() -> None:
+        async with journal_of(settings) as journal:
+            await journal.append([OWNED])
+            stopping = asyncio.Event()
+            waiting = [asyncio.create_task(take(journal, f"one-{number}", stopping)) for number in range(3)]
+            refused = asyncio.create_task(take(journal, "bounded", stopping, waits=False))
+            await asyncio.wait(waiting, timeout=0.5)
+            await journal.append([REPORTED])
+            with pytest.raises(PreflightError, match=r"a mirror runs already \(pid 7 on elsewhere\).*--take-over"):
+                await asyncio.wait_for(refused, PATIENCE)
+            await journal.append([(ENDED, b'{"instance": "older"}')])
+            done, others = await asyncio.wait(waiting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(others, timeout=1.0)
+            taken = [task.result() for task in waiting if task.done()]
+            assert len(taken) == len(done) == 1
+            stopping.set()
+            assert [await task for task in others] == [None, None]
+
+    # each instance has this process's number, so all of them would look gone to one another
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Owner, "is_gone", property(lambda _: False))
+        asyncio.run(story())
+
+
+@pytest.mark.brokers
+def test_nobody_stands_by_for_a_flow_that_was_failed_over(settings: Settings) -> None:
+    async def story() -> None:
+        async with journal_of(settings) as journal:
+            await journal.append([OWNED])
+            waiting = asyncio.create_task(take(journal, "younger", asyncio.Event()))
+            await asyncio.wait([waiting], timeout=0.4)
+            await journal.append([(b"failover", FailedOver.here().to_json())])
+            with pytest.raises(PreflightError, match="failed over"):
+                await asyncio.wait_for(waiting, PATIENCE)
+
+    asyncio.run(story())
+
+
+@pytest.mark.brokers
+def test_an_owner_s_record_that_lands_twice_ends_nobody(settings: Settings) -> None:
+    """The wire sends again what was not acknowledged; whoever has the flow then says so again, so that it stands last,
+    where compaction keeps it. A greater claim ends it.
+    """
+    ended = list[Owner]()
+
+    async def story() -> None:
+        async with journal_of(settings) as journal:
+            await journal.append([OWNED, (ENDED, b'{"instance": "older"}')])
+            taken = await take(journal, "living", asyncio.Event())
+            assert taken is not None
+            tidings = Tidings(settings.flow, "living", ended.append, lambda _: None, Metrics(settings.flow))
+            tidings.begin(taken)
+            await journal.append([OWNED])
+            assert await tidings.read(journal)
+            assert ended == []
+            assert Owner.read((await journal.newest())[OWNER]).instance == "living"
+            await journal.append([(OWNER, claim("next", 3).to_json())])
+            assert await tidings.read(journal)
+            assert [one.instance for one in ended] == ["next"]
+
+    asyncio.run(story())

@@ -11,7 +11,7 @@ import builtins
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Final
 
 from mirror.observe.histogram import Histogram
@@ -27,12 +27,15 @@ class Figures:
     """One partition, now.
 
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
-    last seen. `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's timestamp
-    to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that control markers
-    took), `lost` (those among them that the source had lost), `verdicts` (batches, keyed `VERDICT/reason`),
+    last seen, -1 where it never was. `lag_records`: up to the source's end of now, None where nobody knows that: a
+    partition that rests, waits or stopped does not look at its source, so whoever asks the source fills it in
+    (`with_end`). `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's
+    timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
+    control markers took), `lost` (those among them that the source had lost), `target_lost` (records that the
+    target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`),
     `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each acknowledged batch whose
     records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report,
-    Unix ms.
+    Unix ms. `verified`: since the task began, the copy's last records were found to be the source's.
     """
 
     flow: str
@@ -44,24 +47,40 @@ class Figures:
     detail: str = ""
     next_offset: int
     log_end: int
-    lag_records: int
+    lag_records: int | None
     lag_ms: int | None = None
     records: int = 0
     batches: int = 0
     bytes: int = 0
     filled: int = 0
     lost: int = 0
+    target_lost: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     verdict_bytes: Mapping[str, int] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
     at_ms: int
+    verified: bool = False
 
     @property
     def lag_bytes(self) -> int | None:
         """The lag in bytes as stored, by the mean size of the records that were copied; None while none was."""
         if not self.lag_records:
-            return 0 if self.log_end >= 0 else None
+            return self.lag_records
         return self.lag_records * self.bytes // self.records if self.records else None
+
+    @property
+    def sees_the_end(self) -> bool:
+        """The task that reports it looks at the source's end all the time."""
+        return self.state in _SEEING
+
+    def with_end(self, end: int | None) -> Figures:
+        """The same, where the source ends at `end` by now; None where nobody knows.
+
+        Not of a partition whose source topic is another one by now: what that holds is no lag of this copy.
+        """
+        if end is None or self.next_offset < 0 or self.state is State.RECREATED:
+            return self if self.lag_records is None else replace(self, lag_records=None)
+        return replace(self, log_end=end, lag_records=max(0, end - self.next_offset))
 
     def key(self) -> builtins.bytes:
         """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""
@@ -90,12 +109,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The figures of several partitions together; `lag_ms` is the worst one known."""
+    """The figures of several partitions together. `lag_records` is the sum of those that are known, None where none
+    is, and `lag_unknown` counts the others; `lag_ms` is the worst one known.
+    """
 
     partitions: int
     states: Mapping[State, int]
     stopped: int
-    lag_records: int
+    lag_records: int | None
+    lag_unknown: int
     lag_ms: int | None
     records: int
     batches: int
@@ -108,6 +130,7 @@ class Totals:
     def of(cls, figures: Iterable[Figures]) -> Totals:
         """Add up one report per partition."""
         every = list(figures)
+        lags = [one.lag_records for one in every if one.lag_records is not None]
         verdicts: Counter[str] = Counter()
         for one in every:
             verdicts.update(one.verdicts)
@@ -115,7 +138,8 @@ class Totals:
             partitions=len(every),
             states=Counter(one.state for one in every),
             stopped=sum(one.state.is_stop for one in every),
-            lag_records=sum(one.lag_records for one in every),
+            lag_records=sum(lags) if lags or not every else None,
+            lag_unknown=len(every) - len(lags),
             lag_ms=max((one.lag_ms for one in every if one.lag_ms is not None), default=None),
             records=sum(one.records for one in every),
             batches=sum(one.batches for one in every),
@@ -126,15 +150,17 @@ class Totals:
         )
 
 
+_SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_PLACES = ("partition", "next_offset", "log_end", "lag_records", "at_ms")
+_PLACES = ("partition", "next_offset", "log_end", "at_ms")
 _BY_VERDICT = ("verdicts", "verdict_bytes")
-_COUNTS = ("records", "batches", "bytes", "filled", "lost")
+_COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_PLACES + _COUNTS, (int,)),
-    "lag_ms": (int, type(None)),
+    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
     **dict.fromkeys(_BY_VERDICT, (dict,)),
     "latency": (dict,),
+    "verified": (bool,),
 }
 _REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}

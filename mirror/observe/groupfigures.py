@@ -16,8 +16,9 @@ class GroupFigures:
     """The groups that have committed offsets for mirrored partitions.
 
     `instance`: the process that reports; `at_ms`: wall clock of the look at all of them, Unix ms. `groups` is the sum
-    of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `active`, with
-    members there; and `hindered`, by what the log says.
+    of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `expired`, at the
+    target's log start, since what they would read next is deleted there; `active`, with members there; and `hindered`,
+    by what the log says.
     """
 
     instance: str
@@ -28,11 +29,12 @@ class GroupFigures:
     ahead: int = 0
     active: int = 0
     hindered: int = 0
+    expired: int = 0
 
     @property
     def counts(self) -> tuple[int, ...]:
         """All but who reports, and when."""
-        return self.groups, self.synced, self.held_back, self.ahead, self.active, self.hindered
+        return self.groups, self.synced, self.held_back, self.ahead, self.active, self.hindered, self.expired
 
     def to_json(self) -> bytes:
         """The record value."""

@@ -29,7 +29,7 @@ def parsed(value: bytes) -> Any:
 
 def is_of(value: object, kinds: tuple[type, ...]) -> bool:
     """Whether a value is of one of these types; to Python, but not to JSON, true is a number."""
-    return isinstance(value, kinds) and not isinstance(value, bool)
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 def read_fields(

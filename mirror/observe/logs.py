@@ -6,20 +6,80 @@ worker that logs nothing does not pay for it, and an unconfigured process logs l
 
     log = get(__name__)
     log.info("epoch_started", flow="eu-to-us", lanes=4)
+
+G1  logging never ends or holds up what it tells of: a line that stderr does not take (a full disk, a reader that is
+    gone, or one that does not read) is lost and counted, and the first line that is taken again is followed by that
+    count (`log_lines_lost`)
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
+import threading
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+#: How long a reader of stderr may keep a line waiting; one that did is not waited for again until it reads.
+_PATIENCE_SECONDS: Final = 1.0
+
+
+class _Lost:
+    """Of this process: lines that stderr did not take since it took one."""
+
+    lines = 0
+    lock = threading.Lock()
+
+
+def lines_lost() -> int:
+    """How many lines stderr did not take since it took one."""
+    return _Lost.lines
+
+
+class _Printer:
+    """structlog's logger: prints to whatever stderr is at the time of the event (G1)."""
+
+    def msg(self, line: str) -> None:
+        """Print a line, or count it."""
+        with _Lost.lock:
+            try:
+                if not _takes(0.0 if _Lost.lines else _PATIENCE_SECONDS):
+                    raise BlockingIOError("stderr is not read")
+                _print(line)
+            except (OSError, ValueError, AttributeError):  # ValueError: closed; AttributeError: there is none
+                _Lost.lines += 1
+                return
+            lost, _Lost.lines = _Lost.lines, 0
+        if lost:
+            get("mirror.logs").warning("log_lines_lost", count=lost)
+
+    debug = info = warning = error = msg
+
+
+def _print(line: str) -> None:
+    """Past the stream's buffer, which would keep what was not taken and fail again with it."""
+    if sys.__stderr__ is None or sys.stderr is not sys.__stderr__:  # a progress bar's, or a test's
+        print(line, file=sys.stderr, flush=True)
+        return
+    left = memoryview(f"{line}\n".encode(errors="backslashreplace"))
+    while left:
+        left = left[os.write(sys.__stderr__.fileno(), left) :]
+
+
+def _takes(seconds: float) -> bool:
+    """Whether stderr takes a line within so many seconds; a file always does, or says why not."""
+    try:
+        return bool(select.select([], [sys.stderr.fileno()], [], seconds)[1])
+    except (OSError, ValueError):  # a test's stream, or one that is closed: printing tells
+        return True
 
 
 def configure(*, json: bool = False, level: str = "info") -> None:
@@ -43,7 +103,7 @@ def configure(*, json: bool = False, level: str = "info") -> None:
     structlog.configure(
         processors=[*shared, *form],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever stderr is at the time of the event
+        logger_factory=lambda *_: _Printer(),
         cache_logger_on_first_use=False,
     )
 

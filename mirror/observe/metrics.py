@@ -37,6 +37,7 @@ class Metrics(Collector):
         self._batches: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._lost: Counter[str] = Counter()
+        self._target_lost: Counter[str] = Counter()
         self._latency: dict[str, Histogram] = {}
         self._lanes: dict[int, LaneFigures] = {}
         self._fetch, self._produce = Histogram(), Histogram()
@@ -92,6 +93,7 @@ class Metrics(Collector):
         for verdict, size in now.verdict_bytes.items():
             self._bytes[topic, verdict] += _grown(size, before.verdict_bytes.get(verdict, 0) if before else 0)
         self._lost[topic] += _grown(now.lost, before.lost if before else 0)
+        self._target_lost[topic] += _grown(now.target_lost, before.target_lost if before else 0)
         latency = now.latency.since(before.latency) if before else now.latency
         self._latency.setdefault(topic, Histogram()).join(latency)
 
@@ -112,7 +114,7 @@ class Metrics(Collector):
         )
         for one in self._newest.values():
             values = self._flow, one.topic, str(one.partition)
-            if one.log_end >= 0:
+            if one.lag_records is not None:
                 records.add_metric(values, one.lag_records)
             if (lag_bytes := one.lag_bytes) is not None:
                 size.add_metric(values, lag_bytes)
@@ -132,6 +134,13 @@ class Metrics(Collector):
         )
         for topic, many in self._lost.items():
             lost.add_metric((self._flow, topic), many)
+        target_lost = CounterMetricFamily(
+            "mirror_target_lost_records",
+            "Source offsets that the target had acknowledged and lost; what the source still has is copied again",
+            labels=labels[:2],
+        )
+        for topic, many in self._target_lost.items():
+            target_lost.add_metric((self._flow, topic), many)
         latency = HistogramMetricFamily(
             "mirror_replication_latency_seconds",
             "From the newest record's timestamp to the target's acknowledgement, for each batch",
@@ -139,7 +148,7 @@ class Metrics(Collector):
         )
         for topic, found in self._latency.items():
             latency.add_metric((self._flow, topic), *_buckets(found))
-        return iter((batches, size, lost, latency))
+        return iter((batches, size, lost, target_lost, latency))
 
     def _of_the_flow(self) -> Iterator[Metric]:
         for name, text, found in (

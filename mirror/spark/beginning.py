@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
 from mirror.assignment import Assignment
-from mirror.errors import ClusterError
-from mirror.identity import other_topic
+from mirror.errors import ClusterError, ClusterUnreachable
+from mirror.identity import MISSING_TRIES, other_topic
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets.firstseen import FirstSeen, seen_in
+from mirror.offsets.firstseen import FirstSeen, same_id, seen_in
 from mirror.offsets.journal import Journal
 from mirror.offsets.starts import settled
+from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
@@ -24,45 +25,78 @@ async def recorded(
     source: Cluster,
     journal: Journal,
     assignments: Sequence[Assignment],
-    known: Mapping[bytes, bytes],
+    known: MutableMapping[bytes, bytes],
     made: Collection[str] = (),
     start: int = EARLIEST,
+    origins: Mapping[str, Sequence[str]] = {},
 ) -> list[Assignment]:
     """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
-    journal's newest records `known` have it; unseen ones are recorded now, and which target topics the flow `made`. At
-    the flow's first start, and then alone, `start` says where they begin (`offsets/starts.py`, B1 to B3).
+    journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
+    topics the flow `made`. At the flow's first start, and then alone, `start` says where they begin
+    (`offsets/starts.py`, B1 to B3). `origins`: by source topic, the ids of the clusters that its records came through
+    before they were on the source.
 
-    Raises as `settled` and `Journal.append` do.
+    A topic that a cluster does not know at this moment has no id to record: what the journal tells of it stays.
+    Raises ClusterUnreachable where such a topic is none that the journal tells of, and as `settled` and
+    `Journal.append` do.
     """
-    since = {} if seen_in(known) else await _begun(source, journal, assignments, start)
-    unseen: dict[bytes, bytes] = {}
+    has_begun = any(not one.compared for one in seen_in(known).values())
+    since = {} if has_begun else await _begun(source, journal, assignments, start)
+    await _all_known(source, {one.source.topic for one in assignments})
+    await _all_known(journal.cluster, {one.target.topic for one in assignments})
+    changed: dict[bytes, bytes] = {}
     found: list[Assignment] = []
     for assignment in assignments:
-        key = FirstSeen.key(assignment.target.topic)
+        topic, copy = assignment.source.topic, assignment.target.topic
+        key = FirstSeen.key(copy)
         now = FirstSeen(
-            source_topic=assignment.source.topic,
-            topic_id=source.topic_id(assignment.source.topic) or assignment.topic_id,
-            target_topic_id=journal.cluster.topic_id(assignment.target.topic),
+            source_topic=topic,
+            topic_id=source.topic_id(topic) or assignment.topic_id,
+            target_topic_id=journal.cluster.topic_id(copy),
             cluster_id=source.cluster_id,
-            made=assignment.target.topic in made,
-            since=since.get(assignment.source.topic, ()),
+            made=copy in made,
+            since=since.get(topic, ()),
+            adopted=copy not in made,
+            origins=tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins.get(topic, ())))),
         )
-        seen = _seen(journal.flow, known.get(key))
-        if seen and seen.topic_id and seen.is_about(now):
-            began = seen.begins(assignment.source.partition)
-            found.append(replace(assignment, topic_id=seen.topic_id, since=began))
-        else:
-            began = now.begins(assignment.source.partition)
-            found.append(replace(assignment, topic_id=now.topic_id, since=began))
-            unseen[key] = now.to_json()
-    if unseen:
+        before = _seen(journal.flow, known.get(key))
+        if before is None or not before.is_about(now) or not same_id(before.cluster_id, now.cluster_id):
+            if copy not in journal.cluster.topics:
+                raise ClusterUnreachable(
+                    f"{journal.cluster}: no broker knows topic {copy}, which was there a moment ago"
+                )
+            changed[key] = now.to_json()
+        else:  # ids that were not known then are by now; a copy of version 0.1.0 learns its origins
+            now = replace(
+                before,
+                topic_id=before.topic_id or now.topic_id,
+                target_topic_id=before.target_topic_id or now.target_topic_id,
+                cluster_id=before.cluster_id or now.cluster_id,
+                origins=now.origins if same_id(before.topic_id, now.topic_id) else before.origins,
+                deleted_ms=0,
+            )
+            if now != before:
+                changed[key] = now.to_json()
+        found.append(replace(assignment, topic_id=now.topic_id, since=now.begins(assignment.source.partition)))
+    if changed:
         if since:  # all topics begin later, or none does: one batch (B1)
-            await journal.append(list(unseen.items()))
+            await journal.append(list(changed.items()))
         else:
-            await journal.append_all(unseen.items())
+            await journal.append_all(changed.items())
+        known.update(changed)
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
     return found
+
+
+async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
+    """Ask again for topics that the metadata lacks: a broker that has not heard of one yet denies it for a moment."""
+    backoff = Backoff()
+    for _ in range(MISSING_TRIES):
+        if not (missing := [topic for topic in topics if topic not in cluster.topics]):
+            return
+        await asyncio.sleep(backoff.next())
+        await cluster.refresh(missing)
 
 
 async def _begun(

@@ -7,18 +7,17 @@ once, and copies as fast as the target's broker appends. It is the lane that Spa
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from mirror.assignment import Assignment
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.journal import Journal
-from mirror.offsets.losses import accepted_for, accepted_in
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import paused_in
+from mirror.offsets.standing import Standing, standing_in
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
 from mirror.spark.flow import Flow
@@ -33,12 +32,12 @@ STRETCH_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 1.0
 
 
-async def drain(flow: Flow) -> list[str]:
+async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
     """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far. Topics
-    that a person lets rest are passed over, as a mirror does. It ends where another mirror takes the flow. Returns what
-    a person should know of other mirrors.
+    that a person lets rest are passed over, as a mirror does. It ends where another mirror takes the flow. `gone` are
+    instances that are known to have ended. Returns what a person should know of other mirrors.
 
-    Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
+    Raises PreflightError where a mirror runs, ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
     """
     instance = uuid.uuid4().hex[:12]
     async with Cluster(flow.source) as source, Cluster(flow.target) as target:
@@ -47,13 +46,16 @@ async def drain(flow: Flow) -> list[str]:
             source.refresh({a.source.topic for a in flow.assignments}),
             target.refresh({a.target.topic for a in flow.assignments} | {journal.partition.topic}),
         )
-        claimed = await handover.claim(journal, Owner.here(instance))
-        older, known = await handover.older_ended(journal, claimed, asyncio.Event())
+        taken = await handover.take(journal, instance, asyncio.Event(), waits=False, gone=gone)
+        assert taken is not None, "nobody stops it"
+        known = taken.seen.values
         resting = paused_in(known)
         active = [one for one in flow.assignments if one.source.topic not in resting]
-        assignments, _ = await bounded(source, flow.name, await recorded(source, journal, active, known, flow.made))
-        accepted = accepted_in(known)
-        notes = [f"the mirror before ({older}) did not say that it ended"] if older else []
+        assignments, _ = await bounded(
+            source, flow.name, await recorded(source, journal, active, dict(known), flow.made, origins=flow.origins)
+        )
+        standing = standing_in(known)
+        notes = list[str]()
         mark, ended = await StopMark.open(LOOPBACK), asyncio.Event()
 
         def end() -> None:
@@ -64,11 +66,20 @@ async def drain(flow: Flow) -> list[str]:
             notes.append(f"another mirror ({owner}) took the flow over, so that no more was copied here")
             end()
 
-        tidings = Tidings(flow.name, instance, taken_over, lambda _: end(), Metrics(flow.name), until=claimed)
+        tidings = Tidings(
+            flow.name,
+            instance,
+            taken_over,
+            lambda _: end(),
+            Metrics(flow.name),
+            make_journal=flow.make_journal,
+        )
+        tidings.begin(taken)
         watching = asyncio.create_task(_watch(tidings, journal))
         try:
-            open_ = tuple(replace(a, accepted=accepted_for(a, accepted)) for a in assignments)
-            await _stretches(flow, instance, open_, mark.address, ended)
+            await _stretches(flow, taken.owner, assignments, journal, standing, mark.address, ended)
+            if not ended.is_set():
+                await tidings.rewrite(journal)
         finally:
             watching.cancel()
             await asyncio.wait([watching])
@@ -84,24 +95,32 @@ async def _watch(tidings: Tidings, journal: Journal) -> None:
 
 
 async def _stretches(
-    flow: Flow, instance: str, assignments: tuple[Assignment, ...], mark: MarkAddress, ended: asyncio.Event
+    flow: Flow,
+    owner: Owner,
+    assignments: Sequence[Assignment],
+    journal: Journal,
+    standing: Standing,
+    mark: MarkAddress,
+    ended: asyncio.Event,
 ) -> None:
     """One lane after another, each with what the last one left, until all is done or nothing moves."""
     receipts: dict[TopicPartition, Receipt] = {}
-    left, before = assignments, -1
+    left, before = tuple(assignments), -1
     while (
         left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before
     ):
         before = reached
         lane = Lane(
             flow=flow.name,
-            instance=instance,
+            instance=owner.instance,
+            claim=owner.claim or 0,
             number=0,
             source=flow.source,
             target=flow.target,
-            assignments=left,
-            deadline=time.time() + STRETCH_SECONDS,
+            assignments=tuple(map(standing.handed, left)),
+            seconds=STRETCH_SECONDS,
             memory_bytes=flow.memory_bytes,
+            bytes_per_second=flow.bytes_per_second,
             stop_mark=mark,
             so_far={at: one.tally for at, one in receipts.items()},
         )
@@ -110,6 +129,8 @@ async def _stretches(
         left = tuple(
             a for a in left if a.source not in receipts or not _is_over(receipts[a.source].figures, a.until or 0)
         )
+        if left:
+            standing = standing_in(await journal.newest())
 
 
 def _is_over(figures: Figures, until: int) -> bool:

@@ -39,6 +39,13 @@ def has_caught_up(figures: Figures) -> bool:
     return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.state.is_stop
 
 
+def is_under_way(figures: Figures) -> bool:
+    """There is something to copy, as far as is known, and nothing that is told hinders it."""
+    if figures.state is State.STARTING:
+        return True
+    return figures.state is State.MIRRORING and figures.next_offset < figures.log_end
+
+
 def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> Iterator[str]:
     """What was not copied of each partition that is left."""
     for assignment in left:

@@ -1,36 +1,48 @@
-"""One epoch: a Spark job with a task for each lane, which ends at its deadline, or early on the stop mark."""
+"""One epoch: a Spark job with a task for each lane, which all end on the stop mark: when the epoch's time is over by
+the driver's clock, or early.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pyspark import SparkContext
 
 from mirror.assignment import Assignment
+from mirror.background import in_background
 from mirror.errors import EngineLost
 from mirror.observe import logs
+from mirror.spark.engine import Engine, asked, may_live
 from mirror.spark.relay import Lane, Receipt, relay
-from mirror.spark.session import LOOPBACK, first_line, is_alive, is_local
+from mirror.spark.session import LOOPBACK, first_line, is_local, rows_of
 from mirror.spark.stopmark import MarkAddress, StopMark
+from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import TopicPartition
 
-#: What an epoch may run past its deadline or its stop mark before the job is cancelled.
+#: What the lanes of an epoch whose time is over may take to end before its job is cancelled; and where they are told to
+#: end early.
 GRACE_SECONDS: Final = 15.0
 STOP_SECONDS: Final = 2.5
 CANCEL_SECONDS: Final = 1.0
-#: Epochs in a row whose job may fail as a whole before the run ends.
+CANCELS: Final = 3
+#: What a call to Spark's JVM may take.
+CALL_SECONDS: Final = 10.0
+#: Epochs in a row whose job may fail as a whole before the run ends, of a bounded copy and where none ever succeeded:
+#: tasks that lack a module will lack it the next time, too. Once one has, what hinders them may pass.
 FAILED_EPOCHS: Final = 3
+#: Seconds until a job that failed is tried again, the first time and at the most.
 FAILED_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 30.0
 
 #: What may join an epoch beside the partitions that it began with, for which its lanes shared out memory and work.
 JOINING: Final = 1 / 8
 
-#: The lanes of an epoch that ends at a time (Unix time), or when its stop mark is set.
+#: The lanes of an epoch of so many seconds, or until its stop mark is set.
 LanesFor = Callable[[float, MarkAddress], Sequence[Lane]]
 #: Given a lane's number, its report, and the partitions that it has.
 HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
@@ -82,16 +94,33 @@ class Epochs:
     stopping: asyncio.Event
     on_failure: Callable[[], None]
     hear: HearOf = deaf
+    is_bounded: bool = False
+    #: A job was given up without having been seen to end, so its lanes may still write.
+    may_run_on: bool = field(default=False, init=False)
+    engine: Engine = field(init=False)
+    _where: tuple[str, str] = field(init=False)
     _failed: int = 0
+    _backoff: Backoff = field(init=False)
+    _has_succeeded: bool = False
+    _slots: int = 1
     _under_way: UnderWay | None = field(default=None, init=False)
 
-    def slots(self, wanted: int) -> int:
+    def __post_init__(self) -> None:
+        """What is asked of Spark's JVM is asked before the event loop runs."""
+        conf = self.context.getConf()
+        host = conf.get("spark.driver.host") or LOOPBACK
+        self._where = conf.get("spark.driver.bindAddress") or host, host
+        self.engine, self._backoff = Engine(self.context), Backoff(FAILED_PAUSE, LONGEST_PAUSE)
+
+    async def slots(self, wanted: int) -> int:
         """Of the lanes wanted, as many as can run at a time now: a cluster's executors come and go, and a lane that
         waits for another to end would get nothing done.
         """
         if is_local(self.context):
             return wanted
-        return max(1, min(wanted, int(self.context.defaultParallelism)))
+        with contextlib.suppress(TimeoutError):  # as many as the last time
+            self._slots = await asked(lambda: int(self.context.defaultParallelism), CALL_SECONDS)
+        return max(1, min(wanted, self._slots))
 
     async def join(self, more: Sequence[Assignment]) -> bool:
         """Let the epoch under way mirror these partitions as well; false where there is none, where they are many
@@ -103,61 +132,80 @@ class Epochs:
         """One job; no receipts where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
         executors may take minutes to come.
 
-        Raises EngineLost where Spark is gone, or `FAILED_EPOCHS` jobs in a row failed.
+        Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
         """
-        conf = self.context.getConf()
-        host = conf.get("spark.driver.host") or LOOPBACK
-        mark = await StopMark.open(conf.get("spark.driver.bindAddress") or host, host, self._heard)
-        lanes = lanes_for(time.time() + self.seconds, mark.address)
+        mark = await StopMark.open(*self._where, self._heard)
+        lanes = lanes_for(self.seconds, mark.address)
         self._under_way = UnderWay.of(mark, lanes)
-        job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(None, self._job, number, lanes)
-        job.add_done_callback(lambda ended: ended.exception())  # one that ends too late has told its reason here
+        job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, lanes)))
+        job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one that ends late
         stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
+        hanging: asyncio.Future[Any] = asyncio.create_task(self.engine.watch())
         is_starved = False
         try:
-            await asyncio.wait(
-                [job, stopping], return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds + GRACE_SECONDS
-            )
+            ends = [job, stopping, hanging]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds)
             mark.set()
+            if not stopping.done():
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=GRACE_SECONDS)
+            if hanging.done():
+                hanging.result()
             await asyncio.wait([job], timeout=STOP_SECONDS)
             if not job.done():
                 is_starved = not mark.was_reached
                 reason = "no lane has begun: Spark has no core for it" if is_starved else "lanes did not end in time"
                 _log.warning("epoch_cancelled", flow=self.flow, epoch=number, reason=reason)
-                self.context.cancelAllJobs()
-                await asyncio.wait([job], timeout=CANCEL_SECONDS)
+                for _ in range(CANCELS):  # a job that is not submitted yet is not cancelled by that
+                    cancel = partial(self.context.cancelJobGroup, self._group(number))  # re-key queries go on
+                    try:
+                        await asked(cancel, CANCEL_SECONDS)
+                    except TimeoutError:  # the JVM hangs, and will not cancel a second time either
+                        self.may_run_on = True
+                        break
+                    if (await asyncio.wait([job], timeout=CANCEL_SECONDS))[0]:
+                        break
+                else:
+                    self.may_run_on = True
             receipts: list[Receipt] = job.result()
-            self._failed = 0
+            self._failed, self._has_succeeded = 0, True
+            self._backoff.reset()
             return receipts
+        except EngineLost:
+            raise
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
-            if is_starved and is_alive(self.context):
+            if is_starved and await may_live(self.context):
                 return []
             if not self.stopping.is_set():  # else it was cut short, by us
-                self._count_failure(number, failure)
+                await self._count_failure(number, failure)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(FAILED_PAUSE):
+                    async with asyncio.timeout(self._backoff.next()):
                         await self.stopping.wait()
             return []
         finally:
             self._under_way = None
-            stopping.cancel()
+            for one in (stopping, hanging):
+                one.cancel()
             await mark.close()
 
     def _heard(self, lane: int, report: bytes) -> None:
         held = self._under_way.lanes if self._under_way is not None else []
         self.hear(lane, report, held[lane] if lane < len(held) else ())
 
+    def _group(self, number: int) -> str:
+        return f"mirror-{self.flow}-epoch-{number}"
+
     def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
-        self.context.setJobGroup(f"mirror-{self.flow}", f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)
-        receipts: list[Receipt] = self.context.parallelize(lanes, len(lanes)).mapPartitions(relay).collect()
+        self.engine.mend_scratch()
+        self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)
+        receipts: list[Receipt] = rows_of(self.context, lanes).mapPartitions(relay).collect()
         return receipts
 
-    def _count_failure(self, number: int, failure: Exception) -> None:
-        if not is_alive(self.context):
+    async def _count_failure(self, number: int, failure: Exception) -> None:
+        if not await may_live(self.context):
             raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
         self._failed += 1
         self.on_failure()
-        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=first_line(failure))
-        if self._failed >= FAILED_EPOCHS:
+        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=first_line(failure), in_a_row=self._failed)
+        if self._failed >= FAILED_EPOCHS and (self.is_bounded or not self._has_succeeded):
             raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {first_line(failure)}") from failure

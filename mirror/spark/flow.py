@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mirror.assignment import Assignment
@@ -14,6 +15,22 @@ from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A topic that the flow is to mirror and does not, by both of its names, with as many partitions; 0 where it has no
+    copy to report of. `reason` says what to do.
+    """
+
+    source: str
+    target: str
+    partitions: int
+    reason: str
+
+
+def _follows_every(_source: str, _target: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
@@ -21,7 +38,10 @@ class Flow:
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
     `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there; `made`: target topics
     that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it. `rekeyed`:
-    what the re-key query does, topic by topic.
+    what the re-key query does, topic by topic. `refused`: topics that are left out. `origins`: by source topic, the ids
+    of the clusters that its records came through before they were on the source. `take_over`: from a
+    mirror that runs. `make_journal` makes the flow's journal where it is gone. `follows`: whether a source topic is of
+    the flow, under this name on the target.
     """
 
     name: str
@@ -40,6 +60,30 @@ class Flow:
     made: frozenset[str] = frozenset()
     start: int = EARLIEST
     rekeyed: tuple[Rekeying, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    take_over: bool = False
+    make_journal: Callable[[], object] = dict
+    follows: Callable[[str, str], bool] = _follows_every
+
+    @property
+    def copy_rate(self) -> float | None:
+        """What of the bound all lanes share: topics that are re-keyed get their part by number."""
+        return None if self.bytes_per_second is None else self.bytes_per_second * (1 - self._rekeyed_share)
+
+    @property
+    def rekey_rate(self) -> float | None:
+        """What of the bound one re-keyed topic gets."""
+        if self.bytes_per_second is None:
+            return None
+        return self.bytes_per_second * self._rekeyed_share / max(1, len(self.rekeyed))
+
+    @property
+    def _rekeyed_share(self) -> float:
+        if not self.rekeyed:
+            return 0.0
+        topics = len({one.source.topic for one in self.assignments})
+        return len(self.rekeyed) / (topics + len(self.rekeyed))
 
 
 @dataclass(slots=True)
@@ -47,13 +91,14 @@ class Outcome:
     """How a run ended.
 
     `contended` names the other mirror, if one took over; `incomplete` says what a bounded run did not copy;
-    `interrupted` is the signal that ended it, or 0.
+    `interrupted` is the signal that ended it, or 0. `refused`: topics that a bounded run left out.
     """
 
     figures: dict[TopicPartition, Figures] = field(default_factory=dict)
     contended: str = ""
     incomplete: str = ""
     interrupted: int = 0
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def stops(self) -> list[Figures]:
@@ -67,4 +112,6 @@ class Outcome:
             return ExitCode.DATA_AT_RISK
         if self.incomplete and self.interrupted:
             return 128 + self.interrupted
-        return ExitCode.CLUSTER if self.stops or self.incomplete else ExitCode.DONE
+        if self.stops or self.incomplete:
+            return ExitCode.CLUSTER
+        return ExitCode.PREFLIGHT if self.refused else ExitCode.DONE

@@ -27,16 +27,17 @@ def lanes_for(
     """
     last, until = tidings.runs.last(), tidings.until
 
-    def lanes(deadline: float, mark: MarkAddress) -> list[Lane]:
+    def lanes(seconds: float, mark: MarkAddress) -> list[Lane]:
         return [
             Lane(
                 flow=flow.name,
                 instance=tidings.instance,
+                claim=tidings.owner.claim or 0 if tidings.owner else 0,
                 number=index,
                 source=flow.source,
                 target=flow.target,
                 assignments=lane,
-                deadline=deadline,
+                seconds=seconds,
                 memory_bytes=flow.memory_bytes // len(packed),
                 stop_mark=mark,
                 so_far={one.source: tallies[one.source] for one in lane if one.source in tallies},

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from mirror.assignment import Assignment
+from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reloading import reloaded
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, PreflightError
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen
 from mirror.policy.rekeying import Rekeying
-from mirror.spark.background import in_background
+from mirror.spark.flow import Refusal
 from mirror.spark.renewal import Look, Renewal
 
 
@@ -29,6 +30,13 @@ class Mirroring(Protocol):
     @property
     def seen(self) -> Mapping[str, FirstSeen]:
         """By target topic, as what its source was first seen."""
+
+    @property
+    def sound(self) -> Collection[str]:
+        """The target topics whose every partition a task of this process found to be its source's, or copied to."""
+
+    async def refuse(self, refused: Sequence[Refusal]) -> None:
+        """These topics are left out for now."""
 
     async def found(self, look: Look) -> None:
         """There is something else to mirror."""
@@ -47,6 +55,7 @@ class Lookout:
         """`reload` reads the configuration again, and may raise ConfigError."""
         self._renewal, self._reload = renewal, reload
         self._asked = asyncio.Event()
+        self._is_due = False  # the configuration is to be read again
         self._failing = ""
         self._log = logs.get("mirror.sync").bind(flow=renewal.settings.flow)
 
@@ -62,12 +71,14 @@ class Lookout:
                     await self._asked.wait()
             if self._asked.is_set():
                 self._asked.clear()
-                self._take_over(mirror)
+                self._is_due = True
+            if self._is_due:
+                self._is_due = not await self._take_over(mirror)
             if (current := mirror.assignments) is None:
                 continue  # compared with what ends, the same plan looks new again, and a deleted copy like one to keep
             try:
                 before = tuple(current)
-                look = await in_background(partial(self._renewal.look, before, mirror.seen))
+                look = await in_background(partial(self._renewal.look, before, mirror.seen, mirror.sound))
             except (ClusterError, PreflightError, MalformedBatch) as problem:
                 if str(problem) != self._failing:
                     self._log.warning("clusters_not_looked_at", reason=str(problem))
@@ -75,17 +86,36 @@ class Lookout:
                 continue
             self._failing = ""
             mirror.rekey(look.rekeyed)
-            if look.made or look.assignments != before:
+            await mirror.refuse(look.refused)
+            if look.made or look.anew or look.assignments != before:
                 await mirror.found(look)
 
-    def _take_over(self, mirror: Mirroring) -> None:
-        """What can change while running does; a configuration with a mistake is told, and the old one stays."""
+    async def _take_over(self, mirror: Mirroring) -> bool:
+        """Take over what can change while running. A configuration with a mistake, or one that preflight refuses where
+        it does not refuse the old one, is refused whole, and the old one stays: half of it may be what nobody wants,
+        as an include with a typo that matches no topic. False while no cluster can be asked whether it is.
+        """
         try:
             found = reloaded(self._renewal.settings, self._reload())
-        except ConfigError as problem:
+            if fixed := [name for name in found.in_vain if name.startswith("topics.")]:
+                raise ConfigError(
+                    f"{' and '.join(fixed)} cannot change while the mirror runs, and the rest of topics is meant to "
+                    "go with it: start the mirror anew"
+                )
+            if found.changed:
+                refusals = await in_background(partial(self._renewal.refusals_of, found.settings, mirror.seen))
+                if refusals:
+                    raise ConfigError("; ".join(refusals))
+        except (ConfigError, PreflightError) as problem:
             self._log.error("configuration_refused", reason=str(problem))
-            return
+            return True
+        except (ClusterError, MalformedBatch) as problem:
+            if str(problem) != self._failing:
+                self._log.warning("configuration_waits", reason=str(problem))
+            self._failing = str(problem)
+            return False
         self._renewal.settings = found.settings
         self._log.info("configuration_read", changed=list(found.changed), needs_restart=list(found.in_vain))
         if found.changed:
             mirror.configured(found.settings)
+        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -47,14 +47,18 @@ def epoch_length(wanted: float, partitions: int) -> float:
 
 
 def renewed(
-    current: Sequence[Assignment], planned: Sequence[Assignment], is_wanted: Callable[[str], bool]
+    current: Sequence[Assignment],
+    planned: Sequence[Assignment],
+    is_wanted: Callable[[str], bool],
+    anew: Collection[str] = (),
 ) -> tuple[Assignment, ...]:
     """What to mirror from now on: what is planned, and of what was mirrored all that `is_wanted` by its source topic.
 
     A topic that was begun keeps the id that it had then, so that one made anew is noticed; it gets no partitions that
-    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its lane tells.
+    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its lane tells. Of
+    target topics that begin `anew`, by other ids than before, what is planned holds.
     """
-    kept = [one for one in current if is_wanted(one.source.topic)]
+    kept = [one for one in current if is_wanted(one.source.topic) and one.target.topic not in anew]
     ids = {one.source.topic: one.topic_id for one in kept}
     found = {one.place: one for one in kept}
     for one in planned:
@@ -91,7 +95,7 @@ def lanes_of(
 
 
 def rates_of(
-    bound: int | None,
+    bound: float | None,
     lanes: Sequence[Sequence[Assignment]],
     figures: Mapping[TopicPartition, Figures],
     moved: Mapping[TopicPartition, int],

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
 from mirror.spark.plan import task_count
-from mirror.spark.session import close_context, first_line, open_context, slots_of
+from mirror.spark.session import close_context, first_line, open_context, rows_of, slots_of
 from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
 
@@ -91,5 +91,5 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         more = f" and {len(share.ranges) - 1} more ranges" if len(share.ranges) > 1 else ""
         told = f"{first.pair.source} {first.bounds.begin} to {first.bounds.end}{more}"
         context.setJobGroup(self._group, told, interruptOnCancel=True)
-        found: list[Found | Hindered] = context.parallelize([share], 1).mapPartitions(compared).collect()
+        found: list[Found | Hindered] = rows_of(context, [share]).mapPartitions(compared).collect()
         return found

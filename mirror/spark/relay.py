@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyspark import TaskContext
 
-from mirror.assignment import Assignment, Loss, log_loss
+from mirror.assignment import Assignment, Loss
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
+from mirror.observe.jsonrecords import NOT_OURS
 from mirror.observe.lanefigures import LaneFigures
 from mirror.observe.once import Once
-from mirror.offsets.journal import Journal
+from mirror.offsets.failover import KEY as FAILOVER
+from mirror.offsets.journal import OWNER, Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
+from mirror.offsets.owner import Owner
+from mirror.offsets.standing import Standing, StandingLog
 from mirror.pipeline import Pipeline
 from mirror.policy.runs import Runs
 from mirror.sink import Tally
 from mirror.spark.stopmark import MarkAddress, Voice, watch
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import LATEST, list_offset
 
 REPORT_SECONDS = 1.0
 #: Rounds of reporting after which a partition that has not moved is told of again.
@@ -34,14 +39,17 @@ REPORT_ROUNDS = 10
 #: Reports told straight in one turn of the loop, which moves data as well.
 _TOLD_AT_ONCE = 100
 LAST_WORD_SECONDS = 1.0
+#: How long a lane that begins waits for the journal, and the pause between looks at one that could not be read then.
+GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One task's work for one epoch, as that begins: more partitions may join (`stopmark.py`). `deadline` is
-    Unix time, so that a retried attempt ends with the others. `runs`: by target partition whose offsets move, the last
+    """One task's work for one epoch, as that begins: more partitions may join (`stopmark.py`). It ends on the stop
+    mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
+    differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last
     ones that the journal has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is
-    the lane's share of the flow's bound, None where it has none.
+    the lane's share of the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
     """
 
     flow: str
@@ -50,7 +58,7 @@ class Lane:
     source: Endpoint
     target: Endpoint
     assignments: tuple[Assignment, ...]
-    deadline: float
+    seconds: float
     memory_bytes: int
     stop_mark: MarkAddress
     so_far: Mapping[TopicPartition, Tally]
@@ -58,6 +66,7 @@ class Lane:
     journal_offset: int | None = None
     epoch: int = 0
     bytes_per_second: float | None = None
+    claim: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +89,48 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         journal = Journal(target, lane.flow)
 
         async def on_loss(loss: Loss) -> None:
-            await log_loss(loss)
             await journal.append([loss_entry(loss)])
 
         ledgers = Ledgers(journal, lane.runs, lane.journal_offset)
+        attempt = _attempt()
         pipeline = Pipeline(
             lane.flow,
             source,
             target,
-            lane.assignments,
+            await _known_now(lane, journal) if attempt else lane.assignments,
             lane.memory_bytes,
             lane.so_far,
             on_loss,
             ledgers.recall,
             lane.bytes_per_second,
         )
+        standing = StandingLog()
         voice = Voice()
-        attempt = _attempt()
-        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice, attempt)
-        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, voice))
+        guard = _Guard(lane, journal)
+        beside: list[asyncio.Task[None]] = []
+
+        def alone() -> None:
+            beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
+
+        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice, attempt, alone)
         try:
-            await pipeline.run(lane.deadline)
-        finally:
+            async with asyncio.timeout(GUARD_SECONDS):
+                may_begin = await guard.may_go_on()
+        except (ClusterError, WireError, MalformedBatch, TimeoutError):
+            may_begin = True  # partitions tell that the target is away; whether to go on is asked when it is back
+            beside.append(asyncio.create_task(guard.watch(pipeline.finish, RETRY_SECONDS)))
+        if not may_begin:
             marked.cancel()
-            reporting.cancel()
-            await asyncio.wait([marked, reporting])
+            await asyncio.wait([marked])
+            return [Receipt(one, Tally()) for one in pipeline.figures(lane.instance)]
+        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, standing, voice))
+        try:
+            await pipeline.run(lane.seconds)
+        finally:
+            beside += [marked, reporting]
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
         if not reporting.cancelled():
             reporting.result()  # a fault in the program is told, not swallowed
         tallies = pipeline.tallies
@@ -112,13 +138,68 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         # The receipts carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
-                await ledgers.record()
-                await _append(journal, figures, _of_the_lane(lane, pipeline))
+                await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
 
 
-async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal, voice: Voice) -> None:
-    """Runs and live figures every second, and when a partition stops: of those that moved and, now and then, of all.
+async def _known_now(lane: Lane, journal: Journal) -> tuple[Assignment, ...]:
+    """A task that is tried again learns what the attempt before wrote of its copies, unless the journal is away."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            await journal.cluster.refresh([journal.partition.topic])
+            entries, _ = await journal.read(lane.journal_offset)
+    except (ClusterError, WireError, MalformedBatch, TimeoutError) as problem:
+        logs.get("mirror.relay").warning("journal_not_read", flow=lane.flow, reason=str(problem))
+        return lane.assignments
+    known = Standing()
+    for entry in entries:
+        with contextlib.suppress(*NOT_OURS):
+            known.learn(entry)
+    return tuple(known.updated(one) for one in lane.assignments)
+
+
+@dataclass(slots=True, eq=False)
+class _Guard:
+    """Whether the lane's driver still has the flow, by its journal: a task that Spark begins late, or again, must not
+    write for a driver that is gone, nor to topics that were failed over.
+    """
+
+    lane: Lane
+    journal: Journal
+
+    async def may_go_on(self) -> bool:
+        """False where a failover stands, or somebody else claimed the flow since. Raises as `Journal.read` does."""
+        topic = self.journal.partition.topic
+        await self.journal.cluster.refresh([topic])
+        if topic not in self.journal.cluster.topics:  # the driver makes it anew
+            return True
+        end, known = await list_offset(self.journal.cluster, self.journal.partition, LATEST), self.lane.journal_offset
+        entries, _ = await self.journal.read(known if known is not None and known <= end else None)
+        failed_over = False
+        for entry in entries:
+            if entry.key == FAILOVER:
+                failed_over = entry.value is not None
+            elif entry.key == OWNER and entry.value:
+                with contextlib.suppress(*NOT_OURS):
+                    owner = Owner.read(entry.value)
+                    if owner.instance != self.lane.instance and (owner.claim or 0) > self.lane.claim > 0:
+                        return False
+        return not failed_over
+
+    async def watch(self, finish: Callable[[], None], seconds: float) -> None:
+        """Look again and again, and finish the lane where it may not go on."""
+        while True:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(ClusterError, WireError, MalformedBatch):
+                if not await self.may_go_on():
+                    finish()
+
+
+async def _report(
+    lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal, standing: StandingLog, voice: Voice
+) -> None:
+    """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
+    then, of all.
 
     They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it takes
     nothing, for a second or because it refuses, the driver is told straight, so that it knows at once what waits.
@@ -131,7 +212,8 @@ async def _report(lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Jou
                 await pipeline.stopped.wait()
         pipeline.stopped.clear()
         moved = written.moved(pipeline.figures(lane.instance))
-        writing = asyncio.create_task(_write(ledgers, journal, moved, _of_the_lane(lane, pipeline)))
+        reports = ledgers, journal, pipeline, standing, moved, _of_the_lane(lane, pipeline)
+        writing = asyncio.create_task(_write(*reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
                 await _tell(voice, straight, pipeline.figures(lane.instance))
@@ -196,13 +278,21 @@ def _attempt() -> int:
     return task.attemptNumber() if task else 0
 
 
-async def _write(ledgers: Ledgers, journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:
+async def _write(
+    ledgers: Ledgers,
+    journal: Journal,
+    pipeline: Pipeline,
+    standing: StandingLog,
+    figures: list[Figures],
+    lane: LaneFigures,
+) -> None:
+    """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling
+    of either.
+    """
+    positions, stops = pipeline.positions(), pipeline.stops()
     await ledgers.record()
-    await _append(journal, figures, lane)
-
-
-async def _append(journal: Journal, figures: list[Figures], lane: LaneFigures) -> None:
-    """Where no partition moved, no request was worth telling of either."""
+    entries = standing.changes(positions, stops)
     if figures:
-        entries = [(lane.key(), lane.to_json()), *((one.key(), one.to_json()) for one in figures)]
-        await journal.append_all(entries)
+        entries += [(lane.key(), lane.to_json()), *((one.key(), one.to_json()) for one in figures)]
+    await journal.append_all(entries)
+    standing.written(positions, stops)

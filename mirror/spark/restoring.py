@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,18 +18,22 @@ from typing import Final
 
 from pyspark import SparkContext
 
-from mirror.assignment import Assignment
+from mirror.admin.restoration import UNLIMITED, deletes_by_age
+from mirror.assignment import Assignment, Loss, log_loss
 from mirror.config import SparkSettings
 from mirror.errors import ClusterError, ConfigError, EngineLost, WireError
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.losses import loss_entry
 from mirror.pipeline import Pipeline
+from mirror.policy.remedies import set_configs
 from mirror.reading.archive import PartitionLog, load
 from mirror.reading.shelf import Shelf
 from mirror.spark.plan import task_count
-from mirror.spark.session import close_context, first_line, open_context, slots_of
-from mirror.wire.cluster import Cluster, Endpoint
+from mirror.spark.session import close_context, first_line, open_context, rows_of, slots_of
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import EARLIEST, list_offset
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
 PATIENCE: Final = 120.0
@@ -39,8 +43,11 @@ _A_YEAR: Final = 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """One partition to restore: where its replicas' folders are, and where it goes. `bytes_per_second` bounds what all
-    that are copied at a time read together; None where the flow has no bound.
+    """One partition to restore: where its replicas' folders are, and where it goes.
+
+    `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
+    where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
+    batch and write nothing.
     """
 
     flow: str
@@ -48,14 +55,19 @@ class Portion:
     target: Endpoint
     assignment: Assignment
     folders: tuple[str, ...]
+    configs: Mapping[str, str]
     memory_bytes: int
     bytes_per_second: float | None = None
+    skip_damage: bool = False
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """What became of a partition. `start`, `stable` and `end` are offsets of what its files hold, `notes` what is
-    to be said of them; `figures` is None where there was nothing to begin with, and `problem` says why.
+    to be said of them; `figures` is None where there was nothing to begin with, and `problem` says why. `expired` are
+    offsets at the start of the copy that the target has deleted by the time the copy ended, `lost` those that are left
+    out for damage.
     """
 
     assignment: Assignment
@@ -65,12 +77,24 @@ class Restored:
     folders: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     at_risk: bool = False
+    expired: int = 0
+    lost: tuple[Loss, ...] = ()
     figures: Figures | None = None
     problem: str = ""
 
     @property
     def is_whole(self) -> bool:
         """All that is readable as committed is on the target."""
+        return self.is_copied and not self.expired
+
+    @property
+    def is_sound(self) -> bool:
+        """Nothing of the files is missing or damaged, as far as they tell themselves."""
+        return not self.at_risk and not self.problem
+
+    @property
+    def is_copied(self) -> bool:
+        """All that is readable as committed was appended to the target."""
         return self.figures is not None and not self.figures.state.is_stop and self.figures.next_offset >= self.stable
 
 
@@ -78,17 +102,43 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
     """For `RDD.mapPartitions`."""
     for portion in portions:
         try:
-            log = load(map(Path, portion.folders))
+            log = load(map(Path, portion.folders), skips_damage=portion.skip_damage)
         except ConfigError as problem:
             yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
             continue
-        yield asyncio.run(_copied(portion, log))
+        found = _looked_at(portion, log)
+        yield found if portion.dry_run or found.problem else asyncio.run(_copied(portion, log, found))
 
 
-async def _copied(portion: Portion, log: PartitionLog) -> Restored:
-    mine = replace(portion.assignment, topic_id=log.topic_id, until=log.stable)
+def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
+    """What the files tell, before anything is written; `problem` says why nothing may be."""
+    problem = ""
+    if log.start < log.stable and (limit := deletes_by_age(portion.configs, log.oldest_ms)):
+        command = set_configs(portion.target, portion.assignment.target.topic, UNLIMITED)
+        problem = f"{portion.assignment.target.topic} {limit}; nothing was written. Keep them first: {command}"
+    mine = portion.assignment
+    return Restored(
+        assignment=replace(portion.assignment, topic_id=log.topic_id, until=log.stable),
+        start=log.start,
+        stable=log.stable,
+        end=log.end,
+        folders=tuple(map(str, log.folders)),
+        notes=log.notes,
+        at_risk=log.at_risk or bool(problem),
+        lost=tuple(
+            Loss(mine.source, mine.target, hole.first, hole.next_offset, "damage", hole.detail)
+            for hole in log.lost
+            if hole.first < hole.next_offset
+        ),
+        problem=problem,
+    )
+
+
+async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
+    mine = found.assignment
     async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
-        ledgers = Ledgers(Journal(target, portion.flow), {}, None)
+        journal = Journal(target, portion.flow)
+        ledgers = Ledgers(journal, {}, None)
         pipeline = Pipeline(
             portion.flow,
             source,
@@ -98,9 +148,15 @@ async def _copied(portion: Portion, log: PartitionLog) -> Restored:
             recall=ledgers.recall,
             bytes_per_second=portion.bytes_per_second,
         )
+        with contextlib.suppress(ClusterError, WireError):  # the pipeline waits for it, and says so
+            await target.refresh([mine.target.topic])
+        began = await _log_start(target, mine.target)
+        for loss in found.lost:  # before anything goes behind them
+            log_loss(loss)
+        await journal.append_all(map(loss_entry, found.lost))
         tending = asyncio.create_task(_tend(pipeline, ledgers))
         try:
-            await pipeline.run(time.time() + _A_YEAR)
+            await pipeline.run(_A_YEAR)
         finally:
             tending.cancel()
             await asyncio.wait([tending])
@@ -110,17 +166,28 @@ async def _copied(portion: Portion, log: PartitionLog) -> Restored:
         except (ClusterError, WireError) as lost:
             problem = f"where offsets moved to is not recorded: {lost}"
         (figures,) = pipeline.figures("restore")
-    return Restored(
-        assignment=mine,
-        start=log.start,
-        stable=log.stable,
-        end=log.end,
-        folders=tuple(map(str, log.folders)),
-        notes=log.notes,
-        at_risk=log.at_risk,
-        figures=figures,
-        problem=problem,
-    )
+        begins = await _log_start(target, mine.target)
+    if not mine.rules.translates:  # a log may begin earlier than its files: somebody had copied more of it
+        began = min(log.start, log.stable)
+    if figures.next_offset <= began:  # nothing was copied that could be gone
+        begins = began
+    elif begins < 0:
+        told = "where the target's log begins is not known, so records may have been deleted since"
+        problem = f"{problem}; {told}" if problem else told
+        return replace(found, at_risk=True, figures=figures, problem=problem)
+    expired = max(0, begins - began) if began >= 0 else 0
+    if expired:
+        gone = f"the target has deleted offsets {began} to {begins - 1} since; they cannot be put back at these offsets"
+        problem = f"{problem}; {gone}" if problem else gone
+    return replace(found, at_risk=found.at_risk or bool(expired), expired=expired, figures=figures, problem=problem)
+
+
+async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
+    """The first offset of a partition; -1 where nobody tells."""
+    try:
+        return await list_offset(cluster, at, EARLIEST)
+    except (ClusterError, WireError):
+        return -1
 
 
 async def _tend(pipeline: Pipeline, ledgers: Ledgers) -> None:
@@ -172,5 +239,5 @@ def _sharing(portion: Portion, slots: int) -> Portion:
 def _job(context: SparkContext, flow: str, portion: Portion) -> list[Restored]:
     """In a thread of its own: Spark's job properties belong to the thread that submits."""
     context.setJobGroup(f"mirror-restore-{flow}", f"restore {portion.assignment.source}", interruptOnCancel=True)
-    found: list[Restored] = context.parallelize([portion], 1).mapPartitions(restored).collect()
+    found: list[Restored] = rows_of(context, [portion]).mapPartitions(restored).collect()
     return found

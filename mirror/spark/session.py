@@ -7,20 +7,27 @@ engine nor its memory. The JVM does almost nothing, hence the quick compiler and
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import RDD, SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import CPickleSerializer
 
 from mirror import java
 from mirror.config import SparkSettings
+from mirror.config.secrets import is_secret
 from mirror.errors import ConfigError
 from mirror.spark import classes
 from mirror.spark.plan import task_count
+
+T = TypeVar("T")
 
 #: A lane that fails is tried this often within its epoch; the next epoch tries again.
 ATTEMPTS: Final = 4
@@ -68,6 +75,8 @@ def open_context(
         "spark.dynamicAllocation.enabled": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.ui.showConsoleProgress": "false",
+        # A record for which an expression asks for more memory than there is fails its task, and the engine goes on.
+        "spark.executor.killOnFatalError.depth": "0" if evaluates else "5",
         "spark.ui.killEnabled": "false",  # any page that a browser shows beside Spark's could end an epoch
         "spark.log.level": "WARN",
         "spark.driver.extraJavaOptions": f"{jvm} {_YOUNG} {archive} "
@@ -84,7 +93,38 @@ def open_context(
     for key, value in (defaults | dict(settings.conf)).items():
         conf.setIfMissing(key, value)
     conf.setMaster(master)
+    _launch_jvm(conf)
     return SparkContext(conf=conf)
+
+
+def _launch_jvm(conf: SparkConf) -> None:
+    """Start the JVM without the secrets among the settings: PySpark writes all that it is given into the JVM's command
+    line, which every user of the machine can read. SparkContext then sets them over the gateway's own connection. No-op
+    where there is a JVM.
+    """
+    public = SparkConf()
+    for key, value in conf.getAll():
+        if not is_secret(("spark", "conf", key)):
+            public.set(key, value)
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    # a session of its own: what a terminal sends to all its processes is for the driver to see to
+    launch: Any = launch_gateway
+    SparkContext._ensure_initialized(gateway=launch(public, {"start_new_session": True}), conf=public)
+
+
+def rows_of(context: Any, rows: Sequence[T]) -> RDD[T]:
+    """Rows for a job, one a task. Through the JVM's memory: `SparkContext.parallelize` writes them to a file in Spark's
+    scratch folder first, and these hold secrets. `context` may be what stands for one.
+    """
+    if not isinstance(context, SparkContext):
+        found: RDD[T] = context.parallelize(rows, len(rows))
+        return found
+    jvm: Any = context._jvm
+    taken, pickled = jvm.java.util.ArrayList(), CPickleSerializer()
+    for row in rows:
+        taken.add(bytearray(pickle.dumps(row, pickle.HIGHEST_PROTOCOL)))
+    return RDD(context._jsc.parallelize(taken, max(1, len(rows))), context, pickled)
 
 
 def is_local(context: SparkContext) -> bool:

@@ -2,7 +2,8 @@
 lanes tell the driver what they cannot tell the journal.
 
 Each lane holds a connection to the driver. The mark is the end of that connection, so a lane also stops when the driver
-dies, and no lane outlives its driver to write on behalf of nobody.
+dies, and no lane outlives its driver to write on behalf of nobody: where the driver's machine is cut off or suspended,
+which ends no connection, the lane misses its signs of life, and ends `SILENT_SECONDS` after the last one.
 
 Decision: both sides prove that they know the epoch's token, which is never sent, over random bytes of both, and so for
 each frame (`sealed.py`): what was overheard is of no use. Partitions come pickled, as lanes do through Spark, and
@@ -31,8 +32,12 @@ _NUMBER_BYTES: Final = 4
 _HELLO_BYTES: Final = _NONCE_BYTES + 2 * _NUMBER_BYTES
 #: What a proof of the token is for, so that none serves for another.
 _LANE, _LINE, _WELCOME = b"lane", b"line", b"welcome"
-#: Kinds of frames: work for a lane; from a lane, that it took work, or a report.
-_MORE, _TAKEN, _TOLD = b"m", b"+", b"="
+#: Kinds of frames: work for a lane, a sign of life; from a lane, that it took work, or a report.
+_MORE, _ALIVE, _TAKEN, _TOLD = b"m", b".", b"+", b"="
+#: How often a driver gives a sign of life, and without how many seconds of it a lane ends. A driver that plans for
+#: thousands of partitions may be busy for seconds; a mirror that waits for its turn waits for longer (`handover.py`).
+ALIVE_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 8.0
 #: How long whoever comes may take to say who it is, and how many may at a time: of more, the first is shown out.
 _HELLO_SECONDS: Final = 1.0
 _MOST_STRANGERS: Final = 256
@@ -161,6 +166,14 @@ class StopMark:
 
     def __init__(self, server: asyncio.Server, address: MarkAddress, board: _Switchboard) -> None:
         self._server, self.address, self._board = server, address, board
+        self._living = asyncio.create_task(self._live())
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            for line in self._board.lines:
+                if line.frames.unsent < _UNSENT_BYTES:
+                    line.frames.write(_ALIVE)
 
     @classmethod
     async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> StopMark:
@@ -196,6 +209,7 @@ class StopMark:
     def set(self) -> None:
         """End the epoch: every lane, and every lane that has yet to connect."""
         self._board.marked = True
+        self._living.cancel()
         self._server.close()
         for writer in (*self._board.strangers, *(line.frames.writer for line in self._board.lines)):
             writer.close()
@@ -228,8 +242,9 @@ class Voice:
 async def until_marked(
     address: MarkAddress, lane: int, take: Take, voice: Voice | None = None, attempt: int = 0
 ) -> None:
-    """Return when the mark is set or the driver is gone: its end of the connection closes, nobody listens any more, or
-    somebody else does. Until then `take` gets what the driver hands to this lane, and `voice` reaches the driver.
+    """Return when the mark is set or the driver is gone: its end of the connection closes, it is silent for
+    `SILENT_SECONDS`, nobody listens any more, or somebody else does. Until then `take` gets what the driver hands to
+    this lane, and `voice` reaches the driver.
 
     Raises OSError where the driver cannot be reached from here at all.
     """
@@ -251,9 +266,13 @@ async def until_marked(
                 continue  # no mark: a driver with much to do shows out whom it does not know yet
             voice.frames = frames
             while True:
-                _, payload = await frames.read((_MORE,), LARGEST_WORK)
-                if take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
+                async with asyncio.timeout(SILENT_SECONDS):
+                    kind, payload = await frames.read((_MORE, _ALIVE), LARGEST_WORK)
+                if kind == _MORE and take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
                     frames.write(_TAKEN)
+        except TimeoutError:
+            logs.get("mirror.stopmark").warning("driver_silent", lane=lane, seconds=SILENT_SECONDS)
+            return
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:
@@ -280,9 +299,10 @@ def watch(
     marked: Callable[[], None],
     voice: Voice | None = None,
     attempt: int = 0,
+    alone: Callable[[], None] = lambda: None,
 ) -> asyncio.Task[None]:
     """Let `take` have what is handed to the lane, and call `marked` when the mark is set. A lane that cannot reach the
-    driver says so and runs to its deadline.
+    driver says so, calls `alone`, and runs until its time is over.
     """
 
     async def wait() -> None:
@@ -291,6 +311,7 @@ def watch(
         except OSError as problem:
             where = f"{address.host}:{address.port}"
             logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))
+            alone()
         else:
             marked()
 

@@ -1,33 +1,34 @@
 """The driver: one Spark job after another, each an epoch in which every lane tails its partitions.
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
-S2  of two mirrors of one flow the younger goes on: it writes its name into the journal, and the older, when it reads
-that, ends as CONTENDED; the younger waits for that (`handover.py`). Where both run all the same, they append the same
-batches under the same numbers, which is harmless (invariant P3 in `position.py`)
-S3  a partition that stopped is looked at again in the next epoch, from its logs; stops are not remembered, so
-mending the cause is enough. What must not be mended by waiting is kept in the journal: the topic id under which a
-source topic was first seen, and where it began to be mirrored
+S2  of two mirrors of one flow one runs and the other stands by (`handover.py`), unless it is told to take over: then it
+writes its claim into the journal, and the one before, when it reads that, ends as CONTENDED. Where both run all the
+same, they append the same batches under the same numbers, which is harmless (invariant P3 in `position.py`)
+S3  a partition that stopped is looked at again in the next epoch, from its logs, so that mending the cause is enough.
+What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen, where
+it began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`)
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
 from pyspark import SparkContext
 
-from mirror.assignment import Assignment
+from mirror.assignment import Assignment, LastPosition
 from mirror.config import Settings
-from mirror.errors import ClusterError
+from mirror.errors import ClusterError, WireError
 from mirror.names import first_of
 from mirror.observe import logs
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver, Garbled
@@ -35,17 +36,17 @@ from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.groupfollower import GroupFollower
 from mirror.offsets.groupsync import sync_of, terms_of
 from mirror.offsets.heartbeats import Heart
-from mirror.offsets.journal import Entry, Journal
+from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import forget_expired
-from mirror.offsets.losses import Accepted, accepted_for
+from mirror.offsets.losses import Accepted
 from mirror.offsets.owner import Owner
 from mirror.policy.rekeying import Rekeying
 from mirror.sink import Tally
 from mirror.spark import handover
 from mirror.spark.beginning import bounded, recorded
-from mirror.spark.ending import Headway, has_caught_up, left_of, unfinished_of
+from mirror.spark.ending import Headway, has_caught_up, is_under_way, left_of, unfinished_of
 from mirror.spark.epoch import Epochs
-from mirror.spark.flow import Flow, Outcome
+from mirror.spark.flow import Flow, Outcome, Refusal
 from mirror.spark.laning import lanes_for
 from mirror.spark.lookout import Lookout
 from mirror.spark.plan import lanes_of, rates_of
@@ -54,11 +55,14 @@ from mirror.spark.rekey.driver import WATCH_SECONDS
 from mirror.spark.rekey.queries import Queries
 from mirror.spark.relay import Receipt
 from mirror.spark.renewal import Look
-from mirror.spark.reports import forget, log_epoch, resting
+from mirror.spark.reports import forget, left_out, log_epoch, reports_in, resting
 from mirror.spark.stoplog import StopLog
 from mirror.spark.tidings import Tidings
 from mirror.spark.unless import unless
+from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import LATEST, READ_COMMITTED
+from mirror.wire.watermarks import listed
 
 #: Rounds of watching after which what rests is reported again.
 REPORT_ROUNDS: Final = 10
@@ -66,7 +70,14 @@ REPORT_ROUNDS: Final = 10
 IDLE_PAUSE: Final = 2.0
 #: Epochs in which a bounded copy may make no headway before it gives up.
 IDLE_EPOCHS: Final = 2
+#: Between two questions where the source ends of partitions that nobody copies now, and how long an answer may take.
+ENDS_SECONDS: Final = 3.0
+ENDS_TIMEOUT: Final = 2.0
+#: Epochs without headway after which a warning says so, and again after as many more.
+IDLE_WARNING: Final = 3
 
+#: What people did: losses accepted, stops that stand, copies vouched for.
+Acts = tuple[dict[TopicPartition, Accepted], frozenset[TopicPartition], dict[TopicPartition, LastPosition]]
 Watch = Callable[[Mapping[TopicPartition, Figures]], None]
 
 
@@ -81,10 +92,13 @@ class Supervisor:
         metrics: Metrics | None = None,
         lookout: Lookout | None = None,
         queries: Queries | None = None,
+        listening: Callable[[], None] = lambda: None,
     ) -> None:
         """`watch` is called about once a second; `metrics` learns all that there is to tell; `lookout` finds what is
         new while the mirror runs: a bounded copy needs none. `queries` re-key what no lane copies.
+        `listening` is called when signals end this mirror and nothing else.
         """
+        self._listening, self._has_terminal = listening, os.isatty(0)
         self._queries = queries or Queries()
         self._flow, self._watch, self._metrics = flow, watch, metrics or Metrics(flow.name)
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
@@ -94,18 +108,32 @@ class Supervisor:
         self._planned: dict[TopicPartition, int] = {}
         self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
-        self._assignments = list(flow.assignments)
+        self._assignments: list[Assignment] = []
+        self._places: dict[TopicPartition, TopicPartition] = {}
+        self._plan(flow.assignments)
         self._lookout = lookout
         self._next: Look | None = None
         self._adopting = asyncio.Lock()
         self._resting = frozenset[str]()
-        self._obeyed: dict[TopicPartition, Accepted] = {}  # what the epoch under way knows to be accepted
+        self._obeyed: Acts = {}, frozenset(), {}  # what the epoch under way knows of
         self._groups: GroupFollower | None = None
         self._caught_up = False
+        self._refused: tuple[Refusal, ...] = flow.refused
+        self._reports_before: dict[bytes, bytes] = {}
+        self._sound: set[TopicPartition] = set()  # by source, found to be so by a task of this process
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
         self._stops, self._outcome = StopLog(), Outcome()
-        self._tidings = Tidings(flow.name, self._instance, self._taken_over, self._failed_over, self._metrics)
+        self._tidings = Tidings(
+            flow.name,
+            self._instance,
+            self._taken_over,
+            self._failed_over,
+            self._metrics,
+            on_lost=self._early.set,  # what the journal lost is written again when no lane writes
+            make_journal=flow.make_journal,
+            is_planned=self._is_planned,
+        )
         self._jobs = Epochs(
             context,
             flow.name,
@@ -113,48 +141,56 @@ class Supervisor:
             self._early,
             on_failure=self._metrics.epoch_failed,
             hear=self._tidings.hear,
+            is_bounded=flow.once,
         )
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
         """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt, number)
-        if self._lookout is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._lookout.read_again)
+        self._listen()
         async with self._source as source, self._target as target:
             journal = self._journal
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
-            since = await handover.claim(journal, Owner.here(self._instance))
-            older, known = await handover.older_ended(journal, since, self._stopping)
-            if older is not None:
-                self._log.warning("older_mirror_silent", flow=self._flow.name, older=str(older))
-            self._tidings.until = since
-            self._tidings.learn([Entry(0, key, value) for key, value in known.items()])
-            self._assignments = await recorded(
-                source, journal, self._assignments, known, self._flow.made, self._flow.start
+            flow, is_bounded = self._flow, self._flow.once or self._flow.until_caught_up
+            taken = await handover.take(
+                journal, self._instance, self._stopping, take_over=flow.take_over, waits=not is_bounded
             )
+            if taken is None:
+                self._conclude()
+                return self._outcome
+            self._tidings.begin(taken)
+            known = taken.seen.values
+            await self._forget_others(known)
+            topics = self._tidings.topics
+            self._plan(await recorded(source, journal, self._assignments, topics, flow.made, flow.start, flow.origins))
+            self._reports_before = {key: value for key, value in known.items() if key.startswith(STATE)}
             if self._flow.once:
-                self._assignments, self._left_out = await bounded(source, self._flow.name, self._assignments)
+                found, self._left_out = await bounded(source, self._flow.name, self._assignments)
+                self._plan(found)
             flow = self._flow
             reports = self._tidings.live, self._outcome.figures
-            sync = sync_of(source, target, flow.groups, self._assignments, reports, self._tidings.runs)
-            groups = GroupFollower(sync, journal, self._instance, flow.groups_seconds, self._metrics.groups_followed)
-            self._groups = groups
+            self._groups = groups = GroupFollower(
+                sync_of(source, target, flow.groups, self._assignments, reports, self._tidings.runs),
+                journal,
+                self._instance,
+                flow.groups_seconds,
+                self._metrics.groups_followed,
+            )
             needed = [asyncio.create_task(self._watch_journal())]
             if self._lookout is not None:
                 needed.append(asyncio.create_task(self._lookout.run(self)))
-            for task in needed:
-                task.add_done_callback(lambda _: self._stop())
-            beside = [*needed, asyncio.create_task(groups.run())]
+            beside = [*needed, asyncio.create_task(groups.run()), asyncio.create_task(self._watch_ends())]
             if flow.heartbeats:
-                heart = Heart(target, flow.name, self._instance, self._tidings.live.values)
-                beside.append(asyncio.create_task(heart.run()))
+                heart = Heart(target, flow.name, self._instance, self._tidings.live.values).run()
+                beside.append(asyncio.create_task(heart))
+            for task in beside:  # one that ends by itself failed, which is told when the mirror has ended
+                task.add_done_callback(lambda _: self._stop())
             self._queries.start(self._stopping, self._stop, self._tidings)
             try:
                 await self._epochs()
+                if not (self._flow.once or self._stopping.is_set()):  # never 0 then: whoever watches starts it again
+                    raise RuntimeError(f"{self._flow.name}: the mirror ended though nobody told it to")
                 await self._queries.ended()
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
@@ -163,13 +199,19 @@ class Supervisor:
                     await groups.finish(self._stopping)
             finally:
                 await self._queries.cancel()
-                for task in beside:
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
-            await handover.sign_off(journal, self._instance)
+                await _cancelled(beside)
+            await self._ask_ends()  # the last word on what was not copied
+            if not self._jobs.may_run_on:  # who reads it believes that no lane writes any more
+                await handover.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        self._listening()
 
     async def _epochs(self) -> None:
         number, idle = 0, 0
@@ -178,10 +220,14 @@ class Supervisor:
             await self._adopt()
             if self._stopping.is_set():
                 return
+            try:
+                await self._tidings.rewrite(self._journal)
+            except ClusterError as problem:
+                self._log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
             await self._rest()
-            if not (left := self._unfinished()):
+            if not (left := self._unfinished()) and self._flow.once:
                 return  # what is left to do, if anything, the queries do
-            began = time.time()
+            began = time.monotonic()
             if not (active := [one for one in left if one.source.topic not in self._resting]):
                 if self._flow.once:
                     return
@@ -192,22 +238,28 @@ class Supervisor:
                 at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
                 self._outcome.figures[at] = self._tidings.receive(receipt.figures)
                 self._tallies[at] = receipt.tally
+            self._judge(self._outcome.figures.values())
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
-            log_epoch(self._flow.name, number, time.time() - began, self._outcome.figures.values())
+            log_epoch(self._flow.name, number, time.monotonic() - began, self._outcome.figures.values())
             self._stops.tell(self._outcome.figures.values())
             if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
+                self._warn_of_no_headway(idle)
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
             number += 1
-            early = began + self._flow.epoch_seconds - time.time()
+            early = began + self._flow.epoch_seconds - time.monotonic()
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
                 await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
             await unless(self._stopping, self._refreshed())
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
                 await forget_expired(self._journal, self._tidings.runs)
+
+    def _plan(self, assignments: Iterable[Assignment]) -> None:
+        self._assignments = list(assignments)
+        self._places = {one.source: one.target for one in self._assignments}
 
     @property
     def assignments(self) -> Sequence[Assignment] | None:
@@ -218,6 +270,50 @@ class Supervisor:
     def seen(self) -> Mapping[str, FirstSeen]:
         """By target topic, as what its source was first seen."""
         return seen_in(self._tidings.topics)
+
+    @property
+    def sound(self) -> Collection[str]:
+        """The target topics whose every partition a task of this process found to be its source's, or copied to, and
+        that no task stopped for since; a source that is gone aside.
+        """
+        return {one.target.topic for one in self._assignments} - {
+            one.target.topic for one in self._assignments if one.source not in self._sound
+        }
+
+    async def refuse(self, refused: Sequence[Refusal]) -> None:
+        """These topics are left out for now; those that were, and are neither mirrored nor refused any more, are
+        forgotten.
+        """
+        if tuple(refused) == self._refused:
+            return
+        before, self._refused = self._refused, tuple(refused)
+        copies = {one.target for one in self._assignments}
+        places = {TopicPartition(one.target, number) for one in before for number in range(one.partitions)}
+        places -= {TopicPartition(one.target, number) for one in refused for number in range(one.partitions)}
+        try:
+            await self._journal.append_all((Figures.key_of(*at), None) for at in sorted(places - copies))
+        except ClusterError as problem:  # `status` shows them until the next start
+            self._log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
+        await self._report_refusals()
+
+    async def _report_refusals(self) -> None:
+        """Report what is left out: it must not look as if it were mirrored."""
+        known = self._reports_before
+        found = [figures for one in self._refused for figures in left_out(one, known, self._flow.name, self._instance)]
+        self._metrics.learn(found)
+        try:
+            await self._journal.append_all((one.key(), one.to_json()) for one in found)
+        except ClusterError as problem:  # reported again soon
+            self._log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
+
+    def _judge(self, figures: Iterable[Figures]) -> None:
+        """Learn from tasks' reports which copies were found to be their sources'."""
+        for one in figures:
+            at = TopicPartition(one.topic, one.partition)
+            if one.state in (State.MIRRORING, State.CAUGHT_UP):
+                self._sound.add(at)
+            elif one.state.is_stop and one.state is not State.RECREATED:
+                self._sound.discard(at)
 
     async def found(self, look: Look) -> None:
         """There is something else to mirror. What is only added joins the epoch under way, so that the others go on
@@ -250,26 +346,36 @@ class Supervisor:
     async def _take_over(self, look: Look) -> None:
         source, journal = self._source, self._journal
         before, after = ({one.place for one in some} for some in (self._assignments, look.assignments))
-        new = [one for one in look.assignments if one.place not in before]
+        new = [one for one in look.assignments if one.place not in before or one.target.topic in look.anew]
         gone = [one for one in self._assignments if one.place not in after]
         try:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
             if not await self._tidings.read(journal):  # a topic that grew may have begun a moment ago
                 return
-            found = await recorded(source, journal, new, self._tidings.topics, look.made)
+            found = await recorded(
+                source, journal, new, self._tidings.topics, look.made, origins={**self._flow.origins, **look.origins}
+            )
             await forget(journal, gone)
         except ClusterError as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
         known = {one.place: one for one in found}
-        self._assignments, self._next = [known.get(one.place, one) for one in look.assignments], None
-        for one in gone:  # what was counted of them is told; should they come back, they count from nothing
+        self._plan(known.get(one.place, one) for one in look.assignments)
+        self._next = None
+        for one in new:
+            self._sound.discard(one.source)
+        for one in (
+            *gone,
+            *(one for one in new if one.target.topic in look.anew),
+        ):  # what was counted of them is told; should they come back, they count from nothing
             self._outcome.figures.pop(one.source, None)
             self._tallies.pop(one.source, None)
             self._planned.pop(one.source, None)
+            self._sound.discard(one.source)
         if self._groups is not None:
             self._groups.sync.mirrors(terms_of(self._assignments, self._tidings.runs))
+        self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in look.assignments})
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
         self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(look.assignments))
 
@@ -282,7 +388,7 @@ class Supervisor:
         if any(one.target in moved for one in added):
             return False
         awake = [one for one in added if one.source.topic not in tidings.paused]
-        return await self._jobs.join([replace(one, accepted=accepted_for(one, tidings.accepted)) for one in awake])
+        return await self._jobs.join([tidings.handed(one) for one in awake])
 
     async def _rest(self) -> None:
         """Report the partitions of topics that rest."""
@@ -290,7 +396,10 @@ class Supervisor:
         if not (at_rest := [one for one in self._assignments if one.source.topic in self._resting]):
             return
         before = self._tidings.newest(self._outcome.figures)
-        figures = {one.source: resting(one, before.get(one.source), self._flow.name, self._instance) for one in at_rest}
+        figures = {
+            one.source: self._tidings.with_end(resting(one, before.get(one.source), self._flow.name, self._instance))
+            for one in at_rest
+        }
         self._outcome.figures |= figures
         try:
             await self._journal.append_all((one.key(), one.to_json()) for one in figures.values())
@@ -301,7 +410,13 @@ class Supervisor:
         """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
         is said.
         """
-        self._outcome.figures |= self._tidings.newest(self._outcome.figures) | self._queries.figures
+        mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
+        newest = self._tidings.newest(self._outcome.figures)
+        self._outcome.figures |= {
+            at: self._tidings.with_end(one) for at, one in newest.items() if at in mirrored
+        } | self._queries.figures
+        if self._flow.once or self._flow.until_caught_up:
+            self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
@@ -312,6 +427,13 @@ class Supervisor:
         self._stopping.set()
         self._early.set()
 
+    def _hung_up(self) -> None:
+        """SIGHUP: somebody asks for the configuration to be read again, or the terminal was closed."""
+        if self._lookout is None or (self._has_terminal and not os.isatty(0)):
+            self._interrupt(signal.SIGHUP)
+        else:
+            self._lookout.read_again()
+
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
         self._stop()
@@ -319,17 +441,52 @@ class Supervisor:
     async def _epoch(self, number: int, assignments: list[Assignment]) -> list[Receipt]:
         """One Spark job; empty where it failed as a whole."""
         flow, tidings = self._flow, self._tidings
-        self._obeyed = dict(tidings.accepted)
-        assignments = [replace(one, accepted=accepted_for(one, tidings.accepted)) for one in assignments]
+        with contextlib.suppress(TimeoutError):  # what the lanes of the epoch before said last
+            async with asyncio.timeout(WATCH_SECONDS):
+                await unless(self._stopping, self._hear_journal())
+        self._obeyed = self._acts()
+        assignments = [tidings.handed(one) for one in assignments]
         leaders = {one.source: self._source.leader(one.source) for one in assignments}
-        packed = lanes_of(assignments, leaders, self._tallies, self._jobs.slots(flow.lanes))
+        packed = lanes_of(assignments, leaders, self._tallies, await self._jobs.slots(flow.lanes))
         moved = {at: tally.bytes - self._planned.get(at, 0) for at, tally in self._tallies.items()}
-        rates = rates_of(flow.bytes_per_second, packed, self._outcome.figures, moved)
+        rates = rates_of(flow.copy_rate, packed, self._outcome.figures, moved)
         self._planned = {at: tally.bytes for at, tally in self._tallies.items()}
         return await self._jobs.run(number, lanes_for(flow, number, packed, rates, self._tallies, tidings))
 
     def _unfinished(self) -> list[Assignment]:
         return left_of(self._assignments, self._outcome.figures) if self._flow.once else self._assignments
+
+    def _warn_of_no_headway(self, idle: int) -> None:
+        """Epoch after epoch nothing moves though there is something to copy, and no state says why."""
+        if idle % IDLE_WARNING or not idle:
+            return
+        waiting = [one for one in self._outcome.figures.values() if is_under_way(one)]
+        if waiting:
+            self._log.warning(
+                "no_headway",
+                flow=self._flow.name,
+                epochs=idle,
+                partitions=len(waiting),
+                first=f"{waiting[0].topic}-{waiting[0].partition}: {waiting[0].state} at {waiting[0].next_offset}",
+            )
+
+    def _is_planned(self, figures: Figures) -> bool:
+        """They are of a partition that this mirror copies: anybody may write to the journal."""
+        at = TopicPartition(figures.topic, figures.partition)
+        target = self._places.get(at)
+        return target.topic == figures.target_topic if target is not None else self._queries.rekeys(figures.topic)
+
+    async def _forget_others(self, known: Mapping[bytes, bytes]) -> None:
+        """Delete the reports of topics that the flow does not mirror any more, or under another name: nobody brings
+        them up to date, and a failover would count on them.
+        """
+        follows = self._flow.follows
+        others = [one for one in reports_in(known) if not follows(one.topic, one.target_topic)]
+        if not others:
+            return
+        topics = sorted({one.topic for one in others})
+        self._log.info("reports_forgotten", flow=self._flow.name, topics=topics, partitions=len(others))
+        await self._journal.append_all((one.key(), None) for one in others)
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
@@ -348,24 +505,61 @@ class Supervisor:
             self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
     async def _watch_journal(self) -> None:
+        """As long as the mirror runs."""
+        await self._report_refusals()
+        await self._keep_watching()
+
+    async def _keep_watching(self) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
         live = self._tidings.live
         for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)
             was_read = await self._tidings.read(self._journal)
+            self._judge(live.values())
             self._watch(live)  # lanes may have told more than the journal
             self._stops.tell(live.values())
             if not was_read:
                 continue
-            if self._tidings.paused != self._resting or self._tidings.accepted != self._obeyed:
+            if self._tidings.paused != self._resting or self._has_acted():
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
                 await self._rest()
-            has_all = len(live) == len(self._assignments) + len(self._queries.figures)
-            caught_up = has_all and self._queries.have_looked and all(map(has_caught_up, live.values()))
+                await self._report_refusals()
+            wanted = [*(one.source for one in self._assignments), *self._queries.figures]
+            caught_up = self._queries.have_looked and all(at in live and has_caught_up(live[at]) for at in wanted)
             if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
                 self._stop()
+
+    async def _hear_journal(self) -> None:
+        await self._tidings.read(self._journal)
+
+    def _acts(self) -> Acts:
+        """What people did, as the journal has it: losses that they accepted, stops that stand, copies vouched for."""
+        known = self._tidings.standing
+        vouched = {at: one for at, one in known.positions.items() if one.was_accepted}
+        return dict(known.accepted), frozenset(known.stops), vouched
+
+    def _has_acted(self) -> bool:
+        """Somebody accepted a loss, lifted a stop or vouched for a copy, of which the epoch under way does not know."""
+        (accepted, stops, vouched), (knew_accepted, knew_stops, knew_vouched) = self._acts(), self._obeyed
+        is_new = any(knew_vouched.get(at) != one for at, one in vouched.items())
+        return accepted != knew_accepted or bool(knew_stops - stops) or is_new
+
+    async def _watch_ends(self) -> None:
+        """Where the source ends of partitions that rest, wait or stopped, whose tasks do not look: their lag grows."""
+        while True:
+            await asyncio.sleep(ENDS_SECONDS)
+            await self._ask_ends()
+
+    async def _ask_ends(self) -> None:
+        """One question to each leader of the source; of what is not answered in time, nobody knows the lag."""
+        ends: Mapping[TopicPartition, int] = {}
+        if blind := self._tidings.blind:
+            with contextlib.suppress(ClusterError, WireError, TimeoutError):
+                async with asyncio.timeout(ENDS_TIMEOUT):
+                    ends = await listed(self._source, blind, LATEST, READ_COMMITTED)
+        self._tidings.know_ends(ends)
 
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)
@@ -375,3 +569,11 @@ class Supervisor:
     def _failed_over(self, done: FailedOver | Garbled) -> None:
         self._log.info("flow_failed_over", flow=self._flow.name, told=str(done))
         self._stop()
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks one after another. Raises what one of them failed with."""
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -9,6 +9,7 @@
     data                true: the bytes of each batch in column data
     uncompressed        none, stated (the default; by a payload's framing) or measured (by decompressing it)
     damage              fail (the default) or flag, where bytes come that are no batch
+    bytes_per_second    what each task may read of a cluster; without it there is no bound
     pushdown            true: a query's filters narrow what is read, for a DataFrame that serves one query alone
 
 One of path, config and bootstrap.servers says where to read. A secret is a reference, `${env:NAME}` or `${file:PATH}`:
@@ -33,7 +34,7 @@ from mirror.spark.batches.wanted import Wanted
 _WHERE: Final = ("path", "config", "bootstrap.servers")
 _OWN: Final = (
     *("path", "config", "side", "topic", "partition", "from", "before", "since", "until"),
-    *("data", "uncompressed", "damage", "pushdown"),
+    *("data", "uncompressed", "damage", "bytes_per_second", "pushdown"),
 )
 _SWITCH: Final = {"true": True, "false": False}
 _CLUSTER: Final = tuple(key for keys in ClusterSettings.keys().values() for key in keys if key != "alias")
@@ -67,6 +68,7 @@ class Options:
     wanted: Wanted
     detail: Detail
     pushdown: bool = False
+    bytes_per_second: int | None = None
     path: str | None = None
     flow: Settings | None = field(default=None, repr=False)
     side: Literal["source", "target"] = "source"
@@ -106,6 +108,7 @@ def parse(given: Mapping[str, str]) -> Options:
             flags=_one(values, "damage", {"fail": False, "flag": True}, False),
         ),
         pushdown=_one(values, "pushdown", _SWITCH, False),
+        bytes_per_second=_read(values, "bytes_per_second", _positive, "a number above 0"),
         path=values.get("path"),
         flow=configuration.load(values["config"]) if "config" in values else None,
         side=_one(values, "side", {"source": "source", "target": "target"}, "source"),
@@ -147,6 +150,12 @@ def _read(values: Mapping[str, str], key: str, convert: Callable[[str], Value], 
         return convert(values[key])
     except ValueError as problem:
         raise ConfigError(f"kafka-batches: option {key} is {values[key]!r}, which is not {what}") from problem
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) <= 0:
+        raise ValueError(text)
+    return number
 
 
 def _one(values: Mapping[str, str], key: str, known: Mapping[str, Value], default: Value) -> Value:

@@ -108,7 +108,7 @@ def _of_files(options: Options, wanted: Wanted, segments: Sequence[Segment]) -> 
 async def _of_cluster(
     options: Options, wanted: Wanted, topics: Sequence[str], rules: Mapping[str, Rules]
 ) -> list[LogSlice]:
-    endpoint = Endpoint.of(options.cluster)
+    endpoint = Endpoint.of(options.cluster).bounded(options.bytes_per_second)
     async with Cluster(endpoint) as cluster:
         found = await extents(cluster, topics, wanted)
         return [

@@ -34,7 +34,7 @@ class BatchStream(DataSourceStreamReader):
         """Raises ConfigError for files, and for an end, which a stream does not have."""
         if options.path is not None:
             raise ConfigError("kafka-batches: files are read by spark.read, a stream is of a cluster")
-        self._options, self._endpoint = options, Endpoint.of(options.cluster)
+        self._options, self._endpoint = options, Endpoint.of(options.cluster).bounded(options.bytes_per_second)
         self._rules: Mapping[str, Rules] = {}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 -- Spark's name

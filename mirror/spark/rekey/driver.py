@@ -7,12 +7,16 @@ D2  a source partition that must stop is stopped at its record: the plan is made
     Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
     take them back than a mirror needs to learn that it was taken over (`supervisor.py`, S2)
 D3  a stop is looked at again from the logs after a while, so mending its cause is enough
+D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
+    (`session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone; its
+    partition stops there by name for as long as this process runs, and the others go on
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +31,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.policy.rekeying import Rekeying
+from mirror.spark.engine import asked, may_live
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import Plan, Work
@@ -36,10 +41,9 @@ from mirror.spark.rekey.query import carried_out
 from mirror.spark.rekey.source import Source, recreated
 from mirror.spark.rekey.standing import Standing
 from mirror.spark.rekey.stops import Stopped, told_by
-from mirror.spark.session import is_alive
 from mirror.states import State
 from mirror.wire.backoff import Backoff
-from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST
 
 #: Between two looks at the source while there is nothing new.
@@ -50,6 +54,14 @@ FIRST_OFFSETS: Final = 20_000
 FEWEST_OFFSETS: Final = 100
 MOST_OFFSETS: Final = 2_000_000
 _SHORT, _LONG = 3.0, 8.0
+#: A micro-batch that exhausts the engine is tried again in so many parts (D4).
+_PARTS: Final = 4
+#: Failures of a single record until that is what stops its partition.
+_BLAMED_AFTER: Final = 2
+#: What Spark says where an expression asked for more than there is: any other failure may pass by itself.
+_EXHAUSTED: Final = re.compile(
+    r"OutOfMemoryError|StackOverflowError|NegativeArraySizeException|Cannot grow BufferHolder"
+)
 #: How often a mirror looks whether another one has taken its flow over.
 WATCH_SECONDS: Final = 1.0
 #: Failures in a row after which a bounded copy gives up.
@@ -78,6 +90,9 @@ class Rekeyer:
         self._waiting = ""
         self._reported = float("-inf")
         self._failures, self._backoff = 0, _patience()
+        self._trial: Plan | None = None  # the plan whose job runs or ran last
+        self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
+        self._exhausting: dict[int, Stopped] = {}
         self._stops_since = time.monotonic()
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
 
@@ -129,17 +144,46 @@ class Rekeyer:
                         await self._last_word()
                         await _pause(stopping, self._flow.epoch_seconds)
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
-                    if not is_alive(self._session.sparkContext):
+                    if not await may_live(self._session.sparkContext):
                         raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from problem
                     self._waiting = told_by(problem)
                     self._failures += 1
-                    self._offsets = max(FEWEST_OFFSETS, self._offsets // 2)  # it may have been too much for its time
+                    if exhausted := _EXHAUSTED.search(str(problem)):
+                        self._narrow(exhausted[0])
+                    else:
+                        self._halve()  # it may have been too much for its time
                     self._log.warning("rekey_waits", reason=self._waiting)
                     await self._last_word()
                     if self._flow.once and self._failures >= FAILURES:
                         break
-                    await _pause(stopping, self._backoff.next())
+                    await _pause(stopping, 0.0 if exhausted else self._backoff.next())
             await self._last_word()
+
+    def _halve(self) -> None:
+        self._offsets = max(min(self._offsets, FEWEST_OFFSETS), self._offsets // 2)
+
+    def _narrow(self, reason: str) -> None:
+        """Come closer to the record that exhausts the engine, or stop its partition there (D4)."""
+        plan = self._trial
+        if plan is None or self._is_bound:
+            return
+        if len(plan.ranges) > 1:
+            self._failures = 0  # a step of the search
+            self._suspects |= {number: upto for number, _, upto in plan.ranges}
+        elif (size := plan.ranges[0][2] - plan.ranges[0][1]) > 1:
+            self._failures = 0
+            self._offsets = max(1, size // _PARTS)
+            self._suspects = {plan.ranges[0][0]: plan.ranges[0][2]} | self._suspects
+        elif self._failures >= _BLAMED_AFTER:
+            ((number, offset, _),) = plan.ranges
+            detail = (
+                f"the rule's expressions take more memory than there is for the record at offset {offset} ({reason});"
+                " bound what they build from a record, or give Spark more memory, and start the mirror again"
+            )
+            stop = Stopped(State.REFUSED, number, offset, detail)
+            self._exhausting[number], self._failures = stop, 0
+            self._suspects.pop(number, None)
+            self._is_stopped_by(stop)
 
     async def _go_on(self, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
         """One micro-batch after another, the first of them that which was begun and not finished."""
@@ -206,10 +250,14 @@ class Rekeyer:
             self._stops_since = time.monotonic()
             for part in self._parts.values():
                 if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
-                    part.stop = None
+                    part.stop = self._exhausting.get(part.stop.partition)
         await self._side.look()
         begin = {number: part.at for number, part in self._parts.items()}
         upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
+        self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}
+        alone = next((number for number in self._suspects if upto[number] > begin[number]), -1)
+        if alone >= 0:
+            upto = begin | {alone: upto[alone]}
         is_beginning = bool(begin) and self._newest == NOTHING
         if begin == upto and not is_beginning:
             return None
@@ -245,10 +293,11 @@ class Rekeyer:
         work = Work(
             flow=self._flow.name,
             plan=plan,
-            source=self._flow.source,
+            source=self._bounded_source(plan),
             target=self._flow.target,
             slots=self._ledger.slots,
         )
+        self._trial = plan
         began = time.monotonic()
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(
             self._thread, partial(self._in_spark, work)
@@ -259,7 +308,8 @@ class Rekeyer:
             if not job.done():
                 await asyncio.wait([job], timeout=CANCEL_SECONDS)
             while not job.done():  # one that has not begun yet is not cancelled by that
-                self._session.sparkContext.cancelJobGroup(self._job)
+                with contextlib.suppress(TimeoutError):
+                    await asked(partial(self._session.sparkContext.cancelJobGroup, self._job), 1.0)
                 await asyncio.wait([job], timeout=1.0)
             receipts: list[Row] = await job
         except Exception as failure:
@@ -271,10 +321,16 @@ class Rekeyer:
         took = time.monotonic() - began
         is_full = any(upto - plan.begin[number] >= self._offsets for number, upto in plan.upto.items())
         if took > _LONG:
-            self._offsets = max(FEWEST_OFFSETS, self._offsets // 2)
-        elif took < _SHORT and is_full:
+            self._halve()
+        elif took < _SHORT and is_full and not self._suspects:
             self._offsets = min(MOST_OFFSETS, self._offsets * 2)
         return receipts
+
+    def _bounded_source(self, plan: Plan) -> Endpoint:
+        """The source, with what each task that may read the plan's ranges at a time gets of the flow's bound."""
+        if (rate := self._flow.rekey_rate) is None:
+            return self._flow.source
+        return self._flow.source.bounded(rate, min(len(plan.ranges), self._session.sparkContext.defaultParallelism))
 
     def _in_spark(self, work: Work) -> list[Row]:
         context = self._session.sparkContext

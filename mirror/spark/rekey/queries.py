@@ -54,6 +54,10 @@ class Queries:
         """How each source partition stands."""
         return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
 
+    def rekeys(self, topic: str) -> bool:
+        """Whether this source topic is re-keyed."""
+        return topic in self._rekeyers
+
     @property
     def have_looked(self) -> bool:
         """All of them know how far their sources are."""

@@ -125,7 +125,7 @@ class Source:
     async def _take(self, number: int, start: int, end: int) -> None:
         """What was told of a partition."""
         part = self.parts.setdefault(number, Standing(start))
-        part.end, part.waits_for = end, ""
+        part.end, part.waits_for, part.has_end = end, "", True
         if start > part.at:
             self._lost(number, part, start)
         elif (kept := min(end, await self._kept(number, part.epoch))) < part.at:

@@ -19,7 +19,7 @@ from mirror.wire.cluster import TopicPartition
 class Standing:
     """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
     `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed. `waits_for`: why nobody
-    knows where the log ends now.
+    knows where the log ends now. `has_end`: it was told once.
     """
 
     at: int
@@ -27,6 +27,7 @@ class Standing:
     epoch: int = -1
     stop: Stopped | None = None
     waits_for: str = ""
+    has_end: bool = False
     records: int = 0
     batches: int = 0
     bytes: int = 0
@@ -64,6 +65,7 @@ class Standing:
         """
         waits_for = waits_for or self.waits_for
         lag, detail = max(0, self.end - self.at), waits_for
+        is_known = self.has_end and not waits_for
         if self.stop is not None:
             state, detail = self.stop.state, self.stop.detail
         elif state is None:
@@ -78,8 +80,8 @@ class Standing:
             detail=detail,
             next_offset=self.at,
             log_end=self.end,
-            lag_records=lag,
-            lag_ms=self.lag_ms if lag else 0,
+            lag_records=lag if is_known and (self.stop is None or self.stop.state is not State.RECREATED) else None,
+            lag_ms=self.lag_ms if lag or not is_known else 0,
             records=self.records,
             batches=self.batches,
             bytes=self.bytes,

@@ -1,0 +1,225 @@
+"""How a mirror ends, and what must not end it: clocks that disagree, a configuration with a mistake, an empty plan."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import config_file, make_topic, produce, settings_between
+from samerecords import read
+from sparkless import InThisProcess
+from test_run import PATIENCE
+from typer.testing import CliRunner
+
+from mirror import config
+from mirror.admin.client import Admin
+from mirror.cli import app
+from mirror.config import Settings
+from mirror.embedded import Cluster
+from mirror.observe import logs
+from mirror.offsets.journal import OWNER, Journal, journal_topic
+from mirror.offsets.owner import Owner
+from mirror.offsets.pauses import pause_entry
+from mirror.spark import relay
+from mirror.spark.flow import Outcome
+from mirror.spark.lookout import Lookout
+from mirror.spark.prepare import prepare
+from mirror.spark.renewal import Look, Renewal
+from mirror.spark.supervisor import Supervisor
+from mirror.wire.cluster import Cluster as Wire
+from mirror.wire.cluster import Endpoint
+
+pytestmark = pytest.mark.brokers
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.05)
+
+
+def count(bootstrap: str, topic: str) -> int:
+    return len(list(read(bootstrap, topic, 0)))
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What was logged so far."""
+    logs.configure()  # a command that another test ran may have left them silent
+    so_far = [""]
+
+    def log() -> str:
+        so_far[0] += capfd.readouterr().err
+        return so_far[0]
+
+    return log
+
+
+def test_an_executor_whose_clock_is_ahead_copies_all_the_same(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's time is what it has left, and no time of day."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"x"] * 50)
+    flow = replace(prepare(settings_between(source, target, [topic_name], topic_name), once=True), epoch_seconds=5.0)
+    run_lane, clock = relay.run_lane, time.time
+
+    async def ahead(lane: relay.Lane) -> list[relay.Receipt]:
+        monkeypatch.setattr(time, "time", lambda: clock() + 90)
+        try:
+            return await run_lane(lane)
+        finally:
+            monkeypatch.setattr(time, "time", clock)
+
+    monkeypatch.setattr(relay, "run_lane", ahead)
+    context: Any = InThisProcess()
+    outcome = asyncio.run(Supervisor(context, flow, lambda _: None).run())
+    assert (int(outcome.exit_code), outcome.incomplete) == (0, "")
+    assert count(target, topic_name) == 50
+
+
+class Live:
+    """A live mirror in this process that reads its configuration from a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        settings = config.load(file)
+        settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
+        flow = replace(prepare(settings), epoch_seconds=2.0)
+        context: Any = InThisProcess()
+        self.lookout = Lookout(Renewal(settings), self.load)
+        self.supervisor = Supervisor(context, flow, lambda _: None, lookout=self.lookout)
+
+    def load(self) -> Settings:
+        return config.load(self.file)
+
+    def configure(self, **topics: Any) -> None:
+        found = json.loads(self.file.read_text())
+        self.file.write_text(json.dumps(found | {"topics": found["topics"] | topics}))
+        self.lookout.read_again()
+
+    def end(self) -> None:
+        self.supervisor._interrupt(signal.SIGTERM)
+
+
+def test_a_configuration_that_is_refused_in_part_is_refused_whole(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, told: Callable[[], str]
+) -> None:
+    """A typo in an include, and a pattern that matches nothing; with it another topic would have been added. The mirror
+    goes on as it was; and where the configuration leaves nothing to mirror, it waits.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    orders, more = f"{topic_name}-orders", f"{topic_name}-more"
+    for topic in (orders, more):
+        make_topic(source, topic)
+        produce(source, topic, [b"x"] * 10)
+    live = Live(config_file(tmp_path, source, target, [orders], flow=topic_name))
+
+    async def story() -> Outcome:
+        running = asyncio.create_task(live.supervisor.run())
+        try:
+            await eventually(lambda: count(target, orders) == 10)
+            live.configure(include=[f"{topic_name}-odrers", more])
+            await eventually(lambda: "configuration_refused" in told())
+            assert "did you mean" in told()
+            live.configure(include=[f"{topic_name}-nothing-like-it.*"])
+            await eventually(lambda: told().count("configuration_refused") == 2)
+            live.configure(include=[orders, more], offsets="translate")
+            await eventually(lambda: told().count("configuration_refused") == 3)
+            assert "topics.offsets cannot change while the mirror runs" in told()
+            produce(source, orders, [b"y"] * 10)
+            await eventually(lambda: count(target, orders) == 20)
+            assert "plan_changed" not in told()
+            assert "configuration_read" not in told()
+            live.configure(include=[more], offsets="preserve")
+            await eventually(lambda: count(target, more) == 10)
+            assert not running.done()
+            await live.supervisor.found(Look(()))  # what deletions may leave
+            await eventually(lambda: re.search("plan_changed .*partitions=0", told()) or running.done())
+            produce(source, more, [b"y"] * 10)
+            await eventually(lambda: count(target, more) == 20 or running.done())
+            assert not running.done(), "an empty plan is waited with"
+        finally:
+            live.end()
+            outcome = await running
+        return outcome
+
+    outcome = asyncio.run(story())
+    assert (int(outcome.exit_code), outcome.interrupted) == (0, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", ["deleted", "made anew by somebody else"])
+def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirror(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    told: Callable[[], str],
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mirror claims the flow in it and writes again what only it knows; nothing arrives behind the failover."""
+    monkeypatch.setattr(Owner, "is_gone", property(lambda _: False))  # both have this process's number
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"x"] * 10)
+    file = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    settings = config.load(file)
+    journal, theirs = journal_topic(settings.flow), Admin(settings.target)
+    live = Live(file)
+
+    def lose() -> None:
+        theirs.delete_topics([journal])
+        if how != "deleted":
+            deadline = time.monotonic() + PATIENCE
+            while theirs.describe([journal]) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            make_topic(target, journal)
+
+    async def story() -> Outcome:
+        running = asyncio.create_task(live.supervisor.run())
+        try:
+            await eventually(lambda: count(target, topic_name) == 10)
+            known = await newest(settings)
+            pause = pause_entry("elsewhere")
+            async with Wire(Endpoint.of(settings.target)) as wire:
+                await wire.refresh([journal])
+                await Journal(wire, settings.flow).append([pause])
+            await eventually(lambda: "elsewhere" in live.supervisor._tidings.paused)
+            await asyncio.to_thread(lose)
+            await eventually(lambda: "journal_rewritten" in told())
+            assert "journal_lost_records" in told()
+            again = await newest(settings)
+            assert {key: value for key, value in again.items() if key.startswith(b"topic/")} == {
+                key: value for key, value in known.items() if key.startswith(b"topic/")
+            }
+            assert again[pause[0]] == pause[1]
+            assert Owner.read(again[OWNER]).instance == Owner.read(known[OWNER]).instance
+            await eventually(lambda: any(key.startswith(b"state/") for key in asyncio.run(newest(settings))))
+            done = await asyncio.to_thread(CliRunner().invoke, app, ["failover", str(file), "--json"])
+            assert done.exit_code == 0, done.output
+            await asyncio.wait_for(running, PATIENCE)
+            produce(source, topic_name, [b"late"] * 10)
+            assert count(target, topic_name) == 10
+        finally:
+            if not running.done():
+                live.end()
+            outcome = await running
+        return outcome
+
+    outcome = asyncio.run(story())
+    assert (int(outcome.exit_code), outcome.interrupted) == (0, 0)
+
+
+async def newest(settings: Settings) -> dict[bytes, bytes]:
+    async with Wire(Endpoint.of(settings.target)) as wire:
+        return await Journal(wire, settings.flow).newest()
