@@ -118,8 +118,8 @@ def test_a_transaction_in_a_batch_that_leapt_is_forgotten(tmp_path: Path) -> Non
     at = len(transactional(0, 1)) + len(marker(1, 1, COMMIT))
     data[at + 5] ^= 1  # offset 2 becomes 65,538
     found = scan(replica(tmp_path, (0, bytes(data))))
-    assert [*found.turns] == [Turn(0, 1), Turn(1, 1, aborted=False)]
-    assert (merged([found]).stable, found.end) == (2, 2)
+    assert [*found.turns] == [Turn(0, 1), Turn(1, 1, aborted=False), Turn(3, 2, aborted=True)]
+    assert (merged([found]).stable, found.end) == (2, 4)
 
 
 def test_what_a_lie_began_is_forgotten(tmp_path: Path) -> None:
@@ -255,6 +255,85 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, change: Callable[[
     change(folder / f"{20:020}.log")
     with pytest.raises(ConfigError, match=f"{20:020}.log"):
         log.read(20, 1, log.stable)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """The same with one bit of a byte turned."""
+    found = bytearray(data)
+    found[at] ^= 1
+    return bytes(found)
+
+
+@pytest.mark.parametrize("at", [0, 5, 7, 8, 11, 16, 17, 22, 26, 60, 61, 100])
+def test_one_flipped_bit_takes_one_batch(tmp_path: Path, at: int) -> None:
+    """Wherever in a batch it is: in its offset, length, magic, CRC, another field or its records."""
+    size = len(batches(0, 10))
+    for number in range(4):
+        files = (0, flipped(batches(0, 50), number * size + at)), (50, batches(50, 90))
+        folder = replica(tmp_path / str(number), *files)
+        first = 10 * number
+        stops, goes_on = load([folder]), load([folder], skips_damage=True)
+        assert (stops.end, stops.at_risk) == (first, True)
+        assert f"--skip-damage leaves out offsets {first} to {first + 9} alone" in "".join(stops.notes)
+        assert offsets(goes_on) == [at for at in range(0, 90, 10) if at != first]
+        assert [(hole.first, hole.next_offset) for hole in goes_on.lost] == [(first, first + 10)]
+        assert (goes_on.start, goes_on.end, goes_on.at_risk) == (0, 90, True)
+
+
+def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
+    folder = replica(tmp_path, (0, batches(0, 20) + b"?" * 90), (30, bytes(5000)), (50, b"!" * 500 + batches(60, 90)))
+    log = load([folder], skips_damage=True)
+    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(20, 60)]
+    assert offsets(log) == [0, 10, 60, 70, 80]
+    end = replica(tmp_path / "end", (0, batches(0, 20) + b"?" * 90), (30, b"!" * 500))
+    log = load([end], skips_damage=True)
+    assert (log.end, log.lost, log.at_risk) == (20, (), True)
+
+
+def test_what_a_record_holds_is_no_batch(tmp_path: Path) -> None:
+    """A topic of record sets, as tools that copy segments write; its own batch's length still tells where it ends."""
+    inner = batches(15, 25)
+    data = batches(0, 10) + batch(10, count=10, payload=b"a" * 20 + inner + b"b" * 20) + batches(20, 40)
+    at = len(batches(0, 10)) + 70
+    log = load([replica(tmp_path, (0, flipped(data, at)))], skips_damage=True)
+    assert offsets(log) == [0, 20, 30]
+    start = len(batches(0, 10))
+    lying = replica(tmp_path / "length", (0, flipped(data, start + 11)))
+    assert offsets(load([lying], skips_damage=True)) == [0, 20, 30]
+
+
+def test_what_is_damaged_in_one_replica_is_taken_from_another(tmp_path: Path) -> None:
+    size = len(batches(0, 10))
+    one = replica(tmp_path / "a", (0, flipped(flipped(batches(0, 90), size + 70), 5 * size + 70)))
+    two = replica(tmp_path / "b", (0, flipped(batches(0, 80), 3 * size + 70)))
+    log = load([one, two])
+    assert (offsets(log), log.at_risk, log.lost) == ([*range(0, 90, 10)], False, ())
+    assert set(log.folders) == {one, two}
+    three = replica(tmp_path / "c", (0, flipped(batches(0, 80), size + 70)))
+    assert load([one, three]).end == 10
+    log = load([one, three], skips_damage=True)
+    assert offsets(log) == [0, *range(20, 90, 10)]
+    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(10, 20)]
+
+
+def test_another_log_fills_no_damage(tmp_path: Path) -> None:
+    size = len(batches(0, 10))
+    one = replica(tmp_path / "a", (0, flipped(batches(0, 50), size + 70)))
+    other = replica(tmp_path / "b", (0, batches(0, 40, payload=b"y" * 50)))
+    assert [hole.first for hole in load([one, other], skips_damage=True).lost] == [10]
+
+
+def test_damage_among_transactions(tmp_path: Path) -> None:
+    """A damaged marker may have committed or aborted what precedes it; damaged data has no such doubt."""
+    parts = [transactional(0, 1), marker(1, 1, COMMIT), transactional(2, 1), marker(3, 1, ABORT), batches(4, 14)]
+    starts = [sum(map(len, parts[:number])) for number in range(5)]
+    data = b"".join(parts)
+    cut = load([replica(tmp_path / "marker", (0, flipped(data, starts[1] + 70)))], skips_damage=True)
+    assert (cut.stable, cut.end) == (0, 14)
+    assert "may have its end among what is damaged" in "".join(cut.notes)
+    large = [batch(0, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, payload=b"x" * 90), *parts[1:]]
+    log = load([replica(tmp_path / "data", (0, flipped(b"".join(large), 70)))], skips_damage=True)
+    assert (log.stable, log.aborted) == (14, ((1, 2, 3),))
 
 
 def test_what_was_committed_and_is_in_no_file_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,19 @@ from helpers import config_file, make_topic, mirror_once, produce, stored_batche
 from samerecords import assert_same_records, read
 from test_gaps import transactions
 
+from mirror.admin.client import Admin
+from mirror.admin.values import ConfigChange
 from mirror.commands import restore as command
 from mirror.config import load
 from mirror.embedded import Cluster
 from mirror.errors import ConfigError, PreflightError
+from mirror.offsets.journal import Journal
+from mirror.offsets.losses import Lost, losses_in
 from mirror.spark.restoring import Portion, Restored, restored
 from mirror.states import State
 from mirror.wire.cluster import Cluster as KafkaCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.queries import LATEST, list_offset
+from mirror.wire.queries import LATEST, delete_records, list_offset
 
 
 @pytest.fixture
@@ -72,6 +77,7 @@ def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, to
     config = config_file(tmp_path, source, target, [topic], flow=topic)
     code, planned = restore(config, folder, "--dry-run")
     assert (code, planned["create"], planned["missing"]) == (10, [topic], [])
+    assert "not written whole" in planned["partitions"][1]["notes"][0]
     code, told = restore(config, folder)
     assert code == 0, told
     assert [one["whole"] for one in told["partitions"]] == [True, True]
@@ -231,6 +237,158 @@ def test_what_is_missing_or_damaged_is_told(
 
 
 @pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_one_damaged_batch_is_left_out_and_all_behind_it_is_restored(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One bit of the first of five batches: without --skip-damage nothing is copied, and with it all but that batch,
+    at its own offsets. A dry run says the same as the real one.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(500)], batch=100)
+    wanted = [record for record in read(source, topic_name, 0) if record[0] >= 100]
+    lost = tmp_path / "disk"
+    shutil.copytree(data_folder(source_cluster) / f"{topic_name}-0", lost / f"{topic_name}-0")
+    segment = next((lost / f"{topic_name}-0").glob("*.log"))
+    damaged = bytearray(segment.read_bytes())
+    damaged[300] ^= 1
+    segment.write_bytes(damaged)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    for dry_run in (True, False):
+        assert command.restore(config, [lost], dry_run=dry_run, as_json=False) == 4
+        told = capsys.readouterr().out
+        assert "--skip-damage leaves out offsets 0 to 99 alone" in told
+    for dry_run in (True, False):
+        assert command.restore(config, [lost], dry_run=dry_run, as_json=True, skip_damage=True) == 4
+        found = json.loads(capsys.readouterr().out)["partitions"][0]
+        assert (found["start"], found["committed_end"]) == (0, 500)
+        assert found["lost"] == [{"first_offset": 0, "last_offset": 99, "reason": "damage"}]
+        assert found["records"] == (0 if dry_run else 400)
+    assert list(read(target, topic_name, 0)) == wanted
+
+    async def recorded() -> Mapping[TopicPartition, tuple[Lost, ...]]:
+        async with KafkaCluster(Endpoint.of(config.target)) as cluster:
+            return losses_in(await Journal(cluster, config.flow).newest())
+
+    assert asyncio.run(recorded()) == {TopicPartition(topic_name, 0): (Lost(0, 100, "damage"),)}
+
+
+#: Older than a broker keeps records by default.
+OLD_MS = int(time.time()) * 1000 - 30 * 86_400_000
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_old_records_into_a_missing_topic_never_expire(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The target's default of seven days would delete what was restored, and its log's end would never go back."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, configs={"retention.ms": "-1"})
+    produce(source, topic_name, [b"%d" % number for number in range(100)], begin_ms=OLD_MS)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    assert command.restore(config, [data_folder(source_cluster)], dry_run=False, as_json=False) == 0
+    told = capsys.readouterr().out
+    assert "1 of 1 partition restored whole" in told
+    assert f"{topic_name} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had" in told
+    assert f"kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics" in told
+    configs = Admin(config.target).topic_configs([topic_name])[topic_name]
+    held = ("retention.ms", "retention.bytes", "cleanup.policy", "message.timestamp.type")
+    assert [configs[name].value for name in held] == ["-1", "-1", "delete", "CreateTime"]
+    assert len(list(read(target, topic_name, 0))) == 100
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_target_that_would_delete_what_is_restored_is_refused_before_anything_is_written(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2, configs={"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**63 - 1)})
+    make_topic(target, topic_name, 2)
+    produce(source, topic_name, [b"%d" % number for number in range(100)])
+    produce(source, topic_name, [b"%d" % number for number in range(100)], partition=1, begin_ms=OLD_MS)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    admin, folder = Admin(config.target), data_folder(source_cluster)
+
+    def restore_now() -> int:
+        return command.restore(config, [folder], dry_run=False, as_json=False)
+
+    with pytest.raises(PreflightError, match=r"the files have some that are 30\.0 days old") as refused:
+        restore_now()
+    assert "--add-config retention.ms=-1,retention.bytes=-1" in str(refused.value)
+    change = ConfigChange(topic=topic_name, name="retention.ms", before=None, after="-1")
+    admin.alter_configs([change, replace(change, name="retention.bytes", after="1000")])
+    with pytest.raises(PreflightError, match="keeps 1,000 bytes of a partition, and the files have"):
+        restore_now()
+    assert log_ends(target, topic_name, 2) == [0, 0], "nothing was written"
+    admin.alter_configs([replace(change, name="retention.bytes")])
+    assert restore_now() == 0
+    assert log_ends(target, topic_name, 2) == [100, 100]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_an_old_record_behind_young_ones_is_seen_before_its_partition_is_written(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No glance at a segment's first batch tells of it."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, configs={"retention.ms": "-1"})
+    make_topic(target, topic_name)
+    produce(source, topic_name, [b"young"])
+    produce(source, topic_name, [b"old"], begin_ms=OLD_MS)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    for dry_run in (True, False):
+        assert command.restore(config, [data_folder(source_cluster)], dry_run=dry_run, as_json=False) == 4
+        assert "30.0 days old; nothing was written" in capsys.readouterr().out
+        assert log_ends(target, topic_name, 1) == [0]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_records_that_the_target_deletes_meanwhile_are_not_told_as_restored(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(100)])
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+
+    async def expire() -> None:
+        async with KafkaCluster(Endpoint.of(config.target)) as cluster:
+            await cluster.refresh([topic_name])
+            await delete_records(cluster, TopicPartition(topic_name, 0), 60)
+
+    folder = data_folder(source_cluster)
+    assert command.restore(config, [folder], dry_run=False, as_json=False) == 0
+    asyncio.run(expire())
+    capsys.readouterr()
+    assert command.restore(config, [folder], dry_run=False, as_json=False) == 4
+    told = capsys.readouterr().out
+    assert "the target has deleted offsets 0 to 59 since; they cannot be put back at these offsets" in told
+    assert "0 of 1 partition restored whole" in told
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
 def test_what_cannot_be_restored_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:

@@ -83,10 +83,14 @@ class Walk:
     Nothing is copied: batches are views of `data`, and a view keeps the data's owner alive.
     """
 
-    def __init__(self, data: memoryview, least_offset: int = 0, highest_offset: int = LAST_OFFSET) -> None:
-        """Base offsets below `least_offset` or above `highest_offset` are out of order; see `SPAN`."""
+    def __init__(
+        self, data: memoryview, least_offset: int = 0, highest_offset: int = LAST_OFFSET, position: int = 0
+    ) -> None:
+        """Base offsets below `least_offset` or above `highest_offset` are out of order; see `SPAN`. The first batch is
+        at `position`.
+        """
         self._data, self._highest = data, highest_offset
-        self.position = 0
+        self.position = position
         self.next_offset = least_offset
         self.damage: Damage | None = None
         self.zeros = 0
@@ -120,26 +124,57 @@ class Walk:
         self._judge_rest()
 
     def resume(self, most: int = RESYNC_BYTES) -> Found | None:
-        """The first sound batch of magic 2 behind the damage, of an offset that is in order.
+        """The next sound batch behind the damage, of an offset that is in order: where the damaged one says that it
+        ends, or else the first of magic 2 that is found. What a record holds may look like a batch: inside of what the
+        damaged batch says it takes, one counts only where another follows, or nothing does.
 
         Looks at `most` bytes, and computes CRCs over no more than about as many.
         """
         data, begin = self._data, self.position + 1
+        announced = self.announced
+        if announced is not None and (found := self._sound_at(announced)):
+            return Found(announced, found.header.base_offset)
         for likely in _LIKELY.finditer(data, begin + MAGIC_AT, min(len(data), begin + most)):
             position = likely.start() - MAGIC_AT
-            base_offset, length, _, magic = _PREFIX.unpack_from(data, position)
-            following = position + LENGTH_PREFIX + length
-            if not self.next_offset <= base_offset <= self._highest:
-                continue
-            if length < _SMALLEST[magic] or following > len(data):
+            length = _PREFIX.unpack_from(data, position)[1]
+            if not _SMALLEST[2] <= length <= len(data) - position - LENGTH_PREFIX:
                 continue
             most -= length
             if most < 0:
                 return None
-            raw = RawBatch(parse_header(data, position), data[position:following])
-            if base_offset < raw.header.next_offset <= LAST_OFFSET and crc_holds(raw):
-                return Found(position, base_offset)
+            if (raw := self._sound_at(position)) is None:
+                continue
+            if announced is None or position >= announced or self._goes_on(position + raw.header.size):
+                return Found(position, raw.header.base_offset)
         return None
+
+    @property
+    def announced(self) -> int | None:
+        """Where the batch behind the sound ones ends, if its length is to be believed; None where it cannot be."""
+        if self.rest <= MAGIC_AT:
+            return None
+        length = _PREFIX.unpack_from(self._data, self.position)[1]
+        return (
+            self.position + LENGTH_PREFIX + length if SMALLEST_LENGTH <= length <= self.rest - LENGTH_PREFIX else None
+        )
+
+    def _sound_at(self, position: int) -> RawBatch | None:
+        """The batch at a position, where it is a sound one that may follow what was walked."""
+        data = self._data
+        if len(data) - position <= MAGIC_AT:
+            return None
+        base_offset, length, _, magic = _PREFIX.unpack_from(data, position)
+        following = position + LENGTH_PREFIX + length
+        if not 0 <= magic <= 2 or length < _SMALLEST[magic] or following > len(data):
+            return None
+        if not self.next_offset <= base_offset <= self._highest:
+            return None
+        raw = RawBatch(parse_header(data, position), data[position:following])
+        return raw if base_offset < raw.header.next_offset <= LAST_OFFSET and crc_holds(raw) else None
+
+    def _goes_on(self, position: int) -> bool:
+        """Whether nothing but zeros, or a sound batch, is at a position."""
+        return self._sound_at(position) is not None or is_zero(self._data[position:])
 
     def _judge_rest(self) -> None:
         """Say what stands where the next batch should: nothing, zeros, or which kind of damage."""

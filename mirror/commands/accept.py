@@ -1,72 +1,131 @@
-"""`mirror accept`: go on behind records that the source deleted before they were mirrored.
+"""`mirror accept`: go on behind records that were lost, or from a copy that nothing can confirm any more.
 
-What is accepted is looked at in both logs now, and named; nothing is written to the topics themselves.
+What is accepted is looked at in both logs now, as a mirror that starts would, and named; nothing is written to the
+topics themselves. What keeps a partition stopped all the same is told, and then nothing is accepted of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
-from mirror.assignment import Loss
+from mirror.assignment import KnownStop, LastPosition, Loss
 from mirror.commands.tables import count, number, print_json
 from mirror.config import Settings
-from mirror.errors import ConfigError, ExitCode, PartitionStop
-from mirror.offsets.journal import Journal, journal_topic
+from mirror.damage import damaged_at
+from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop
+from mirror.identity import other_topic, recreated
+from mirror.offsets.firstseen import seen_in
+from mirror.offsets.journal import Change, Journal, journal_topic
 from mirror.offsets.ledgers import indexes_of
-from mirror.offsets.losses import accept_entry, accepted_in
-from mirror.offsets.runlog import Indexes
+from mirror.offsets.losses import accept_entry
+from mirror.offsets.standing import Standing, lifted_entry, position_entry, standing_in
 from mirror.offsets.starts import starts_in
-from mirror.policy.runs import RunIndex
-from mirror.position import settled_end
-from mirror.retracing import complete
+from mirror.policy.runs import Ledger, RunIndex
+from mirror.position import Position, Unconfirmed, resume
+from mirror.retracing import holding, resume_translated
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
+#: Looks at a partition that is being mirrored meanwhile, before that is an error.
+_TRIES: Final = 3
+#: Tries to begin at a position, with what is accepted of losses and what is known of the copy.
+_Try = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """A loss that a mirror stops for, or will go on behind where it `was_accepted` before."""
 
-    loss: Loss
-    was_accepted: bool
+@dataclass(slots=True)
+class Accepted:
+    """What is accepted of one partition.
+
+    `loss`: the one that it goes on behind, which `was_accepted` before or not. `vouched`: its copy is taken for whole
+    up to there. `lifted`: a stop that stood, and does not hold any more. `stop`: what stops it all the same.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    loss: Loss | None = None
+    was_accepted: bool = False
+    vouched: LastPosition | None = None
+    lifted: KnownStop | None = None
+    stop: PartitionStop | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """There was nothing to accept, and nothing stops it."""
+        return not (self.loss or self.vouched or self.lifted or self.stop)
 
 
 def accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, as_json: bool) -> ExitCode:
-    """Accept what was lost of a source topic, of some partitions or of all, and say what that is.
+    """Accept what was lost of a source topic, of some partitions or of all, and say what that is; DATA_AT_RISK where a
+    partition stays stopped.
 
     Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
     """
     found = asyncio.run(_accept(settings, topic, partitions))
+    stays = [one for one in found if one.stop is not None]
     if as_json:
-        print_json({"flow": settings.flow, "topic": topic, "losses": [_as_dict(one) for one in found]})
-        return ExitCode.DONE
-    for loss, was_accepted in ((one.loss, one.was_accepted) for one in found):
-        offsets = f"{count(loss.next_offset - loss.first, 'offset')}, {number(loss.first)} to"
-        what = f"the loss of {offsets} {number(loss.next_offset - 1)}"
-        print(f"{loss.source}: {what}, was accepted before" if was_accepted else f"{loss.source}: accepted {what}")
-    if found:
-        print("A running mirror goes on behind them within seconds, one that is started at once.")
+        told = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
+        more = {"confirmed": [_place(one) | {"offset": one.vouched.source_next} for one in found if one.vouched]}
+        more["lifted"] = [_place(one) | {"state": str(one.lifted.state)} for one in found if one.lifted]
+        more["stopped"] = [
+            _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _told(one.stop)}
+            for one in found
+            if one.stop is not None
+        ]
+        print_json({"flow": settings.flow, "topic": topic, "losses": told, **more})
     else:
-        print(f"{topic}: nothing was lost before it was mirrored; there is nothing to accept")
-    return ExitCode.DONE
+        for one in found:
+            for line in _lines(one):
+                print(f"{one.source}: {line}")
+        if any(not one.is_nothing and one.stop is None for one in found):
+            print("A running mirror goes on within seconds, one that is started at once.")
+        elif not stays:
+            print(f"{topic}: nothing was lost before it was mirrored; there is nothing to accept")
+    return ExitCode.DATA_AT_RISK if stays else ExitCode.DONE
 
 
-def _as_dict(one: Open) -> dict[str, Any]:
-    return {
-        "partition": one.loss.source.partition,
-        "target": one.loss.target.topic,
+def _lines(one: Accepted) -> list[str]:
+    """What is said of a partition."""
+    if one.stop is not None:
+        return [
+            f"nothing is accepted; it stays stopped: {one.stop.state} at offset {one.stop.offset}: {_told(one.stop)}"
+        ]
+    lines = []
+    if one.loss is not None:
+        offsets = f"{count(one.loss.next_offset - one.loss.first, 'offset')}, {number(one.loss.first)} to"
+        what = f"the loss of {offsets} {number(one.loss.next_offset - 1)}"
+        lines.append(f"{what}, was accepted before" if one.was_accepted else f"accepted {what}")
+    if one.vouched is not None:
+        lines.append(f"accepted the copy as it stands, up to offset {number(one.vouched.source_next)}")
+    if one.lifted is not None:
+        lines.append(f"{one.lifted.state} does not stand any more")
+    return lines
+
+
+def _told(stop: PartitionStop) -> str:
+    return f"{stop.detail}. {stop.advice}"
+
+
+def _place(one: Accepted) -> dict[str, Any]:
+    return {"partition": one.source.partition, "target": one.target.topic}
+
+
+def _as_dict(one: Accepted) -> dict[str, Any]:
+    assert one.loss is not None, "only losses are told so"
+    return _place(one) | {
         "first_offset": one.loss.first,
         "last_offset": one.loss.next_offset - 1,
+        "reason": one.loss.reason,
         "was_accepted": one.was_accepted,
     }
 
 
-async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Open]:
+async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Accepted]:
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
@@ -78,56 +137,119 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
         known = ours.leaders.keys() & theirs.leaders.keys()
         if unknown := sorted(set(partitions) - known):
             raise ConfigError(f"{topic}: has no partition {', '.join(map(str, unknown))}")
-        pairs = [
-            (TopicPartition(topic, number), TopicPartition(target_topic, number))
+        found = [
+            Accepted(TopicPartition(topic, number), TopicPartition(target_topic, number))
             for number in sorted(partitions or known)
         ]
         journal = Journal(target, settings.flow)
-        known_there, topic_id = await journal.newest(), source.topic_id(topic)
-        since, before = starts_in(known_there, target), accepted_in(known_there)
-        if settings.topics.offsets == "translate":
-            indexes = await indexes_of(journal)
-            losses = [
-                await _moved_loss(settings.flow, source, one, target, other, indexes, since.get(other, 0))
-                for one, other in pairs
-            ]
-        else:
-            losses = [await _loss(source, one, target, other, since.get(other, 0)) for one, other in pairs]
-        found = [
-            Open(loss, loss.target in before and before[loss.target].covers(loss, topic_id))
-            for loss in losses
-            if loss is not None
-        ]
-        if new := [one.loss for one in found if not one.was_accepted]:
-            await journal.append([accept_entry(loss, topic_id) for loss in new])
+        records = await journal.newest()
+        seen = seen_in(records).get(target_topic)
+        if seen is not None and (became := other_topic(source, topic, seen.topic_id)):
+            for one in found:
+                one.stop = recreated(one.source, -1, became)
+            return found
+        standing, since = standing_in(records), starts_in(records, target)
+        translates = settings.topics.offsets == "translate"
+        indexes = await indexes_of(journal) if translates else {}
+        for one in found:
+            logs = settings.flow, source, one.source, target, one.target
+            if translates:
+                index = indexes.get(one.target, RunIndex())
+                attempt = _translated(logs, index, since.get(one.target, 0))
+            else:
+                attempt = _preserved(logs, since.get(one.target, 0))
+            await _settle(one, attempt, source, target, standing)
+        await journal.append_all(entry for one in found for entry in _entries(one, source))
         return found
 
 
-async def _loss(
-    source: Cluster, one: TopicPartition, target: Cluster, other: TopicPartition, since: int
+def _preserved(logs: tuple[str, Cluster, TopicPartition, Cluster, TopicPartition], since: int) -> _Try:
+    return lambda accepted, last: resume(*logs, accepted, since, last)
+
+
+def _translated(
+    logs: tuple[str, Cluster, TopicPartition, Cluster, TopicPartition], index: RunIndex, since: int
+) -> _Try:
+    def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
+        runs = index.last.copy() if index.last is not None else None  # what a look adds is nobody else's
+        return resume_translated(*logs, accepted, holding(Ledger(runs)), since, last)
+
+    return attempt
+
+
+async def _settle(one: Accepted, attempt: _Try, source: Cluster, target: Cluster, standing: Standing) -> None:
+    """Find out what has to be accepted so that a partition goes on."""
+    ids = source.topic_id(one.source.topic), target.topic_id(one.target.topic)
+    known = standing.positions.get(one.target)
+    last = known if known is not None and known.is_of(*ids) else None
+    accepted: tuple[int, int] | None = None
+    while True:
+        stop = await _stop_of(attempt, accepted, last)
+        if isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.vouched is None:
+            batch = last.batch if last is not None else None
+            last = one.vouched = LastPosition(
+                source_next=stop.offset,
+                target_end=stop.target_end,
+                source_topic_id=ids[0],
+                target_topic_id=ids[1],
+                batch=batch if batch is not None and batch.next_offset <= stop.target_end else None,
+                was_accepted=True,
+            )
+        elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and one.loss is None:
+            begin = await list_offset(source, one.source, EARLIEST)
+            reason = "target" if stop.state is State.TARGET_LOST else "retention"
+            one.loss = Loss(one.source, one.target, stop.offset, begin, reason)
+            accepted = stop.offset, begin
+        else:
+            break
+    before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
+    if stop is None and one.loss is None:
+        one.loss = await _damage_of(one, attempt, accepted, last, source)
+    one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
+    one.stop = stop
+    if stop is None and stood is not None:
+        one.lifted = stood
+
+
+async def _damage_of(
+    one: Accepted, attempt: _Try, accepted: tuple[int, int] | None, last: LastPosition | None, source: Cluster
 ) -> Loss | None:
-    """A target that is empty, or ends before `since`, where the flow began, has lost nothing: it is aligned with where
-    its copy begins.
+    """The damaged batch that a partition comes to next; None where it comes to a sound one, and where nothing tells how
+    far the damage reaches.
     """
-    end, start = await asyncio.gather(settled_end(target, other), list_offset(source, one, EARLIEST))
-    return Loss(one, other, end, start) if 0 < end < start and end >= since else None
+    found = await attempt(accepted, last)
+    position = found[0] if isinstance(found, tuple) else found
+    assert isinstance(position, Position)
+    damaged = await damaged_at(source, one.source, position.next_offset)
+    if damaged is None or damaged.next_offset <= damaged.first:
+        return None
+    return Loss(one.source, one.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
 
 
-async def _moved_loss(
-    flow: str,
-    source: Cluster,
-    one: TopicPartition,
-    target: Cluster,
-    other: TopicPartition,
-    indexes: Indexes,
-    since: int,
-) -> Loss | None:
-    """The same where offsets move: what a mirror that starts now would stop for."""
-    index = indexes.setdefault(other, RunIndex())
-    try:
-        await complete(index, flow, source, one, target, other, accepted=None, since=since)
-    except PartitionStop as stop:
-        if stop.state is not State.RETENTION_GAP:
-            raise
-        return Loss(one, other, stop.offset, await list_offset(source, one, EARLIEST))
-    return None
+async def _stop_of(attempt: _Try, accepted: tuple[int, int] | None, last: LastPosition | None) -> PartitionStop | None:
+    """What stops a partition with these, None where nothing does. Raises as queries do."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            await attempt(accepted, last)
+        except PartitionStop as stop:
+            return stop
+        except ClusterUnreachable:
+            if not tries_left:
+                raise
+        else:
+            return None
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _entries(one: Accepted, source: Cluster) -> list[Change]:
+    """What the journal is to keep of it: nothing where that would not let it go on."""
+    if one.stop is not None:
+        return []
+    entries: list[Change] = []
+    if one.loss is not None and not one.was_accepted:
+        entries.append(accept_entry(one.loss, source.topic_id(one.source.topic)))
+    if one.vouched is not None:
+        entries.append(position_entry(one.target, one.vouched))
+    if one.lifted is not None:
+        entries.append(lifted_entry(one.target))
+    return entries

@@ -77,6 +77,8 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
     options = parse(given)
     slices = len(planned(options, options.wanted))  # what cannot be read is told before Spark starts
     context = open_context(settings, name, task_count(settings.lanes, max(1, slices)))
+    if options.flow is not None and (bound := options.flow.limits.bytes_per_second):
+        given["bytes_per_second"] = str(max(1, bound // max(1, min(slices, context.defaultParallelism))))
     try:
         return Census(taken_by(context, given), time.monotonic() - began)
     except Exception as failure:  # whatever Spark raises

@@ -3,8 +3,10 @@
     drain    up to the source's ends of now, through the mirror that runs, or by one lane of our own (`spark/drain.py`)
     end      the journal says that the flow was failed over (`offsets/failover.py`): the mirror that runs ends, and none
              starts
+    check    copies of which no lane has told since are compared with their sources
     groups   a last look, when nothing is mirrored any more
-    account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took
+    account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
+             Every group is named that does not go on where it stood, with what it reads again or misses
 
 A source that is away costs its timeout, and then the RPO is what the journal knew last. Nothing is changed on brokers:
 the mirror takes no rights away from topics while it runs, so it has none to give back.
@@ -17,32 +19,36 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.admin.client import Admin
 from mirror.commands import failoverkept as kept
-from mirror.commands.failoverknown import LOOK_SECONDS, Known
+from mirror.commands.failovergroups import Doubt, doubts_of, group_sync
+from mirror.commands.failoverknown import LOOK_SECONDS, Known, naming_of
 from mirror.commands.failoverloss import ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
-from mirror.commands.flowstatus import Pulse
 from mirror.commands.tables import console, print_json
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
+from mirror.names import first_of
 from mirror.observe import logs
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver, Garbled
-from mirror.offsets.firstseen import seen_in
-from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved, translated
+from mirror.offsets.groupside import Hindrance
+from mirror.offsets.groupsync import GroupSync, Look
 from mirror.offsets.journal import Journal
 from mirror.offsets.pauses import paused_in
-from mirror.offsets.starts import starts_in
+from mirror.policy.following import OffsetGap
 from mirror.policy.recovery import Exposure
 from mirror.policy.rules import Finding
-from mirror.policy.selection import is_rekeyed, select
+from mirror.policy.selection import select
+from mirror.spark.handover import LIVENESS_SECONDS
+from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import LATEST, list_offset
 
 #: A source that does not answer for so long is away.
 SOURCE_SECONDS: Final = 5.0
@@ -50,7 +56,11 @@ SOURCE_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 15.0
 #: What a mirror that is told to end may take: its lanes, its last look at groups, its last word.
 END_SECONDS: Final = 20.0
+#: For how long no partition may grow when the mirror is gone: its tasks wait for acknowledgments for so long.
+QUIET_SECONDS: Final = 4.0
 GROUPS_SECONDS: Final = 10.0
+#: How often groups are compared that do not go on where they should: their source may still move.
+GAP_TRIES: Final = 4
 
 _log = logs.get("mirror.failover")
 
@@ -89,7 +99,7 @@ class _Before:
 
 async def _undo(settings: Settings) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target:
-        known = Known(Journal(target, settings.flow))
+        known = Known(Journal(target, settings.flow), naming_of(settings))
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
@@ -99,7 +109,7 @@ async def _undo(settings: Settings) -> None:
 async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
     course = _Course(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
-        known = Known(Journal(target, settings.flow))
+        known = Known(Journal(target, settings.flow), naming_of(settings))
         await known.read()
         if done := FailedOver.standing(known.newest):
             return _Before(done, kept.account_in(known.newest))
@@ -114,15 +124,20 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
         if not rehearse:
             with course.step("end the mirror"):
                 await course.end(known)
+        with course.step("check the copies"):
+            await course.check(source, target, known, reached=reached)
         with course.step("follow the groups"):
             await course.follow(source, target, known, reached=reached)
         with course.step("read the journal"):
             await known.read()
+            if not rehearse:
+                await course.check_stands(known)
         with course.step("account"):
-            exposures = await exposures_of(settings, source if reached else None, known)
+            exposures = await exposures_of(settings, source if reached else None, known, course.stops)
             course.rest(known, exposures)
             if reached:
                 await course.miss(known)
+                await course.compare_groups(source, target, known, exposures)
         account = course.account(exposures)
         if not rehearse:
             await _keep(known.journal, account)
@@ -148,7 +163,10 @@ class _Course:
     _steps: dict[str, float] = field(default_factory=dict)
     _source_problem: str = ""
     _ended: bool = False
+    _instances: set[str] = field(default_factory=set)
+    _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
     _look: Look | None = None
+    _gaps: tuple[OffsetGap, ...] = ()
     _warnings: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -176,6 +194,7 @@ class _Course:
         if source is None:
             return
         if known.is_mirrored(self.settings):
+            self._trust(known)
             ends = await ends_of(source, list(known.figures))
             if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
                 return
@@ -186,10 +205,11 @@ class _Course:
             if not all(one.is_whole for one in self.exposed):
                 self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
         else:
-            await self._drain_here()
+            await self._drain_here(known)
             await known.read()
+            self._trust(known)
 
-    async def _drain_here(self) -> None:
+    async def _drain_here(self, known: Known) -> None:
         from mirror.spark.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
         from mirror.spark.prepare import prepare  # noqa: PLC0415 -- the same
 
@@ -198,7 +218,8 @@ class _Course:
 
         try:
             flow = await asyncio.to_thread(prepare, self.settings, once=True, refused=refused)
-            for note in await drain(flow):
+            before = known.watched.last
+            for note in await drain(flow, {before.instance} if before else ()):
                 self._warn(note)
             for rule in flow.rekeyed:
                 self._warn(f"{rule.source} is re-keyed, which only a mirror that runs does: start it to copy the rest")
@@ -207,37 +228,104 @@ class _Course:
 
     async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
-        status, was_mirrored = known.status(self.settings), known.is_mirrored(self.settings)
         await known.read()  # the mirror that runs may have made a topic meanwhile
         await known.journal.append_all(record.ending(known.newest))
         self._ended = True
         _log.info("failover_recorded", flow=self.settings.flow)
-        if not was_mirrored:
-            return
-        deadline = time.monotonic() + END_SECONDS
-        while known.status(self.settings).pulse is not Pulse.ENDED:
+        await self._prove_ended(known)
+
+    async def _prove_ended(self, known: Known) -> None:
+        """Every task of the mirror ended: it says so behind its last one; or it is gone or silent for longer than a
+        task goes on without it (`stopmark.py`), and then no partition may grow.
+        """
+        seen, deadline = known.watched, time.monotonic() + END_SECONDS + LIVENESS_SECONDS
+        places = [TopicPartition(one.target_topic, one.partition) for one in known.figures.values()]
+        await known.journal.cluster.refresh({at.topic for at in places})
+        ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), time.monotonic()
+        while (owner := seen.last) is not None and not seen.has_said(owner):
+            now = await _log_ends(known.journal.cluster, places)
+            if grown := sorted(at for at, end in now.items() if ends.get(at, end) != end):
+                moved, still_since = grown, time.monotonic()
+            ends |= now
+            if (owner.is_gone or seen.is_silent(owner)) and time.monotonic() - still_since > QUIET_SECONDS:
+                return
             if time.monotonic() > deadline:
-                self._warn(f"the mirror ({status.owner}) did not say that it ended: see to it before anybody writes")
+                grew = f"; {first_of([*map(str, moved)])} grew meanwhile" if moved else ""
+                self._warn(f"the mirror ({owner}) did not say that it ended{grew}: see to it before anybody writes")
                 return
             await asyncio.sleep(LOOK_SECONDS)
             await known.read()
+
+    def _trust(self, known: Known) -> None:
+        """What its lanes report, who has the flow has compared with the source before."""
+        if (owner := known.status(self.settings).owner) is not None:
+            self._instances.add(owner.instance)
+
+    @property
+    def stops(self) -> dict[TopicPartition, State]:
+        """What comparing both logs found, by source partition."""
+        return {at: doubt.stop for at, doubt in self._doubts.items() if doubt.stop is not None}
+
+    async def check(self, source: Cluster, target: Cluster, known: Known, *, reached: bool) -> None:
+        """Compare the copies that no lane has compared since."""
+        if reached:
+            await target.refresh({one.target_topic for one in known.figures.values()})
+            self._doubts = await doubts_of(self.settings, source, known, self._instances)
+
+    async def check_stands(self, known: Known) -> None:
+        """The journal still has the failover: what was lost of it may have let a mirror start."""
+        newest = await known.journal.newest()
+        if FailedOver.standing(newest) is None:
+            await known.journal.append_all(record.ending(newest))
+            self._warn(
+                "the journal lost the record of this failover, which was written again: a mirror may have gone on"
+            )
+            await known.read()
+            await self._prove_ended(known)
 
     async def follow(self, source: Cluster, target: Cluster, known: Known, *, reached: bool) -> None:
         """A last complete look at the groups; rehearsed, it commits nothing."""
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
-            return
-        if not self.settings.groups.include:
-            return
-        await target.refresh({one.target_topic for one in known.figures.values()})
-        sync = _group_sync(self.settings, source, target, known)
+        elif self.settings.groups.include:
+            await self._looked(group_sync(self.settings, source, target, known, self._doubts))
+
+    async def _looked(self, sync: GroupSync) -> None:
         deadline = time.monotonic() + GROUPS_SECONDS
         while True:
             self._look = await sync.look(rehearsing=self.rehearse)
             if self._look.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        for hindrance in self._look.hindrances:
+        self._tell(self._look.hindrances)
+
+    async def compare_groups(
+        self, source: Cluster, target: Cluster, known: Known, exposures: Sequence[Exposure]
+    ) -> None:
+        """Name every group that does not go on where it stands on the source. A source that lives goes on meanwhile:
+        its groups are followed once more, a few times.
+        """
+        if not self.settings.groups.include or self._look is None:
+            return
+        holds = {
+            TopicPartition(one.topic, one.partition): one.position
+            for one in exposures
+            if one.position is not None and not one.doubt
+        }
+        doubts = {at: doubt.reason for at, doubt in self._doubts.items()}
+        for tries in range(GAP_TRIES):
+            sync = group_sync(self.settings, source, target, known, self._doubts)
+            if tries:
+                await asyncio.sleep(LOOK_SECONDS)
+                await self._looked(sync)
+            gaps, hindrances = await sync.gaps(self._look.planned, holds, doubts)
+            self._gaps = tuple(gaps)
+            if not gaps and not any(hindrance.passing for hindrance in hindrances):
+                break
+        self._tell(hindrances)
+
+    def _tell(self, hindrances: Iterable[Hindrance]) -> None:
+        for hindrance in hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
 
     def rest(self, known: Known, exposures: list[Exposure]) -> None:
@@ -268,6 +356,7 @@ class _Course:
             exposed=tuple(self.exposed),
             source_problem=self._source_problem,
             groups=self._look.standings if self._look else {},
+            gaps=self._gaps,
             warnings=tuple(self._warnings),
             steps=self._steps,
             seconds=time.monotonic() - self._began,
@@ -278,21 +367,8 @@ class _Course:
             self._warnings.append(text)
 
 
-def _group_sync(settings: Settings, source: Cluster, target: Cluster, known: Known) -> GroupSync:
-    figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
-    pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
-    seen, origins = seen_in(known.newest), {}
-    for one in figures.values():
-        known_as = seen.get(one.target_topic)
-        origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
-    starts = starts_in(known.newest, target)
-    since = {at: starts[there] for at, there in pairs.items() if there in starts}
-    common = source, target, settings.groups.include
-
-    def vouched(at: TopicPartition) -> bool:
-        return is_vouched(figures.get(at))
-
-    if settings.topics.offsets == "translate":
-        moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since)
-    return GroupSync(*common, preserved(pairs), origins, vouched, since=since)
+async def _log_ends(target: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    asked = (list_offset(target, at, LATEST) for at in places if target.leader(at).node >= 0)
+    there = [at for at in places if target.leader(at).node >= 0]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return {at: answer for at, answer in zip(there, answers, strict=True) if isinstance(answer, int)}

@@ -16,7 +16,8 @@ from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.journal import Change
 
 KEY: Final = b"failover/account"
-#: A broker takes a megabyte unless told otherwise; of a larger account the partitions that are whole are left out.
+#: A broker takes a megabyte unless told otherwise; of a larger account the partitions that are whole are left out, and
+#: then offsets of groups, which are counted.
 _MOST_BYTES: Final = 900_000
 _ACCOUNT: Final = TypeAdapter(Account)
 
@@ -26,7 +27,12 @@ def account_entry(account: Account) -> Change:
     value = _ACCOUNT.dump_json(account)
     if len(value) > _MOST_BYTES:
         lacking = tuple(one for one in account.exposures if not one.is_whole)
-        value = _ACCOUNT.dump_json(replace(account, exposures=lacking))
+        account = replace(account, exposures=lacking)
+        value = _ACCOUNT.dump_json(account)
+    while len(value) > _MOST_BYTES and account.gaps:
+        kept = account.gaps[: len(account.gaps) // 2]
+        account = replace(account, gaps=kept, more_gaps=account.more_gaps + len(account.gaps) - len(kept))
+        value = _ACCOUNT.dump_json(account)
     return KEY, value
 
 

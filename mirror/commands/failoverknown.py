@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirror.commands.flowstatus import Pulse, Status, status_of
+from mirror.commands.flowstatus import Status, status_of
 from mirror.config import Settings
 from mirror.errors import ConfigError
 from mirror.observe.figures import PREFIX as STATE
@@ -17,6 +17,8 @@ from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.journal import Entry, Journal, newest
 from mirror.offsets.runlog import Indexes
+from mirror.policy.selection import selects
+from mirror.spark.handover import Watched
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
@@ -26,25 +28,33 @@ LOOK_SECONDS: Final = 0.2
 @dataclass(slots=True, eq=False)
 class Known:
     """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a lane that
-    had the source before it; a lane that waits tells no news of it.
+    had the source before it; a lane that waits tells no news of it. `target_of` is the name of now of a source topic's
+    copy, None for a topic that is mirrored no longer: records of other copies are left alone.
     """
 
     journal: Journal
+    target_of: Callable[[str], str | None] | None = None
     newest: dict[bytes, bytes] = field(default_factory=dict)
     contact: dict[TopicPartition, Figures] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
-    _until: int | None = None
+    watched: Watched = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watched = Watched(self.journal)
 
     async def read(self) -> None:
         """Raises ConfigError where there is no journal, ClusterError and MalformedBatch as `Journal.read` does."""
         topic = self.journal.partition.topic
-        if self._until is None:
+        if self.watched.place is None:
             await self.journal.cluster.refresh([topic])
             if topic not in self.journal.cluster.topics:
                 raise ConfigError(
                     f"{self.journal.flow}: never ran: there is no topic {topic} on {self.journal.cluster}"
                 )
-        entries, self._until = await self.journal.read(self._until)
+        news = await self.watched.look()
+        entries = news.entries
+        if news.lost:  # what is told is what the journal says now
+            self.newest, self.contact, self.runs = {}, {}, Indexes()
         gone = {entry.key for entry in entries if entry.value is None}
         self.newest = {key: value for key, value in self.newest.items() if key not in gone} | newest(entries)
         self.runs.learn(entries)
@@ -57,7 +67,7 @@ class Known:
                 figures = Figures.from_json(entry.value)
             except NOT_OURS:
                 return  # `status` names it
-            if figures.state in (State.MIRRORING, State.CAUGHT_UP):
+            if figures.state in (State.MIRRORING, State.CAUGHT_UP) and self._is_of_now(figures):
                 self.contact[TopicPartition(figures.topic, figures.partition)] = figures
 
     def status(self, settings: Settings) -> Status:
@@ -66,7 +76,8 @@ class Known:
 
     def is_mirrored(self, settings: Settings) -> bool:
         """A mirror has the flow, as far as can be known."""
-        return self.status(settings).pulse in (Pulse.RUNNING, Pulse.SILENT)
+        del settings
+        return self.watched.current() is not None
 
     async def reaching(
         self, settings: Settings, ends: Mapping[TopicPartition, int], idle_seconds: float
@@ -90,9 +101,22 @@ class Known:
 
     @property
     def figures(self) -> dict[TopicPartition, Figures]:
-        """The newest report of each source partition."""
+        """The newest report of each source partition, about the copy of now."""
         found = status_of("", "", self.newest, 0).figures
-        return {TopicPartition(one.topic, one.partition): one for one in found}
+        return {TopicPartition(one.topic, one.partition): one for one in found if self._is_of_now(one)}
+
+    def _is_of_now(self, figures: Figures) -> bool:
+        return self.target_of is None or self.target_of(figures.topic) == figures.target_topic
+
+
+def naming_of(settings: Settings) -> Callable[[str], str | None]:
+    """The name of a source topic's copy; None for one that the flow does not mirror."""
+    topics = settings.topics
+
+    def target_of(topic: str) -> str | None:
+        return topics.naming.target_of(topic) if selects(topic, topics) else None
+
+    return target_of
 
 
 def _is_over(figures: Figures, end: int) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mirror.batch.header import split
 from mirror.commands.failoverknown import Known
@@ -12,8 +13,10 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch
 from mirror.observe import logs
 from mirror.observe.figures import Figures
+from mirror.offsets.firstseen import seen_in
 from mirror.policy.recovery import Exposure
 from mirror.policy.selection import is_rekeyed
+from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
@@ -21,13 +24,15 @@ from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 _log = logs.get("mirror.failover")
 
 
-async def exposures_of(settings: Settings, source: Cluster | None, known: Known) -> list[Exposure]:
-    """What the target lacks now, of every partition that the flow ever reported; the others' exposures stand where one
-    of them cannot be asked about.
+async def exposures_of(
+    settings: Settings, source: Cluster | None, known: Known, stops: Mapping[TopicPartition, State] = {}
+) -> list[Exposure]:
+    """What the target lacks now, of every partition that the flow reported of its copies of now; the others' exposures
+    stand where one of them cannot be asked about. `stops`: of source partitions, what both logs told since.
 
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
-    told = list(known.figures.values())
+    told = [replace(one, state=stops.get(at, one.state)) for at, one in known.figures.items()]
     asked_there = (_position(settings, known, one) for one in told)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends = await ends_of(source, [_source_of(one) for one in told]) if source is not None else {}
@@ -62,15 +67,32 @@ async def _position(settings: Settings, known: Known, figures: Figures) -> int:
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
     there = TopicPartition(figures.target_topic, figures.partition)
-    if settings.topics.offsets == "translate":
-        index = known.runs.get(there)
-        return max(figures.next_offset, index.last.next_source if index and index.last else 0)
     target = known.journal.cluster
     if there.topic not in target.topics:
         await target.refresh([there.topic])
     if there.topic not in target.topics:  # not asked for until its leader comes
         raise ClusterError(f"{target}: there is no topic {there.topic}")
-    return await list_offset(target, there, LATEST)
+    end = await list_offset(target, there, LATEST)
+    return _moved(known, there, figures, end) if settings.topics.offsets == "translate" else end
+
+
+def _moved(known: Known, there: TopicPartition, figures: Figures, end: int) -> int:
+    """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
+    tell where the target's last record came from.
+    """
+    index, seen = known.runs.get(there), seen_in(known.newest).get(there.topic)
+    if seen is not None and seen.target_topic_id != known.journal.cluster.topic_id(there.topic):
+        index = None  # the runs are of a topic that is gone
+    last = index.last if index is not None else None
+    if index is None or last is None:
+        if not end:
+            return figures.next_offset if seen is None or index is not None else 0
+        raise ClusterError(f"{there}: the journal does not tell where its {end} records came from")
+    if end >= last.next_target:
+        return last.next_source
+    if (found := index.to_source(end)) is None:
+        raise ClusterError(f"{there}: ends at offset {end}, and the journal tells of none below {index.begin}")
+    return found
 
 
 async def _exposure(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group
 from rich.text import Text
 
 from mirror.commands.tables import count, duration, number, plain, table
-from mirror.policy.following import Standing
+from mirror.policy.following import OffsetGap, Standing
 from mirror.policy.recovery import Exposure, RecoveryPoint
+
+#: Offsets of groups that people are shown at most.
+SHOWN_GAPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """What came of a failover, or of its rehearsal. `exposed` is what the target lacked when the rehearsal began: what
-    a loss of the source at that moment would have cost. `groups` counts them by how they stand, `steps` are in seconds.
+    a loss of the source at that moment would have cost. `groups` counts them by how they stand, `gaps` are those
+    that do not go on where they stood, and `more_gaps` counts more of them; `steps` are in seconds.
     """
 
     flow: str
@@ -31,6 +35,8 @@ class Account:
     warnings: tuple[str, ...]
     steps: Mapping[str, float]
     seconds: float
+    gaps: tuple[OffsetGap, ...] = ()
+    more_gaps: int = 0
 
     @property
     def rpo(self) -> RecoveryPoint:
@@ -39,7 +45,11 @@ class Account:
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is lost, nobody is in doubt; a rehearsal: nothing would keep a failover from that."""
+        """Nothing is lost, nobody is in doubt, every group goes on where it stood; a rehearsal: nothing would keep a
+        failover from that.
+        """
+        if self.gaps or self.more_gaps:
+            return False
         if self.rehearsal:
             return not (
                 self.source_problem or self.warnings or any(one.doubt or one.state.is_stop for one in self.exposures)
@@ -65,6 +75,21 @@ def as_dict(account: Account) -> dict[str, Any]:
         "rto_seconds": _rounded(account.seconds),
         "steps": {name: _rounded(seconds) for name, seconds in account.steps.items()},
         "groups": {str(standing): many for standing, many in account.groups.items()},
+        "group_offsets_not_reached": [
+            {
+                "group": one.group,
+                "topic": one.topic,
+                "partition": one.partition,
+                "target_topic": one.target_topic,
+                "source_offset": one.source_offset,
+                "target_offset": one.reached,
+                "reads_again": one.reads_again,
+                "misses": one.misses,
+                "cause": one.cause,
+            }
+            for one in account.gaps
+        ],
+        "group_offsets_left_out": account.more_gaps,
         "warnings": list(account.warnings),
         "partitions": [
             {
@@ -113,8 +138,29 @@ def rendered(account: Account) -> Group:
     if account.groups:
         groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
         notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
+    notes += [Text(plain(_told(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
+    if more := len(account.gaps[SHOWN_GAPS:]) + account.more_gaps:
+        notes.append(Text(f"and {number(more)} more offsets of groups; --json names them", "yellow"))
     steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in account.steps.items())
     return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
+
+
+def _told(gap: OffsetGap) -> str:
+    """One group that does not go on where it stood."""
+    where = f"group {gap.group}, {gap.topic}-{gap.partition}: stands at {number(gap.source_offset)} on the source, "
+    if gap.reached is None:
+        effect = (
+            f"has no offset on the target: it reads {count(gap.reads_again, 'record')} again "
+            f"(auto.offset.reset=earliest) or misses {number(gap.misses)} (latest)"
+        )
+    else:
+        effects = [
+            *([f"reads {count(gap.reads_again, 'record')} again"] if gap.reads_again else []),
+            *([f"misses {count(gap.misses, 'record')}"] if gap.misses else []),
+        ]
+        effect = f"goes on at {number(gap.reached)}"
+        effect += f" and {' and '.join(effects)}" if effects else ""
+    return f"{where}{effect}: {gap.cause}"
 
 
 def _verdict(account: Account) -> Text:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from mirror.assignment import KnownStop
 from mirror.config import Settings
+from mirror.errors import ClusterError, WireError
 from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.observe.groupfigures import KEY as GROUPS
@@ -21,13 +25,19 @@ from mirror.offsets.firstseen import PREFIX as FIRST_SEEN
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner, ended_instance
+from mirror.offsets.standing import standing_in
 from mirror.states import State
-from mirror.wire.cluster import Cluster
+from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import LATEST, READ_COMMITTED
+from mirror.wire.watermarks import listed
 
 #: A running mirror reports every partition at least every ten seconds.
 STALE_MS: Final = 15_000
-#: Who is in such a state does not see the source's end.
-BLIND: Final = frozenset({State.WAITING, State.RECREATED})
+#: How long the source may take to tell where it ends, and how often it is asked.
+ASK_SECONDS: Final = 2.0
+ASK_PAUSE: Final = 3.0
+#: Of such a state older mirrors told the lag as it was when they last saw the source.
+_FROZEN: Final = frozenset({State.WAITING, State.RECREATED})
 
 
 class Pulse(StrEnum):
@@ -90,10 +100,15 @@ class Status:
 
 @dataclass(slots=True)
 class Follower:
-    """Reads a flow's journal, whole the first time and then only what is new."""
+    """Reads a flow's journal, whole the first time and then only what is new; asks `source`, if it is given, where
+    those partitions end whose lag the journal cannot tell.
+    """
 
     settings: Settings
     target: Cluster
+    source: Cluster | None = None
+    _ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _asked: float = -math.inf
     _offset: int | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
 
@@ -108,12 +123,35 @@ class Follower:
             self._newest |= {entry.key: entry.value for entry in entries}
         kept = {key: value for key, value in self._newest.items() if value is not None}
         now = int(time.time() * 1000)
-        return status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
+        found = status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
+        return await self._with_lag(found)
+
+    async def _with_lag(self, found: Status) -> Status:
+        """The same with the lag by the source's own answer, where no fresh report has it."""
+        blind = [one for one in found.figures if found.is_stale(one) or not one.sees_the_end]
+        if self.source is None or not blind:
+            return found
+        if time.monotonic() - self._asked > ASK_PAUSE:
+            self._ends = await self._ask(self.source, {TopicPartition(one.topic, one.partition) for one in blind})
+            self._asked = time.monotonic()
+        ends = self._ends
+        known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
+        return replace(
+            found, figures=tuple(one.with_end(known[one.key()]) if one.key() in known else one for one in found.figures)
+        )
+
+    @staticmethod
+    async def _ask(source: Cluster, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Nothing where the source cannot be asked in time."""
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                return await listed(source, partitions, LATEST, READ_COMMITTED)
+        return {}
 
 
 def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "") -> Status:
     """What the newest entries of a journal say."""
-    source_id = ""
+    source_id, stops = "", standing_in(journal).stops
     owner, ended, figures, groups, unread, over = None, "", [], None, [], None
     for key, value in journal.items():
         try:
@@ -132,8 +170,9 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
                     source_id = FirstSeen.read(value).cluster_id or source_id
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
+    figures = [_stopped(one, stops.get(TopicPartition(one.target_topic, one.partition))) for one in figures]
     figures.sort(key=lambda one: (one.target_topic, one.partition))
-    return Status(
+    status = Status(
         flow=flow,
         cluster=cluster,
         now_ms=now_ms,
@@ -146,11 +185,23 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
         source_id=source_id,
         target_id=target_id,
     )
+    now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
+    return replace(
+        status, figures=tuple(one.with_end(None) if one.key() in now_unknown else one for one in status.figures)
+    )
+
+
+def _stopped(one: Figures, stop: KnownStop | None) -> Figures:
+    """A report that does not tell of a stop that stands was written without knowing of it."""
+    if stop is None or one.state.is_stop:
+        return one
+    detail = ". ".join(part for part in (stop.detail, stop.advice) if part)
+    return replace(one, state=stop.state, detail=detail, lag_records=None)
 
 
 def is_lag_known(figures: Figures) -> bool:
-    """Whether the lag is one of now: who waits, or has another topic before him, does not see the source's end."""
-    return figures.log_end >= 0 and figures.state not in BLIND
+    """Whether the lag is one of now."""
+    return figures.lag_records is not None
 
 
 def is_latency_known(figures: Figures) -> bool:

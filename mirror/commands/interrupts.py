@@ -1,4 +1,5 @@
-"""Signals while a command starts: they end it at once, though never in the middle of a fork.
+"""Signals: while a command starts they end it at once, though never in the middle of a fork; later, in a time that is
+bounded.
 
 PySpark forks to start its JVM. What a handler raises while Python runs its hooks for that is swallowed there, in the
 parent and in the child, and may leave the lock of `logging` held for ever. So a signal that comes then waits.
@@ -9,12 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+from collections.abc import Callable
 from functools import cache
 from types import FrameType
 from typing import Final, NoReturn
 
+from mirror.observe import logs
+
 #: How long a signal waits before it is looked at again, in seconds.
 _LATER: Final = 0.05
+
+#: How long a mirror that was told to end may take for that: what is under way, the journal, consumer groups, Spark.
+END_SECONDS: Final = 10.0
 
 
 class _State:
@@ -25,11 +33,39 @@ class _State:
 
 
 def end_on_signals() -> None:
-    """From now on SIGINT and SIGTERM raise SystemExit with 128 and the signal's number, until somebody else listens."""
+    """From now on SIGINT, SIGTERM and SIGHUP raise SystemExit with 128 and the signal's number, until somebody else
+    listens.
+    """
     _watch_forks()
     signal.signal(signal.SIGALRM, _again)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
+            signal.signal(number, _ended)
+
+
+def end_in_time(kill: Callable[[], None]) -> None:
+    """From now on the process ends `END_SECONDS` after the first SIGINT or SIGTERM whatever hangs, and at once at the
+    second one; before that `kill` ends other processes. For whoever listens in an event loop, which may be what hangs.
+    """
+    signals: list[int] = []
+
+    def end_hard(number: int) -> NoReturn:
+        logs.get("mirror.run").error("ended_hard", signal=number, reason="told twice" if signals[1:] else "too slow")
+        try:
+            kill()
+        finally:
+            os._exit(128 + number)
+
+    def told(number: int, _: FrameType | None) -> None:
+        signals.append(number)
+        if signals[1:]:
+            end_hard(number)
+        timer = threading.Timer(END_SECONDS, end_hard, [number])
+        timer.daemon = True
+        timer.start()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _ended)
+        signal.signal(number, told)
 
 
 @cache

@@ -54,6 +54,7 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "configs": [asdict(one) for one in topics.changes] if topics else [],
         "groups": list(found.groups),
         "acls": [asdict(one) for one in found.acls.missing],
+        "acls_revoked": [asdict(one) for one in found.acls.revoked],
         "beginnings": [asdict(one) for one in found.beginnings],
         "padding": [asdict(one) for one in found.padding],
         "gaps_at_most": [asdict(one) for one in found.gaps],
@@ -94,6 +95,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
             yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
     yield from (f"+ create {topic}: the flow's own" for topic in found.own_topics)
     yield from (f"+ ACL {acl}" for acl in found.acls.missing)
+    yield from (f"- ACL {acl}: the source has it no more" for acl in found.acls.revoked)
     for begun in found.beginnings:
         offsets = ", ".join(map(number, begun.offsets))
         yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), settled by the first start"

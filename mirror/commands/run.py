@@ -7,30 +7,35 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mirror import java
-from mirror.commands.interrupts import end_on_signals
+from mirror.commands.interrupts import end_in_time, end_on_signals
 from mirror.config import Settings
+from mirror.errors import ExitCode
 from mirror.observe import logs
 from mirror.observe.endpoint import serving
 from mirror.observe.figures import Figures, Totals
 from mirror.observe.metrics import Metrics
+from mirror.observe.notify import live, notify
 from mirror.wire.cluster import TopicPartition
+
+T = TypeVar("T")
 
 LINE_SECONDS = 10.0
 #: What a JVM that was interrupted has to clear up.
 JVM_SECONDS = 3.0
 
 
-def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool) -> int:
+def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool, take_over: bool = False) -> int:
     """Run the flow to its end; the exit code. `load` reads the configuration, again on SIGHUP. Raises MirrorError.
 
     What this machine lacks, or another process has, is found before anything is created on a cluster.
@@ -38,16 +43,24 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool)
     settings = load()
     metrics = Metrics(settings.flow)
     with serving(settings.metrics.listen, metrics) if settings.metrics.listen else contextlib.nullcontext():
-        return _run(settings, load, metrics, once=once, until_caught_up=until_caught_up)
+        return _run(settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over)
 
 
-def _run(
-    settings: Settings, load: Callable[[], Settings], metrics: Metrics, *, once: bool, until_caught_up: bool
+def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its end, told once
+    settings: Settings,
+    load: Callable[[], Settings],
+    metrics: Metrics,
+    *,
+    once: bool,
+    until_caught_up: bool,
+    take_over: bool,
 ) -> int:
     end_on_signals()  # until the supervisor listens itself
     java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
+    from mirror.spark import handover
     from mirror.spark.compiled import ensure_compiled
+    from mirror.spark.engine import close_in_time, end_jvm
     from mirror.spark.lookout import Lookout
     from mirror.spark.plan import MOST_LANES, lane_count
     from mirror.spark.prepare import prepare
@@ -56,9 +69,18 @@ def _run(
     from mirror.spark.session import close_context, local_master, open_context
     from mirror.spark.supervisor import Supervisor
 
+    def listening() -> None:
+        end_in_time(end_jvm)
+        notify("READY=1")
+
     log = logs.get("mirror.run")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
         local_master(settings.spark.master, 1)
+    if not take_over:  # whoever stands by makes nothing on the target, and costs no JVM
+        if asyncio.run(handover.wait_for_turn(settings, waits=not (once or until_caught_up))):
+            return ExitCode.DONE
+        end_on_signals()
+        settings = load()  # it may have been long ago
     context = None
     try:
         if settings.topics.rules:  # Spark alone can tell whether their expressions will do
@@ -66,7 +88,7 @@ def _run(
             with _clearing_up():
                 context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
             check_rules(context, settings)
-        flow = prepare(settings, once=once, until_caught_up=until_caught_up)
+        flow = prepare(settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
         ensure_compiled()
         log.info(
             "flow_prepared",
@@ -82,10 +104,12 @@ def _run(
         with _watching(flow.name) as watch:
             lookout = None if once else Lookout(Renewal(settings), load)
             queries = queries_for(context, flow)
-            outcome = asyncio.run(Supervisor(context, flow, watch.show, metrics, lookout, queries).run())
+            supervisor = Supervisor(context, flow, watch.show, metrics, lookout, queries, listening)
+            outcome = asyncio.run(_supervised(supervisor.run()))
     finally:
+        notify("STOPPING=1")
         if context is not None:
-            close_context(context)
+            close_in_time(partial(close_context, context))
     totals = Totals.of(outcome.figures.values())
     log.info(
         "flow_ended",
@@ -97,13 +121,26 @@ def _run(
         batches=totals.batches,
         bytes=totals.bytes,
         lag_records=totals.lag_records,
+        lag_unknown=totals.lag_unknown,
         verdicts=dict(totals.verdicts),
     )
     if outcome.contended:
         log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="CONTENDED")
+    if outcome.refused:
+        left_out = {one.source: one.reason for one in outcome.refused}
+        log.error("topics_refused", flow=flow.name, topics=sorted(left_out), reason=next(iter(left_out.values())))
     if outcome.incomplete:
         log.error("flow_incomplete", flow=flow.name, missing=outcome.incomplete)
     return outcome.exit_code
+
+
+async def _supervised(running: Coroutine[Any, Any, T]) -> T:
+    """Tell whoever watches over this process that it lives, as long as it does."""
+    living = asyncio.create_task(live())
+    try:
+        return await running
+    finally:
+        living.cancel()
 
 
 @contextlib.contextmanager
@@ -158,7 +195,8 @@ class _Watch(AbstractContextManager["_Watch"]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar:
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._bar.stop()
 
     def show(self, figures: Mapping[TopicPartition, Figures]) -> None:
         """Called about once a second."""
@@ -170,7 +208,7 @@ class _Watch(AbstractContextManager["_Watch"]):
         states = {str(state): count for state, count in sorted(totals.states.items())}
         if self._bar is not None and self._task is not None:
             done, note = totals.records, " ".join(f"{count} {state}" for state, count in states.items())
-            self._bar.update(self._task, completed=done, total=done + totals.lag_records, rate=rate, note=note)
+            self._bar.update(self._task, completed=done, total=done + (totals.lag_records or 0), rate=rate, note=note)
         elif figures and now - self._shown_at >= LINE_SECONDS:  # lanes report from their first second on
             self._shown_at = now
             self._log.info(
@@ -178,6 +216,7 @@ class _Watch(AbstractContextManager["_Watch"]):
                 flow=self._flow,
                 records=totals.records,
                 lag_records=totals.lag_records,
+                lag_unknown=totals.lag_unknown,
                 mb_per_s=round(rate, 1),
                 states=states,
             )

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mirror.commands.flowstatus import BLIND, STALE_MS, Follower, Pulse, Status, is_lag_known, is_latency_known
+from mirror.commands.flowstatus import STALE_MS, Follower, Pulse, Status, is_latency_known
 from mirror.commands.tables import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.commands.troubles import troubles
 from mirror.config import Settings
@@ -47,8 +47,8 @@ def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
 
 
 async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
-    async with Cluster(Endpoint.of(settings.target)) as target:
-        follower = Follower(settings, target)
+    async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
+        follower = Follower(settings, target, source)
         found = await follower.look()
         out = console()
         if watch and out.is_terminal and not as_json:
@@ -84,7 +84,6 @@ def _print(found: Status, out: Console, as_json: bool) -> None:
 def as_dict(found: Status) -> dict[str, Any]:
     """The status for `--json`; ages in ms."""
     totals = Totals.of(found.figures)
-    lags = Totals.of(filter(is_lag_known, found.figures))
     latency_ms = Totals.of(filter(is_latency_known, found.figures)).lag_ms
     return {
         "flow": found.flow,
@@ -99,14 +98,13 @@ def as_dict(found: Status) -> dict[str, Any]:
         "at_ms": found.now_ms,
         "totals": asdict(totals)
         | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)}
-        | {"lag_records": lags.lag_records, "lag_ms": latency_ms},
+        | {"lag_ms": latency_ms},
         "partitions": [
             asdict(one)
             | {
                 "verdicts": dict(one.verdicts),
                 "age_ms": max(0, found.now_ms - one.at_ms),
-                "lag_records": None if one.state in BLIND else one.lag_records,
-                "lag_bytes": None if one.state in BLIND else one.lag_bytes,
+                "lag_bytes": one.lag_bytes,
                 "lag_ms": one.lag_ms if is_latency_known(one) else None,
                 "stale": found.is_stale(one),
                 "stopped": one.state.is_stop,
@@ -144,7 +142,7 @@ def _urgency(one: Figures) -> tuple[int, int]:
     if one.state.is_stop:
         return -1, 0
     quiet = _URGENCY.index(one.state) if one.state in _URGENCY else len(_URGENCY)
-    return quiet, -one.lag_records
+    return quiet, -(one.lag_records or 0)
 
 
 def _height(out: Console, shown: Group) -> int:
@@ -186,13 +184,13 @@ def _partitions(found: Status, figures: Sequence[Figures], *, wide: bool) -> Tab
         ("age", "right"),
     )
     for one in figures:
-        stale, known = found.is_stale(one), is_lag_known(one)
-        behind = size(one.lag_bytes) if known and one.lag_bytes is not None else "-"
+        stale = found.is_stale(one)
+        behind = size(one.lag_bytes) if one.lag_bytes is not None else "?"
         shown.add_row(
             Text(plain(f"{one.topic}-{one.partition}")),
             state_text(one.state, former=stale),
             number(one.next_offset) if one.next_offset >= 0 else "-",
-            number(one.lag_records) if known else "-",
+            "?" if one.lag_records is None else number(one.lag_records),
             *([behind] if wide else []),
             duration(one.lag_ms) if is_latency_known(one) and one.lag_ms is not None else "-",
             *([number(one.records)] if wide else []),
@@ -232,8 +230,7 @@ def _totals(found: Status) -> Text:
     run = "this run" if running else "the last run"
     fresh = [one for one in found.figures if not running or one.state.is_stop or not found.is_stale(one)]
     silent = len(found.figures) - len(fresh)
-    unknown = [one for one in fresh if not is_lag_known(one) and one.state is not State.CAUGHT_UP]
-    now, lags = Totals.of(fresh), Totals.of(filter(is_lag_known, fresh))
+    now, every = Totals.of(fresh), Totals.of(found.figures)
     latency_ms = Totals.of(filter(is_latency_known, fresh)).lag_ms
     copied = Totals.of(one for one in found.figures if not found.owner or one.instance == found.owner.instance)
     states = [Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(now.states.items())]
@@ -242,8 +239,10 @@ def _totals(found: Status) -> Text:
         "" if running else "last known: ",
         f"{count(len(found.figures), 'partition')}: ",
         Text(", ").join(states),
-        "; lag unknown" if len(unknown) == len(fresh) else f"; lag {count(lags.lag_records, 'record')}",
-        f" and unknown for {count(len(unknown), 'partition')}" if 0 < len(unknown) < len(fresh) else "",
+        "; lag unknown" if every.lag_records is None else f"; lag {count(every.lag_records, 'record')}",
+        f" and unknown for {count(every.lag_unknown, 'partition')}"
+        if every.lag_records is not None and every.lag_unknown
+        else "",
         f", latency {duration(latency_ms)}" if latency_ms else "",
         f"; copied by {run}: {count(copied.records, 'record')} in",
         f" {count(copied.batches, 'batch', 'batches')}, {size(copied.bytes)}",
@@ -258,6 +257,7 @@ def _groups(groups: GroupFigures, now_ms: int) -> Text:
     others = {
         "held back until records are mirrored": groups.held_back,
         "ahead on the target": groups.ahead,
+        "moved to the target's log start": groups.expired,
         "with members on the target": groups.active,
         "hindered, see the log": groups.hindered,
     }

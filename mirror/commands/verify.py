@@ -11,10 +11,10 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -23,35 +23,90 @@ from mirror.admin.client import Admin
 from mirror.admin.history import gone_topics
 from mirror.admin.topics import plan_topics
 from mirror.admin.values import TopicInfo
+from mirror.assignment import KnownStop
+from mirror.commands.flowstatus import Pulse, Status, status_of
 from mirror.commands.tables import console, count, print_json
 from mirror.commands.verifypage import page
 from mirror.commands.verifyview import as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.names import did_you_mean
-from mirror.observe import logs
+from mirror.observe.figures import Figures
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Journal, newest
+from mirror.offsets.losses import Lost, losses_in
+from mirror.offsets.pauses import paused_in
 from mirror.offsets.runlog import Indexes
+from mirror.offsets.standing import stops_in
 from mirror.offsets.starts import starts_in
 from mirror.policy.selection import TopicPair, select
-from mirror.verify.flow import SHARES_AT_ONCE, Moves, Proof, Proved, Watch, plan_proof, prove, run_proof
-from mirror.verify.report import Difference, Gone, Kind, Pair, VerifyReport
+from mirror.verify.compare import Bounds
+from mirror.verify.flow import (
+    SHARES_AT_ONCE,
+    Known,
+    Moves,
+    Proof,
+    Proved,
+    Waiting,
+    Watch,
+    plan_proof,
+    prove,
+    run_proof,
+)
+from mirror.verify.report import (
+    Difference,
+    Gone,
+    Kind,
+    Lack,
+    Pair,
+    PartitionReport,
+    Shortfall,
+    Unread,
+    VerifyReport,
+)
 from mirror.verify.saved import SavedProof
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED
+from mirror.wire.watermarks import listed
 
 #: Bytes to read of the source from which on Spark is worth its start.
 SPARK_BYTES: Final = 4 << 30
+#: How long a mirror that runs may take to copy what the source holds when the proof begins.
+WAIT_SECONDS: Final = 10.0
+
+
+class Place(NamedTuple):
+    """A source topic and its name on the target, or one partition of both."""
+
+    topic: str
+    target: str
+    partition: int = -1
+
+    def lacks(self, kind: Lack, first: int, next_offset: int, reason: str) -> Shortfall:
+        """Some of it."""
+        offsets = next_offset - first if first >= 0 else 0
+        return Shortfall(
+            kind=kind,
+            topic=self.topic,
+            target=self.target,
+            partition=self.partition,
+            first=first,
+            next_offset=next_offset,
+            offsets=offsets,
+            reason=reason,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """How to prove. `spark`: with it or without, by size where None; `file` keeps the ranges that are finished, for a
-    proof that is interrupted: whoever has the report safe removes it.
+    proof that is interrupted: whoever has the report safe removes it. `wait`: seconds for which a mirror that runs may
+    take to copy what the source holds when the proof begins.
     """
 
     spark: bool | None = None
     file: Path | None = None
+    wait: float = 0.0
 
 
 def verify_flow(
@@ -67,18 +122,26 @@ def verify_flow(
     """
     began = time.monotonic()
     source, target = Admin(settings.source), Admin(settings.target)
-    every = _pairs(source, target, settings)
-    pairs = _selected(every, topics)
+    every, refused = _pairs(source, target, settings)
+    chosen = _selected(every, topics)
+    pairs = [pair for pair in chosen if pair.rekeying is None]
     there = target.describe(pair.target for pair in pairs)
-    known = asyncio.run(_recorded(settings, there))
-    moves = Moves(settings.flow, known.indexes) if settings.topics.offsets == "translate" else None
+    told = asyncio.run(_recorded(settings, there))
+    moves = Moves(settings.flow, told.indexes) if settings.topics.offsets == "translate" else None
     partitions = [
         Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index))
         for pair in pairs
         for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
     ]
-    ends = Endpoint.of(settings.source), Endpoint.of(settings.target)
-    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, moves, means.file, known.since))
+    rate = settings.limits.bytes_per_second
+    ends = Endpoint.of(settings.source).bounded(rate), Endpoint.of(settings.target).bounded(rate)
+    known = Known(
+        moves=moves,
+        since=told.since,
+        losses={at: tuple((one.first, one.next_offset) for one in lost) for at, lost in told.losses.items()},
+    )
+    waiting = Waiting(means.wait, told.copied_now)
+    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, known, means.file, waiting))
     spark = _needs_spark(proof, means.spark)
     try:
         if spark:
@@ -89,14 +152,21 @@ def verify_flow(
         if kept:
             kept.close()
     mirrored = {pair.source for pair in every}
-    gone = {} if topics else gone_topics(settings, target, known.seen, mirrored, proof.plan.subject.source_id)
+    gone = {} if topics else gone_topics(settings, target, told.seen, mirrored, proof.plan.subject.source_id)
+    lacking = [
+        *([] if topics else refused),
+        *asyncio.run(_not_compared(settings, chosen, there)),
+        *_shortfalls(proof, reports, unread, told),
+    ]
     return VerifyReport(
         flow=settings.flow,
         source=settings.source.alias,
         target=settings.target.alias,
         partitions=tuple(reports),
         misfits=tuple(
-            _misfit(pair, found) for pair in pairs if _partitions(found := there.get(pair.target)) != pair.partitions
+            _misfit(pair, found)
+            for pair in pairs
+            if _partitions(found := there.get(pair.target)) > pair.partitions and found is not None
         ),
         seconds=time.monotonic() - began,
         moved=moves is not None,
@@ -107,6 +177,7 @@ def verify_flow(
         resumed=kept.resumed if kept else 0,
         unread=unread,
         gone=tuple(Gone(topic, copy) for copy, topic in gone.items()),
+        shortfalls=tuple(sorted(lacking, key=lambda one: (one.topic, one.partition, one.first))),
     )
 
 
@@ -123,27 +194,138 @@ def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: 
         return asyncio.run(run_proof(proof, engine.prove, engine.slots, kept, watch))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What the journal tells: where offsets moved to and where the flow began, by target partition, and as what its
-    topics were first seen, by target topic.
+    """What the journal tells: where offsets moved to, where the flow began and what was lost, by target partition; as
+    what its topics were first seen, by target topic; which source topics are paused; and how the flow stands.
     """
 
     indexes: Indexes
     since: Mapping[TopicPartition, int]
     seen: Mapping[str, FirstSeen]
+    losses: Mapping[TopicPartition, Sequence[Lost]]
+    paused: Collection[str]
+    stops: Mapping[TopicPartition, KnownStop]
+    status: Status
+
+    @property
+    def figures(self) -> Mapping[TopicPartition, Figures]:
+        """The newest report of each source partition."""
+        return {TopicPartition(one.topic, one.partition): one for one in self.status.figures}
+
+    @property
+    def copied_now(self) -> Collection[TopicPartition]:
+        """The target partitions that a mirror may be about to write to."""
+        if self.status.pulse is not Pulse.RUNNING:
+            return ()
+        return {
+            TopicPartition(one.target_topic, one.partition)
+            for one in self.status.figures
+            if not one.state.is_stop and one.topic not in self.paused
+        }
 
 
-async def _recorded(settings: Settings, topics: Iterable[str]) -> _Recorded:
+async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
     """Where the flow began for target `topics`, and all else that the journal tells of any."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic, *topics])
-        if journal.partition.topic not in target.topics:
-            return _Recorded(Indexes(), {}, {})
-        entries, _ = await journal.read()
+        entries = (await journal.read())[0] if journal.partition.topic in target.topics else []
         known = newest(entries)
-        return _Recorded(Indexes(entries), starts_in(known, target), seen_in(known))
+        return _Recorded(
+            indexes=Indexes(entries),
+            since=starts_in(known, target),
+            seen=seen_in(known),
+            losses=losses_in(known),
+            paused=paused_in(known),
+            stops=stops_in(known, {name: target.topic_id(name) for name in topics}),
+            status=status_of(settings.flow, settings.target.alias, known, int(time.time() * 1000)),
+        )
+
+
+def _shortfalls(
+    proof: Proof, reports: Iterable[PartitionReport], unread: Iterable[Unread], told: _Recorded
+) -> Iterator[Shortfall]:
+    """What the target lacks of the partitions that were compared, as far as both logs and the journal tell."""
+    passed = {one.pair for one in unread}
+    lost = {one.pair: one.lost for one in reports}
+    by_pair: dict[Pair, list[Bounds]] = {}
+    for part in proof.plan.ranges:
+        by_pair.setdefault(part.pair, []).append(part.bounds)
+    for pair, bounds in by_pair.items():
+        if pair in passed:
+            continue
+        place = Place(pair.source.topic, pair.target.topic, pair.source.partition)
+        yield from _behind(place, bounds[-1], told)
+        kept_from = bounds[0].target_start  # what the target has deleted since is nobody's loss any more
+        for one in told.losses.get(pair.target, ()):
+            first = max(one.first, kept_from)
+            if first < one.next_offset and (
+                (one.first, one.next_offset) in lost.get(pair, ()) or first < bounds[0].begin
+            ):
+                yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal tells")
+
+
+def _behind(place: Place, at: Bounds, told: _Recorded) -> Iterator[Shortfall]:
+    """What is not there yet of one partition, and why, or that it stopped."""
+    figures = told.figures.get(TopicPartition(place.topic, place.partition))
+    first = at.upto - at.lag
+    stop = told.stops.get(TopicPartition(place.target, place.partition))
+    if stop is not None:
+        reason = f"{stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
+        yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
+    elif figures is not None and figures.state.is_stop:
+        reason = f"{figures.state} at source offset {figures.next_offset}: {figures.detail}"
+        yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
+    elif at.lag:
+        if place.topic in told.paused:
+            reason = f"paused; `mirror resume CONFIG {place.topic}` resumes it"
+        elif told.status.pulse is Pulse.RUNNING:
+            reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"
+        else:
+            reason = f"the mirror: {told.status.pulse}"
+        yield place.lacks(Lack.BEHIND, first, at.upto, reason)
+
+
+async def _not_compared(
+    settings: Settings, pairs: Iterable[TopicPair], there: Mapping[str, TopicInfo]
+) -> Sequence[Shortfall]:
+    """Topics and partitions that have no copy to compare, and what the source holds of them. Raises ClusterError."""
+    lacking: list[tuple[Place, list[TopicPartition], Lack, str]] = []
+    for pair in pairs:
+        every = [TopicPartition(pair.source, index) for index in range(pair.partitions)]
+        found = there.get(pair.target)
+        if pair.rekeying is not None:
+            lacking.append((Place(pair.source, pair.target), every, Lack.NOT_VERIFIED, "a rule re-keys its records"))
+        elif found is None:
+            reason = f"no topic {pair.target} on the target"
+            lacking.append((Place(pair.source, pair.target), every, Lack.ABSENT, reason))
+        else:
+            reason = f"{pair.target} has {count(len(found.partitions), 'partition')} on the target"
+            lacking += (
+                (Place(pair.source, pair.target, at.partition), [at], Lack.ABSENT, reason)
+                for at in every[len(found.partitions) :]
+            )
+    if not lacking:
+        return ()
+    asked = {at for _, every, _, _ in lacking for at in every}
+    async with Cluster(Endpoint.of(settings.source)) as source:
+        await source.refresh({at.topic for at in asked})
+        starts = await listed(source, asked, EARLIEST)
+        ends = await listed(source, asked, LATEST, READ_COMMITTED)
+    return [
+        Shortfall(
+            kind=kind,
+            topic=place.topic,
+            target=place.target,
+            partition=place.partition,
+            offsets=sum(ends[at] - starts[at] for at in every)
+            if all(at in starts and at in ends for at in every)
+            else None,
+            reason=reason,
+        )
+        for place, every, kind, reason in lacking
+    ]
 
 
 def verify(
@@ -154,9 +336,10 @@ def verify(
     report_file: Path | None = None,
     resume: Path | None = None,
     spark: bool | None = None,
+    wait: float = WAIT_SECONDS,
 ) -> ExitCode:
     """Verify and print; the exit code. `report_file` gets the report as a page; beside it, or in `resume`, finished
-    ranges are kept for as long as the proof is not complete.
+    ranges are kept for as long as the proof is not complete. `wait` is in seconds, see `Means`.
 
     Raises MirrorError.
     """
@@ -177,7 +360,7 @@ def verify(
             settings,
             topics,
             lambda done, total: bar.update(task, advance=done, total=total),
-            Means(spark=spark, file=resume),
+            Means(spark=spark, file=resume, wait=wait),
         )
     if report_file is not None:
         report_file.write_text(page(report), encoding="utf-8")
@@ -189,7 +372,9 @@ def verify(
         resume.unlink(missing_ok=True)  # the proof is complete, and told
     if not report.equal:
         return ExitCode.DIFFERENT
-    return ExitCode.CLUSTER if report.unread else ExitCode.DONE
+    if report.unread:
+        return ExitCode.CLUSTER
+    return ExitCode.DONE if report.is_whole else ExitCode.NOT_WHOLE
 
 
 def check_writable(file: Path) -> None:
@@ -204,14 +389,27 @@ def check_writable(file: Path) -> None:
         raise ConfigError(f"--report {file}: {problem.strerror}") from problem
 
 
-def _pairs(source: Admin, target: Admin, settings: Settings) -> Sequence[TopicPair]:
+def _pairs(source: Admin, target: Admin, settings: Settings) -> tuple[Sequence[TopicPair], Sequence[Shortfall]]:
+    """The topics that the flow mirrors, and those that it would if nothing refused them."""
     selection = select({name: len(info.partitions) for name, info in source.topics().items()}, settings.topics)
-    if selection.missing or selection.clashes or selection.illegal or not selection.pairs:
+    illegal = {pair.source for pair in selection.illegal} | {
+        one for clash in selection.clashes for one in clash.sources
+    }
+    pairs = [pair for pair in selection.pairs if pair.source not in illegal]
+    if not pairs:
         plan_topics(source, target, settings).raise_refusals()  # in the words in which `mirror run` refuses it
-    for pair in selection.pairs:
-        if pair.rekeying is not None:
-            logs.get("mirror.verify").warning("not_verified", topic=pair.source, reason="a rule re-keys its records")
-    return [pair for pair in selection.pairs if pair.rekeying is None]
+    refused = [
+        *((pair.source, pair.target, f"no legal name on the target: {pair.target}") for pair in selection.illegal),
+        *(
+            (one, clash.target, "several topics would have one copy")
+            for clash in selection.clashes
+            for one in clash.sources
+        ),
+        *((name, "", "no such topic on the source") for name in selection.missing),
+    ]
+    return pairs, [
+        Shortfall(kind=Lack.NOT_VERIFIED, topic=topic, target=copy, reason=reason) for topic, copy, reason in refused
+    ]
 
 
 def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Sequence[TopicPair]:
@@ -229,6 +427,7 @@ def _partitions(found: TopicInfo | None) -> int:
     return len(found.partitions) if found else 0
 
 
-def _misfit(pair: TopicPair, found: TopicInfo | None) -> Difference:
-    there = count(len(found.partitions), "partition") if found else f"no topic {pair.target}"
+def _misfit(pair: TopicPair, found: TopicInfo) -> Difference:
+    """More partitions on the target than on the source: those that it lacks are no difference, but not there yet."""
+    there = count(len(found.partitions), "partition")
     return Difference(pair.source, -1, -1, Kind.TOPIC, count(pair.partitions, "partition"), there)

@@ -25,6 +25,7 @@ def page(report: VerifyReport) -> str:
     _shares(body, report)
     _topics(body, report)
     _partitions(body, report.partitions)
+    _shortfalls(body, report)
     _differences(body, report)
     _not_compared(body, report)
     _sign_off(body, report)
@@ -32,9 +33,9 @@ def page(report: VerifyReport) -> str:
 
 
 def _verdict(body: Element, report: VerifyReport) -> None:
-    compared_any = any(one.batches for one in report.partitions)
-    colour = " bad" if not report.equal else "" if compared_any and not report.unread else " warn"
-    put_text(body, "p", signoff.verdict(report), f"verdict{colour}")
+    colour = " bad" if not report.equal else "" if report.is_whole else " warn"
+    put_text(body, "p", signoff.headline(report), f"verdict{colour}")
+    put_text(body, "p", signoff.verdict(report))
     lag = sum(one.lag for one in report.partitions)
     rows = [
         ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
@@ -42,7 +43,7 @@ def _verdict(body: Element, report: VerifyReport) -> None:
         ("offsets", "translated: each record at the place that the runs tell" if report.moved else "preserved"),
         ("ends fixed", signoff.at(report.begun_ms)),
         ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {_engine(report)}"),
-        ("not mirrored yet", f"{count(lag, 'record')} behind the target's end at that time"),
+        ("not there yet", f"{count(lag, 'offset')} that the source held when the proof began"),
     ]
     if report.resumed:
         rows.append(("resumed", f"{count(report.resumed, 'range')} by an earlier run that was interrupted"))
@@ -124,6 +125,26 @@ def _partitions(body: Element, partitions: Sequence[PartitionReport]) -> None:
             put_text(SubElement(cell, "div", {"class": "different"}), "code", f"target: {one.target_digest}")
         for note in one.notes:
             put_text(cell, "div", note, "note")
+
+
+def _shortfalls(body: Element, report: VerifyReport) -> None:
+    if not report.shortfalls:
+        return
+    put_text(body, "h2", "Not whole")
+    rows = [
+        (
+            one.topic,
+            "all" if one.partition < 0 else str(one.partition),
+            str(one.kind),
+            f"{one.first} to {one.next_offset - 1}" if one.next_offset > one.first >= 0 else "",
+            "" if one.offsets is None else number(one.offsets),
+            one.reason,
+        )
+        for one in report.shortfalls[:SHOWN]
+    ]
+    put_table(body, ("topic", "partition", "what", "offsets", "how many", "why"), rows)
+    if more := len(report.shortfalls) - len(rows):
+        put_text(body, "p", f"and {number(more)} more; --json lists them all", "note")
 
 
 def _differences(body: Element, report: VerifyReport) -> None:

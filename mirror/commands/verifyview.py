@@ -16,6 +16,9 @@ from mirror.verify.report import TopicReport, VerifyReport
 
 #: Differences of one partition that a terminal gets; `--json` gives all that were kept.
 SHOWN: Final = 20
+#: The same of what the target lacks.
+SHORTFALLS: Final = 40
+_NOT_TOLD: Final = ("pair", "differences", "source_mark", "target_mark")
 
 
 def as_dict(report: VerifyReport) -> dict[str, Any]:
@@ -25,6 +28,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
         "source": report.source,
         "target": report.target,
         "equal": report.equal,
+        "whole": report.is_whole,
         "different": report.different,
         "offsets": "translate" if report.moved else "preserve",
         "sealed": signoff.facts(report),
@@ -35,7 +39,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
         "topics": [{**asdict(topic), "equal": topic.equal} for topic in report.topics],
         "partitions": [
             {
-                **{name: value for name, value in asdict(one).items() if name not in ("pair", "differences")},
+                **{name: value for name, value in asdict(one).items() if name not in _NOT_TOLD},
                 "topic": one.pair.source.topic,
                 "target": one.pair.target.topic,
                 "partition": one.pair.source.partition,
@@ -52,6 +56,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
             for one in report.unread
         ],
         "gone": [asdict(one) for one in report.gone],
+        "not_whole": [{**asdict(one), "text": str(one)} for one in report.shortfalls],
         "differences": [{**asdict(one), "text": str(one)} for one in report.differences],
     }
 
@@ -81,7 +86,13 @@ def rendered(report: VerifyReport) -> Group:
             _offsets(topic, moved=report.moved),
             Text(number(topic.lag), "yellow" if topic.lag else ""),
         )
-    return Group(lines, Text(), *_notes(report), *_differences(report), _verdict(report))
+    first = Text.assemble((f"{report.flow}: ", "bold"), (signoff.headline(report), f"bold {_colour(report)}"))
+    told = (*_notes(report), *_shortfalls(report), *_differences(report))
+    return Group(first, Text(), lines, Text(), *told, _verdict(report))
+
+
+def _colour(report: VerifyReport) -> str:
+    return "red" if not report.equal else "green" if report.is_whole else "yellow"
 
 
 def _offsets(topic: TopicReport, *, moved: bool) -> Text:
@@ -120,6 +131,13 @@ def _notes(report: VerifyReport) -> list[Text]:
     ]
 
 
+def _shortfalls(report: VerifyReport) -> list[Text]:
+    found = [Text(plain(str(one)), "yellow") for one in report.shortfalls[:SHORTFALLS]]
+    if more := len(report.shortfalls) - len(found):
+        found.append(Text(f"and {count(more, 'part')} more that the target lacks: --json lists them all", "yellow"))
+    return found
+
+
 def _differences(report: VerifyReport) -> list[Text]:
     found: list[Text] = []
     for _, group in groupby(report.differences, key=lambda one: (one.topic, one.partition)):
@@ -131,13 +149,8 @@ def _differences(report: VerifyReport) -> list[Text]:
 
 
 def _verdict(report: VerifyReport) -> Text:
-    compared_any = any(one.batches for one in report.partitions)
-    colour = "red" if not report.equal else "yellow" if report.unread or not compared_any else "green"
-    verdict = Text.assemble((f"{report.flow}: ", "bold"), (signoff.verdict(report), f"bold {colour}"))
-    verdict.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
-    if lag := sum(one.lag for one in report.partitions):
-        verdict.append(f"; {count(lag, 'record')} not mirrored yet", "yellow")
-    return verdict
+    verdict = Text.assemble((f"{report.flow}: ", "bold"), (signoff.verdict(report), f"bold {_colour(report)}"))
+    return verdict.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
 
 
 def compared(report: VerifyReport) -> list[str]:

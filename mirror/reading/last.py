@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
-from mirror.errors import ClusterUnreachable, MalformedBatch
+from mirror.errors import MalformedBatch
 from mirror.policy.outcomes import Outcome, Outcomes
-from mirror.verify.reader import EMPTY_ANSWERS, EMPTY_PAUSE
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.fetch import Fetched, fetch_at
+from mirror.wire.fetch import Fetched, fetch_below
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
 #: Offsets that are looked at first; each further look, where only markers and aborted records are, takes twice as many.
@@ -71,11 +69,4 @@ async def _fetch(cluster: Cluster, partition: TopicPartition, at: int, end: int)
     """From `at` on, of a leader that knows that all below `end` is decided: one just elected may not for a moment, and
     what it then leaves out would be taken for nothing.
     """
-    for _ in range(EMPTY_ANSWERS):
-        fetched = await fetch_at(cluster, partition, at, max_bytes=FETCH_BYTES)
-        if fetched.records or fetched.last_stable_offset >= end:
-            return fetched
-        await asyncio.sleep(EMPTY_PAUSE)
-    raise ClusterUnreachable(
-        f"{cluster}: nothing of {partition} at offset {at} below its end {end}; try again when its leader has settled"
-    )
+    return await fetch_below(cluster, partition, at, end, max_bytes=FETCH_BYTES)

@@ -6,17 +6,14 @@ transactions. Behind that, up to the high watermark, it is read uncommitted, and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
 from mirror.batch.header import RawBatch
 from mirror.batch.segment import Damage, DamageKind, Walk
-from mirror.errors import ClusterUnreachable
 from mirror.policy.outcomes import Outcome, Outcomes
-from mirror.verify.reader import EMPTY_ANSWERS, EMPTY_PAUSE
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.fetch import Fetched, fetch_at
+from mirror.wire.fetch import Fetched, fetch_below
 from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -31,10 +28,10 @@ class Log:
         self.damage: Damage | None = None
 
     async def batches(self, begin: int) -> AsyncIterator[tuple[RawBatch, Outcome]]:
-        """Batches up to the end, or to a damaged one. Raises as `fetch_at` does, and ClusterUnreachable where a leader
-        gives nothing for a while.
+        """Batches up to the end, or to a damaged one. Raises as `fetch_below` does: what is empty below the end is not
+        taken for the end of a log whose leader was just elected.
         """
-        self.at, empty = begin, 0
+        self.at = begin
         while self.at < self._end and not self.damage:
             before = self.at
             decided = before < self._stable
@@ -53,19 +50,13 @@ class Log:
                     return
             if walk.damage and not (walk.damage.kind is DamageKind.PARTIAL and walk.position):
                 self.damage = walk.damage
-            elif self.at == before:
-                empty += 1
-                if empty >= EMPTY_ANSWERS:
-                    raise ClusterUnreachable(
-                        f"{self._cluster}: nothing of {self._partition} at offset {before} below its end {self._end};"
-                        " try again when its leader has settled"
-                    )
-                await asyncio.sleep(EMPTY_PAUSE)
-            else:
-                empty = 0
+            elif self.at == before:  # compaction left nothing up to there
+                self.at = self._stable if decided else self._end
 
     async def _fetch(self, isolation: int) -> Fetched:
-        return await fetch_at(self._cluster, self._partition, self.at, max_bytes=FETCH_BYTES, isolation=isolation)
+        return await fetch_below(
+            self._cluster, self._partition, self.at, self._end, max_bytes=FETCH_BYTES, isolation=isolation
+        )
 
 
 def _first(raw: RawBatch, before: int) -> int:

@@ -1,10 +1,11 @@
 """One replica of a partition as a broker left it in its data folder: every batch looked at once, and indexed.
 
-A1  a replica ends at its first bytes that are no sound batch. What follows is not part of the log for a broker
-    either (Kafka `LogSegment.recover`)
+A1  bytes that are no sound batch are damage. A broker that recovers cuts its log there (Kafka `LogSegment.recover`);
+    here the next sound batch is looked for, and the offsets in between are a `Hole`: from behind the last sound batch
+    to before the next one, never more. What is behind the last sound batch of all is no part of the log
 A2  offsets below the log's start were deleted, and are not given out (KIP-107)
 A3  no CRC covers a batch's base offset and leader epoch. Where offsets leap and then fall back, the batch that leapt
-    lies, and the replica ends before it; an epoch that falls back was none
+    lies, and is damage; an epoch that falls back was none
 A4  what is read is a view of the file: nothing is copied, and an index entry stands for `GRAIN` bytes
 """
 
@@ -12,8 +13,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -27,18 +28,40 @@ from mirror.reading.sidecars import high_watermark_of, history_of, log_start_of,
 
 #: Bytes of a segment that one index entry stands for, at least.
 GRAIN: Final = 16 * 1024
+#: Later than any timestamp.
+NO_TIME: Final = 2**63 - 1
 #: Of a base offset, which a batch begins with.
 _OFFSET_BYTES: Final = 8
 
 
+#: Bytes that a transaction's marker takes at most: 78 as coordinators write it today.
+_MARKER_BYTES: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets from `first` to before `next_offset` that a file has damage for, which takes `size` bytes; sound batches
+    follow. `beyond` are the bytes from there to the replica's end. `may_end_transactions`: what is damaged may have
+    been a transaction's marker.
+    """
+
+    first: int
+    next_offset: int
+    detail: str
+    size: int
+    beyond: int
+    may_end_transactions: bool
+
+
 @dataclass(slots=True)
 class _Segment:
-    """The sound part of one file. At `positions[n]` begins a batch, and no offset there or behind is below
-    `leasts[n]`. `identity` is the file's, which another one by its name does not have.
+    """A sound part of one file, from byte `begin` to `size`. At `positions[n]` begins a batch, and no offset there or
+    behind is below `leasts[n]`. `identity` is the file's, which another one by its name does not have.
     """
 
     path: Path
     identity: tuple[int, int]
+    begin: int = 0
     leasts: array[int] = field(default_factory=lambda: array("q"))
     positions: array[int] = field(default_factory=lambda: array("q"))
     size: int = 0
@@ -54,7 +77,7 @@ class _Segment:
     def position_of(self, offset: int, data: memoryview) -> int:
         """Where the first batch begins that reaches beyond an offset; the size of the sound part where none does."""
         at = max(0, bisect_right(self.leasts, offset) - 1)
-        position = self.positions[at] if self.positions else 0
+        position = self.positions[at] if self.positions else self.begin
         while position < self.size and (header := parse_header(data, position)).next_offset <= offset:
             position += header.size
         return position
@@ -96,12 +119,14 @@ class Turns:
 
 @dataclass(slots=True, kw_only=True)
 class Replica:
-    """What a folder holds: offsets from `start` to before `end`. `epochs`: (leader epoch, first offset) of its batches,
-    rising. `history`: the same as the broker wrote it down, which may tell of more than is sound. `committed`: below
-    that the broker knew all to be on every replica in sync. `damage` is empty where the last file ends well; `beyond`
-    are the bytes behind it, other files included, and `is_torn` says that there is no sound batch among them: a crash
-    leaves that. `gaps`: offsets between two files that are in neither, which compaction leaves, and a file that is
-    missing.
+    """What a folder holds: offsets from `start` to before `end`.
+
+    `epochs`: (leader epoch, first offset) of its batches, rising. `history`: the same as the broker wrote it down,
+    which may tell of more than is sound. `committed`: below that the broker knew all to be on every replica in sync.
+    `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
+    between two files that are in neither, which compaction leaves, and a file that is missing. `holes`: offsets that
+    are damaged, and sound batches follow. `damage` is empty where the last file ends well; `beyond` are the bytes
+    behind it, other files included, and `is_torn` says that it is in the last file: a crash leaves that.
     """
 
     folder: Path
@@ -112,7 +137,9 @@ class Replica:
     history: list[tuple[int, int]] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
     committed: int = 0
+    oldest_ms: int | None = None
     damage: str = ""
     beyond: int = 0
     is_torn: bool = False
@@ -164,6 +191,30 @@ def scan(folder: Path) -> Replica:
         raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
 
 
+def oldest_of(folder: Path) -> int | None:
+    """The least timestamp, in ms, that the first batch of any segment has for its newest record, of segments that are
+    not below the log's start: what a glance tells of a folder's age. Raises ConfigError as `scan` does.
+    """
+    paths = list(segments_of(folder))
+    bases = [offset_of(path) or 0 for path in paths]
+    start, oldest = log_start_of(folder), None
+    for path, base, following in zip(paths, bases, [*bases[1:], None], strict=True):
+        if following is not None and following <= start:
+            continue
+        first = next(iter(Walk(Mapped.of(path).data, base, base + SPAN - 1)), None)
+        if first is not None and 0 <= first.header.max_timestamp < (NO_TIME if oldest is None else oldest):
+            oldest = first.header.max_timestamp
+    return oldest
+
+
+def bytes_of(folder: Path) -> int:
+    """Bytes of all segments. Raises ConfigError as `scan` does."""
+    try:
+        return _sizes(segments_of(folder))
+    except OSError as problem:
+        raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
+
+
 def _scanned(folder: Path) -> Replica:
     paths = list(segments_of(folder))
     named = [offset_of(path) for path in paths]
@@ -172,54 +223,141 @@ def _scanned(folder: Path) -> Replica:
     bases = [base for base in named if base is not None]
     found = Replica(folder=folder, topic_id=topic_id_of(folder), start=bases[0], end=bases[0])
     found.history, found.committed = history_of(folder), high_watermark_of(folder)
-    open_since: dict[int, int] = {}
+    scanner = _Scanner(found)
     for number, (path, base) in enumerate(zip(paths, bases, strict=True)):
-        if base < found.end:
-            found.damage = f"{path.name} begins below offset {found.end}, where the file before it ends"
-            found.beyond = _sizes(paths[number:])
+        rest = _sizes(paths[number:])
+        if not scanner.may_follow(base):
+            detail = f"{path.name} begins below offset {found.end}, where the file before it ends"
+            scanner.damaged(_Damaged(found.end, detail, rest, rest))
             break
-        if base > found.end:
-            found.gaps.append((found.end, base))
-        walk = _look(path, base, found, open_since)
-        if walk.damage is not None:
-            found.damage = f"{path.name}: {walk.damage}"
-            found.beyond = walk.rest + _sizes(paths[number + 1 :])
-            is_last = number + 1 == len(paths) and found.end == walk.next_offset
-            found.is_torn = is_last and walk.resume() is None
-            break
+        scanner.look_over(path, base, rest)
+    if left := scanner.left:
+        found.damage, found.beyond = left.detail, left.beyond
+        found.is_torn = left.path == paths[-1]
     found.start = max(found.start, min(log_start_of(folder), found.end))  # A2
     return found
 
 
-def _look(path: Path, base: int, found: Replica, open_since: dict[int, int]) -> Walk:
-    mapped = Mapped.of(path)
-    segment = _Segment(path, mapped.identity)
-    walk = Walk(mapped.data, base, base + SPAN - 1)
-    indexed = -GRAIN
-    due, last = found.end, None
-    for raw in walk:
-        due, last, begin = max(found.end, base), raw, walk.position - len(raw.data)
-        if begin - indexed >= GRAIN:
-            segment.leasts.append(found.end if segment.positions else base)
-            segment.positions.append(begin)
-            indexed = begin
-        found.end = walk.next_offset
-        _note(raw, found, open_since)
-        mapped.passed(walk.position)
-    found.end = max(found.end, base)
-    segment.size = walk.position
-    if last and walk.damage and walk.damage.kind is DamageKind.ORDER and _leapt(mapped, walk, last, due):  # A3
-        found.end, segment.size = due, walk.position - len(last.data)
+@dataclass(frozen=True, slots=True)
+class _Damaged:
+    """Damage behind offset `first` - 1 that no sound batch follows yet: `size` bytes, `beyond` to the replica's end.
+    `path` is of a file that ends in it. `is_single`: it is as large as the batch there says to be; of a batch whose
+    CRC holds, and whose offset lies, it is known whether it `is_marker`.
+    """
+
+    first: int
+    detail: str
+    size: int
+    beyond: int
+    path: Path | None = None
+    is_single: bool = False
+    is_marker: bool | None = None
+
+    def hole(self, upto: int) -> Hole:
+        """What is missing where the next sound batch begins at an offset."""
+        small = self.size <= _MARKER_BYTES and upto - self.first <= 1
+        may_end = self.is_marker if self.is_marker is not None else small or not self.is_single
+        return Hole(self.first, upto, self.detail, self.size, self.beyond, may_end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last batch that was taken: its segment, where it begins there, and the offset that was due."""
+
+    raw: RawBatch
+    segment: _Segment
+    begin: int
+    due: int
+
+
+class _Scanner:
+    """Looks over the files of a replica one after another. `left` is the damage at the end of what was looked over."""
+
+    def __init__(self, found: Replica) -> None:
+        self._found = found
+        self._open_since: dict[int, int] = {}
+        self._last: _Last | None = None
+        self.left: _Damaged | None = None
+
+    def may_follow(self, base: int) -> bool:
+        """Whether a file of this base offset follows what is there; a last batch that lies by it is dropped (A3)."""
+        if base < self._found.end and self._has_leapt(base):
+            self._drop(f"a file begins at offset {base} behind it", 0)
+        return base >= self._found.end
+
+    def look_over(self, path: Path, base: int, beyond: int) -> None:
+        """All batches of a file; `beyond` are the bytes from its begin to the replica's end."""
+        found = self._found
+        if base > found.end and self.left is None:
+            found.gaps.append((found.end, base))
+        if self.left is None:
+            found.end = base
+        mapped = Mapped.of(path)
+        least, position = base, 0
+        while True:
+            walk = Walk(mapped.data, least, base + SPAN - 1, position)
+            segment = _Segment(path, mapped.identity, position, size=position, end=found.end)
+            found._segments.append(segment)
+            self._take(walk, segment, mapped)
+            if walk.damage is None:
+                return
+            detail, announced = f"{path.name}: {walk.damage}", walk.announced
+            falls_to = int.from_bytes(mapped.data[walk.position :][:_OFFSET_BYTES], "big", signed=True)
+            if walk.damage.kind is DamageKind.ORDER and self._has_leapt(falls_to):
+                self._drop(detail, beyond - segment.size)
+                least, position = found.end, walk.position
+                continue
+            sound = walk.resume()
+            size = (sound.position if sound else len(mapped.data)) - walk.position
+            is_single = sound is not None and announced == sound.position
+            left = beyond - walk.position
+            self.damaged(_Damaged(found.end, detail, size, left, None if sound else path, is_single))
+            if sound is None:
+                return
+            least, position = found.end, sound.position
+
+    def damaged(self, damage: _Damaged) -> None:
+        """Behind what was looked over there is damage, or more of it."""
+        if before := self.left:
+            damage = replace(before, size=before.size + damage.size, path=None, is_single=False, is_marker=None)
+        self.left = damage
+
+    def _take(self, walk: Walk, segment: _Segment, mapped: Mapped) -> None:
+        found, indexed = self._found, -GRAIN
+        for raw in walk:
+            begin = walk.position - len(raw.data)
+            if self.left is not None:
+                found.holes.append(self.left.hole(raw.header.base_offset))
+                self.left = None
+                self._open_since.clear()  # what goes on behind may be another transaction
+            self._last = _Last(raw, segment, begin, found.end)
+            if begin - indexed >= GRAIN:
+                segment.leasts.append(found.end)
+                segment.positions.append(begin)
+                indexed = begin
+            found.end = walk.next_offset
+            segment.size, segment.end = walk.position, found.end
+            _note(raw, found, self._open_since)
+            mapped.passed(walk.position)
+
+    def _has_leapt(self, falls_to: int) -> bool:
+        """Whether the last batch leaves offsets out to which what is behind it falls back (A3)."""
+        last = self._last
+        return last is not None and last.due <= falls_to and last.due < last.raw.header.base_offset
+
+    def _drop(self, detail: str, beyond: int) -> None:
+        """The last batch lies at another offset than its own: it is damage."""
+        last, found = self._last, self._found
+        assert last is not None
+        found.end, self._last = last.due, None
+        last.segment.size, last.segment.end = last.begin, last.due
         _forget(found)
-    segment.end = found.end
-    found._segments.append(segment)
-    return walk
-
-
-def _leapt(mapped: Mapped, walk: Walk, last: RawBatch, due: int) -> bool:
-    """Whether the last batch leaves offsets out to which the one behind it falls back."""
-    falls_to = int.from_bytes(mapped.data[walk.position : walk.position + _OFFSET_BYTES], "big", signed=True)
-    return due <= falls_to and due < last.header.base_offset
+        size = len(last.raw.data)
+        lie = _Damaged(last.due, detail, size, beyond + size, None, True, last.raw.header.is_control)
+        while found.holes and found.holes[-1].next_offset > last.due:
+            hole = found.holes.pop()
+            self.damaged(_Damaged(hole.first, hole.detail, hole.size, hole.beyond))
+        self.damaged(lie)
 
 
 def _forget(found: Replica) -> None:
@@ -232,6 +370,8 @@ def _forget(found: Replica) -> None:
 def _note(raw: RawBatch, found: Replica, open_since: dict[int, int]) -> None:
     """The leader epoch of a batch, and what it says of a transaction."""
     header = raw.header
+    if header.max_timestamp >= 0 and (found.oldest_ms is None or header.max_timestamp < found.oldest_ms):
+        found.oldest_ms = header.max_timestamp
     if header.magic == 2:
         while found.epochs and found.epochs[-1][0] > header.partition_leader_epoch:
             found.epochs.pop()  # A3
@@ -253,5 +393,5 @@ def _note(raw: RawBatch, found: Replica, open_since: dict[int, int]) -> None:
         found.turns.append(Turn(header.base_offset, header.producer_id, kind == ABORT))
 
 
-def _sizes(paths: list[Path]) -> int:
+def _sizes(paths: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in paths)

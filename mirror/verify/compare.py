@@ -7,6 +7,7 @@ by byte, it is one batch of each. Only batches with records for a consumer take 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, Self
@@ -17,7 +18,7 @@ from mirror.batch.checksum import crc_holds, records_crc, same_records
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, LENGTH_PREFIX, BatchHeader, RawBatch
 from mirror.verify.digest import Digest
 from mirror.verify.reader import Reader, Stored
-from mirror.verify.report import KEPT, NOTHING, Difference, Kind, Pair, PartitionReport
+from mirror.verify.report import KEPT, NOTHING, Difference, Kind, Pair, PartitionReport, covering
 
 _BEYOND: Final = 1 << 63
 _SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})
@@ -27,13 +28,15 @@ _FINGERPRINT: Final = Struct(">biqiiqqBI")
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Both logs as they were at the start. `source_end` is the last stable offset; so is `target_end`, and
-    `target_written` is the target's high watermark, larger only while somebody has a transaction open there."""
+    `target_written` is the target's high watermark, larger only while somebody has a transaction open there. `wanted`
+    is where the source ended when the proof began, if the target was waited for since; -1 otherwise."""
 
     source_start: int
     source_end: int
     target_start: int
     target_end: int
     target_written: int
+    wanted: int = -1
 
     @property
     def begin(self) -> int:
@@ -47,21 +50,30 @@ class Bounds:
 
     @property
     def lag(self) -> int:
-        """Offsets that the source holds beyond the target's end."""
-        return max(0, self.source_end - max(self.target_written, self.source_start))
+        """Offsets that the source held when the proof began, beyond the target's end."""
+        return max(0, self.upto - max(self.target_written, self.source_start))
+
+    @property
+    def upto(self) -> int:
+        """Where the source ended when the proof began."""
+        return self.source_end if self.wanted < 0 else self.wanted
 
     def within(self, begin: int, end: int) -> Self:
         """The same for the offsets from `begin` to before `end`: of how the logs begin and end, only the first range
         and the last one tell.
         """
         starts = {} if begin == self.begin else {"source_start": begin, "target_start": begin}
-        ends = {} if end == self.end else {"source_end": end, "target_end": end, "target_written": end}
+        ends = {} if end == self.end else {"source_end": end, "target_end": end, "target_written": end, "wanted": -1}
         return replace(self, **starts, **ends)
 
 
-async def compare(pair: Pair, bounds: Bounds, source: Reader, target: Reader) -> PartitionReport:
-    """Walk both sides of one partition in lockstep. Raises as a fetch does."""
-    comparison = _Comparison(pair, bounds, source, target)
+async def compare(
+    pair: Pair, bounds: Bounds, source: Reader, target: Reader, lost: Sequence[tuple[int, int]] = ()
+) -> PartitionReport:
+    """Walk both sides of one partition in lockstep. What the target has not of the source's offsets `lost`, from and to
+    before, is no difference but a loss that was accepted. Raises as a fetch does.
+    """
+    comparison = _Comparison(pair, bounds, source, target, lost)
     try:
         await comparison.run()
     finally:
@@ -113,8 +125,11 @@ class _Side:
 class _Comparison:
     """The walk over one partition."""
 
-    def __init__(self, pair: Pair, bounds: Bounds, source: Reader, target: Reader) -> None:
-        self._pair, self._bounds = pair, bounds
+    def __init__(
+        self, pair: Pair, bounds: Bounds, source: Reader, target: Reader, lost: Sequence[tuple[int, int]]
+    ) -> None:
+        self._pair, self._bounds, self._lost = pair, bounds, lost
+        self._met: dict[tuple[int, int], int] = {}
         self._source, self._target = _Side(source), _Side(target)
         self._source_digest, self._target_digest = Digest(), Digest()
         self._codecs: set[str] = set()
@@ -157,6 +172,10 @@ class _Comparison:
             different=self._different,
             differences=tuple(self._differences),
             notes=tuple(self._notes),
+            lost=tuple(sorted(self._met)),
+            lost_records=sum(self._met.values()),
+            source_mark=source.reader.mark,
+            target_mark=self._target.reader.mark,
         )
 
     def _judge_starts(self) -> None:
@@ -175,6 +194,8 @@ class _Comparison:
 
     def _judge_ends(self) -> None:
         source, target, b = self._source, self._target, self._bounds
+        for lost in source.reader.lost:
+            self._lose(lost, 0)
         for side in (source, target):
             if side.is_stuck:
                 at = max(b.begin, side.until + 1)
@@ -194,6 +215,12 @@ class _Comparison:
             await side.reader.advance()
             head = side.head
             if head is not None and not crc_holds(head.raw):
+                header = head.raw.header
+                lost = covering(self._lost, header.base_offset, header.last_offset) if side is self._source else None
+                if lost is not None:
+                    self._lose(lost, max(0, header.count))
+                    side.until = header.last_offset
+                    continue
                 self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._told_of(side, "does not hold"))
             if head is None or head.is_visible:
                 return
@@ -233,7 +260,7 @@ class _Comparison:
 
         from mirror.verify.matching import Matching, Run  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
-        matching = Matching(Run(self._bounds.end), Run(self._bounds.end), self._differ)
+        matching = Matching(Run(self._bounds.end), Run(self._bounds.end), self._differ, self._lost, self._lose)
         timed, end = True, side.first
         while min(source.first, target.first) <= end:
             side = source if source.first <= target.first else target
@@ -254,11 +281,15 @@ class _Comparison:
         """Take a batch without holes where the other side has nothing."""
         raw = self._take_source() if side is self._source else side.take()
         header = raw.header
-        if side is self._source or header.last_offset >= self._source.reader.start:
+        first = max(header.base_offset, self._source.reader.start)
+        lost = covering(self._lost, first, header.last_offset) if side is self._source else None
+        if lost is not None:
+            self._lose(lost, header.last_offset - first + 1)
+        elif side is self._source or header.last_offset >= self._source.reader.start:
             records = "1 record" if header.count == 1 else f"{header.count} records"
             ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
             kind = Kind.MISSING if side is self._source else Kind.EXTRA
-            self._differ(max(header.base_offset, self._source.reader.start), kind, ours or NOTHING, theirs or NOTHING)
+            self._differ(first, kind, ours or NOTHING, theirs or NOTHING)
         await self._advance(side)
 
     def _take_source(self) -> RawBatch:
@@ -273,6 +304,11 @@ class _Comparison:
     def _told_of(self, side: _Side, text: str) -> tuple[str, str]:
         """What to say of the source and of the target where only one of them matters."""
         return (text, "") if side is self._source else ("", text)
+
+    def _lose(self, lost: tuple[int, int], records: int) -> None:
+        """So many records of an accepted loss were met, which the target has not."""
+        self._met[lost] = self._met.get(lost, 0) + records
+        self._target_digest.add(f"lost {lost[0]} to {lost[1]}: {records}".encode())
 
     def _differ(self, offset: int, kind: Kind, source: str, target: str) -> None:
         self._different += 1

@@ -8,7 +8,8 @@ own offset, so a sum loses no order, and ranges may be added up in any order and
     D1  the source's digest is a function of the batches with records that its log holds between the offsets compared,
         and of nothing else: two proofs over the same offsets print the same one, whatever the target is
     D2  the target's digest has the same term where its batch, or its records in other batches, were found equal, and
-        another one for every difference: the two digests are equal exactly where nothing differs
+        another one for every difference and every accepted loss: the two digests are equal exactly where nothing
+        differs and nothing is lost
     D3  a checksum guards against faults: somebody who forges batches can forge it (CRC-32C has 32 bits)
 """
 

@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
-from mirror.errors import PartitionStop
+from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.observe import logs
 from mirror.policy.runs import RunIndex
 from mirror.retracing import complete
 from mirror.verify import saved
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.moved import moved_batches, moved_bounds
-from mirror.verify.ranges import Range, Share, cuts, measured, shared_out
+from mirror.verify.ranges import Range, Share, cuts, holds, measured, shared_out
 from mirror.verify.reader import Answer, Fetch, Reader
 from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_stray
 from mirror.verify.saved import ProofPlan, Subject
 from mirror.verify.unread import each, or_unread, readable
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
+from mirror.wire.fetch import fetch_below
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.wire.watermarks import listed
 
+#: Seconds between two questions about a target that is waited for.
+WAIT_PAUSE: Final = 0.25
+#: Ranges of an interrupted proof that are looked at again at the same time.
+CHECKS_AT_ONCE: Final = 16
+_FAR: Final = 1 << 63
 FETCH_BYTES: Final = 4 * 1024 * 1024
 #: Of one log: where it begins, where it ends for a reader of committed records, and where it ends.
 _Ends = tuple[int, int, int]
@@ -43,6 +50,27 @@ class Moves:
 
     flow: str
     indexes: dict[TopicPartition, RunIndex]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a flow beside its logs. By target partition: `since`, the source offset below which the flow
+    mirrors nothing, if there is one; `losses`, the source's offsets, from and to before, whose loss was accepted.
+    """
+
+    moves: Moves | None = None
+    since: Mapping[TopicPartition, int] = field(default_factory=dict)
+    losses: Mapping[TopicPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """For how many seconds to wait for a mirror to copy what the source holds when the proof begins, and for which
+    target partitions that is of use.
+    """
+
+    seconds: float
+    partitions: Collection[TopicPartition]
 
 
 #: Told how many offsets were compared since it was last called, and how many there are in all.
@@ -81,12 +109,12 @@ async def plan_proof(
     target: Endpoint,
     pairs: Sequence[Pair],
     flow: str,
-    moves: Moves | None = None,
+    known: Known = Known(),
     file: Path | None = None,
-    since: Mapping[TopicPartition, int] = {},
+    waiting: Waiting = Waiting(0, ()),
 ) -> tuple[Proof, saved.SavedProof | None]:
-    """Fix the ends of every pair and cut it into ranges; or go on with the proof that `file` holds. Every topic must
-    exist. `since`: by target partition, the source offset below which the flow mirrors nothing, if there is one.
+    """Fix the ends of every pair and cut it into ranges; or go on with the proof that `file` holds, of which those
+    ranges count whose logs are still the ones that were compared. Every topic must exist.
 
     Raises ClusterUnreachable, AccessDenied, BrokerError, and ConfigError as `saved.resume` does.
     """
@@ -95,26 +123,106 @@ async def plan_proof(
         await asyncio.gather(one.refresh(ours), other.refresh(theirs))
         subject = _subject(flow, one, other, pairs)
         former = saved.resume(file, subject) if file is not None else None
+        if former is not None:
+            await _keep_what_holds(former, one, other)
         unread = {told.pair: told for told in former.plan.unread} if former else {}
-        bounds = {} if former else readable(zip(pairs, await bounds_of(one, other, pairs, since), strict=True), unread)
+        asked = [] if former else pairs
+        bounds = readable(zip(asked, await bounds_of(one, other, asked, known.since), strict=True), unread)
         begun_ms = int(time.time() * 1000)
-        strays: dict[Pair, PartitionStop] = {}
-        if moves:
-            asked = [pair for pair in pairs if pair not in unread]
-            caught_up = (_catch_up(moves, one, other, pair, since.get(pair.target, 0)) for pair in asked)
-            stops = await each(one, other, asked, caught_up)
-            found = readable(zip(asked, stops, strict=True), unread)
-            strays = {pair: stop for pair, stop in found.items() if stop is not None}
-        indexes = moves.indexes if moves else {}
+        strays = await _trace(known, one, other, [pair for pair in pairs if pair not in unread], unread)
+        await _wait(waiting, known, one, other, bounds, strays, unread)
+        indexes = known.moves.indexes if known.moves else {}
         if former is not None:
             return Proof(former.plan, source, target, indexes, strays, tuple(unread.values())), former
         asked = [pair for pair in bounds if pair not in unread]
-        pieces = (_cut(one, pair, bounds[pair], indexes.get(pair.target)) for pair in asked)
+        pieces = (
+            _cut(one, pair, bounds[pair], indexes.get(pair.target), known.losses.get(pair.target, ())) for pair in asked
+        )
         cut = readable(zip(asked, await each(one, other, asked, pieces), strict=True), unread)
     ranges = tuple(replace(one, number=number) for number, one in enumerate(chain.from_iterable(cut.values())))
     plan = ProofPlan(subject, begun_ms, ranges, tuple(unread.values()))
     kept = saved.begin(file, plan) if file is not None else None
     return Proof(plan, source, target, indexes, strays, plan.unread), kept
+
+
+async def _trace(
+    known: Known, source: Cluster, target: Cluster, pairs: Sequence[Pair], unread: dict[Pair, Unread]
+) -> dict[Pair, PartitionStop]:
+    """Where offsets move: find out where all that the targets hold is from; by partition, what is from nowhere."""
+    moves = known.moves
+    if not moves:
+        return {}
+    caught_up = (_catch_up(moves, source, target, pair, known.since.get(pair.target, 0)) for pair in pairs)
+    found = readable(zip(pairs, await each(source, target, pairs, caught_up), strict=True), unread)
+    return {pair: stop for pair, stop in found.items() if stop is not None}
+
+
+async def _wait(
+    waiting: Waiting,
+    known: Known,
+    source: Cluster,
+    target: Cluster,
+    bounds: dict[Pair, Bounds],
+    strays: dict[Pair, PartitionStop],
+    unread: dict[Pair, Unread],
+) -> None:
+    """Until the targets have got to where the sources ended at first, or the time is over."""
+    indexes = known.moves.indexes if known.moves else {}
+    first = {pair: at.source_end for pair, at in bounds.items()}
+    until = time.monotonic() + waiting.seconds
+
+    def is_behind(pair: Pair) -> bool:
+        index = indexes.get(pair.target)
+        at = bounds[pair]
+        return pair not in unread and (moved_bounds(at, index) if index is not None else at).lag > 0
+
+    behind = [pair for pair in bounds if pair.target in waiting.partitions and is_behind(pair)]
+    while behind and time.monotonic() < until:
+        await asyncio.sleep(WAIT_PAUSE)
+        found = readable(zip(behind, await bounds_of(source, target, behind, known.since), strict=True), unread)
+        bounds |= {pair: replace(at, wanted=first[pair]) for pair, at in found.items()}
+        traced = await _trace(known, source, target, list(found), unread)
+        for pair in found:
+            strays.pop(pair, None)
+        strays |= traced
+        behind = [pair for pair in behind if is_behind(pair)]
+
+
+async def _keep_what_holds(former: saved.SavedProof, source: Cluster, target: Cluster) -> None:
+    """Forget finished ranges of which either log is not the one any more that was compared: its last batch read there
+    is another one, or of another leader epoch, or the log begins later by now.
+    """
+    ranges = {one.number: one for one in former.plan.ranges if one.number in former.finished}
+    if not ranges:
+        return
+    here, there = {one.pair.source for one in ranges.values()}, {one.pair.target for one in ranges.values()}
+    begins, target_begins = await asyncio.gather(listed(source, here, EARLIEST), listed(target, there, EARLIEST))
+    turns = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+    async def is_same(one: Range) -> bool:
+        report = former.finished[one.number]
+        ours, theirs = report.source_mark, report.target_mark
+        if ours is None or theirs is None:
+            return False
+        if begins.get(one.pair.source, _FAR) > one.bounds.begin:
+            return False
+        if target_begins.get(one.pair.target, _FAR) > one.target_begin:
+            return False
+        async with turns:
+            try:
+                both = holds(source, one.pair.source, ours), holds(target, one.pair.target, theirs)
+                return all(await asyncio.gather(*both))
+            except (BrokerError, ClusterUnreachable):
+                return False  # the comparison will tell
+
+    same = await asyncio.gather(*(is_same(one) for one in ranges.values()))
+    changed = [one for one, holds_good in zip(ranges.values(), same, strict=True) if not holds_good]
+    for one in changed:
+        del former.finished[one.number]
+    if changed:
+        topics = sorted({str(one.pair.source) for one in changed})
+        log = logs.get("mirror.verify")
+        log.warning("ranges_compared_again", ranges=len(changed), partitions=topics[:10], reason="a log changed since")
 
 
 async def run_proof(
@@ -135,7 +243,8 @@ async def run_proof(
 
     read(sum(one.offsets for one in proof.plan.ranges if one.number in finished))
     left = [one for one in proof.plan.ranges if one.number not in finished and one.pair not in unread]
-    shares = iter([_share(proof, ranges) for ranges in shared_out(left)])
+    together = list(shared_out(left))
+    shares = iter([_share(proof, ranges, min(at_once, len(together))) for ranges in together])
 
     async def work() -> None:
         for share in shares:
@@ -183,15 +292,19 @@ async def _compare(
 ) -> PartitionReport:
     pair, at = part.pair, part.bounds
     moved = partial(moved_batches, index=index) if index is not None else None
-    left = Reader(_fetch_from(source, pair.source), at.begin, at.end, _start_of(source, pair.source), read)
-    there = _fetch_from(target, pair.target), part.target_begin, part.target_end, _start_of(target, pair.target)
-    return await compare(pair, at, left, Reader(*there, moved=moved))
+    here = _fetch_from(source, pair.source, at.end), at.begin, at.end, _start_of(source, pair.source), read
+    left = Reader(*here, losses=part.losses)
+    end = part.target_end
+    there = _fetch_from(target, pair.target, end), part.target_begin, end, _start_of(target, pair.target)
+    return await compare(pair, at, left, Reader(*there, moved=moved), part.losses)
 
 
-def _share(proof: Proof, ranges: tuple[Range, ...]) -> Share:
+def _share(proof: Proof, ranges: tuple[Range, ...], at_once: int) -> Share:
+    """One of `at_once` that share the bound on bytes per second."""
     targets = {one.pair.target for one in ranges}
     moved = {at: index for at, index in proof.indexes.items() if at in targets}
-    return Share(proof.source, proof.target, ranges, moved)
+    source, target = (one.bounded(one.bytes_per_second, at_once) for one in (proof.source, proof.target))
+    return Share(source, target, ranges, moved)
 
 
 def _by_partition(proof: Proof, finished: Mapping[int, PartitionReport]) -> list[PartitionReport]:
@@ -217,7 +330,9 @@ def _subject(flow: str, source: Cluster, target: Cluster, pairs: Sequence[Pair])
     return Subject(flow, source.cluster_id or "", target.cluster_id or "", topics)
 
 
-async def _cut(source: Cluster, pair: Pair, at: Bounds, index: RunIndex | None) -> list[Range]:
+async def _cut(
+    source: Cluster, pair: Pair, at: Bounds, index: RunIndex | None, losses: Sequence[tuple[int, int]]
+) -> list[Range]:
     """The ranges of one partition, not numbered yet."""
     target_end = at.target_end
     if index is not None:
@@ -227,9 +342,13 @@ async def _cut(source: Cluster, pair: Pair, at: Bounds, index: RunIndex | None) 
     there = [*(edge if index is None else index.to_target(edge) for edge in edges[:-1]), target_end]
     share = size // (len(edges) - 1)
     return [
-        Range(0, pair, at.within(*here), *on_target, share)
+        Range(0, pair, at.within(*here), *on_target, share, _meeting(losses, *here))
         for here, on_target in zip(pairwise(edges), pairwise(there), strict=True)
     ]
+
+
+def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[tuple[int, int], ...]:
+    return tuple(one for one in losses if one[0] < end and one[1] > begin)
 
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, since: int) -> PartitionStop | None:
@@ -272,9 +391,10 @@ def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> Bound
     return Bounds(max(start, since), end, *target)
 
 
-def _fetch_from(cluster: Cluster, partition: TopicPartition) -> Fetch:
+def _fetch_from(cluster: Cluster, partition: TopicPartition, end: int) -> Fetch:
     async def fetch(offset: int) -> Answer:
-        found = await fetch_at(cluster, partition, offset, max_bytes=FETCH_BYTES, isolation=READ_COMMITTED)
+        sizes = {"max_bytes": FETCH_BYTES, "isolation": READ_COMMITTED}
+        found = await fetch_below(cluster, partition, offset, end, **sizes, may_be_open=True)
         return Answer(found.records, found.aborted)
 
     return fetch

@@ -6,7 +6,7 @@ Importing this loads the compiler of `mirror.batch.kernels`, so whoever compares
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,12 +17,14 @@ from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.records import Records, encode, headers, key, value
 from mirror.batch.rewrite import read
 from mirror.errors import BadRecords
-from mirror.verify.report import NOTHING, Kind
+from mirror.verify.report import NOTHING, Kind, covering
 
 _ONE: Final = "a record"
 
 #: Told a difference: its offset, its kind, and what the source and the target have there.
 Tell = Callable[[int, Kind, str, str], None]
+#: Told of an accepted loss that was met, and how many records of the source lie there that the target has not.
+Lose = Callable[[tuple[int, int], int], None]
 
 
 @dataclass(slots=True)
@@ -54,16 +56,21 @@ class Matching:
     after which only offsets are.
     """
 
-    def __init__(self, source: Run, target: Run, tell: Tell) -> None:
-        """`source` and `target` are fresh runs."""
+    def __init__(
+        self, source: Run, target: Run, tell: Tell, lost: Sequence[tuple[int, int]] = (), lose: Lose | None = None
+    ) -> None:
+        """`source` and `target` are fresh runs. Records of the source at offsets `lost`, from and to before, which the
+        target has not, are told to `lose` and are no difference.
+        """
         self._source, self._target, self._tell = source, target, tell
+        self._lost, self._lose = lost, lose
         self._timed = True
-        self._is_over = self._has_content_told = False
+        self._is_over = self._has_content_told = self._has_lost = False
 
     @property
     def is_equal(self) -> bool:
-        """Nothing was told."""
-        return not (self._is_over or self._has_content_told)
+        """Nothing was told, and nothing is lost."""
+        return not (self._is_over or self._has_content_told or self._has_lost)
 
     def add(self, raw: RawBatch, floor: int, *, is_source: bool) -> int:
         """The next batch of one side; how many records it has, 0 where that was not looked at.
@@ -79,6 +86,10 @@ class Matching:
         try:
             every = read(raw)
         except BadRecords as problem:
+            if is_source and (lost := covering(self._lost, raw.header.base_offset, run.until)):
+                self._has_lost, run.rows = True, None
+                self._told_lost(lost, max(0, raw.header.count))
+                return 0
             sides = (problem.detail, "") if is_source else ("", problem.detail)
             self._end(raw.header.base_offset, Kind.UNDECODABLE, *sides)
             return 0
@@ -104,20 +115,39 @@ class Matching:
         self._target.cut(floor)
 
     def _match(self) -> None:
-        source, target = self._source.rows, self._target.rows
-        if self._is_over or source is None or target is None:
-            return
-        most = min(len(source), len(target))
-        unlike = np.flatnonzero(source.offsets[:most] != target.offsets[:most])
-        count = int(unlike[0]) if len(unlike) else most
-        if count:
-            ours, theirs = source.rows(0, count), target.rows(0, count)
-            self._compare(ours, theirs)
-            self._source.rows = source.rows(count, len(source))
-            self._target.rows = target.rows(count, len(target))
-        if len(unlike):
+        while not self._is_over and (source := self._source.rows) is not None and (target := self._target.rows):
+            most = min(len(source), len(target))
+            unlike = np.flatnonzero(source.offsets[:most] != target.offsets[:most])
+            count = int(unlike[0]) if len(unlike) else most
+            if count:
+                ours, theirs = source.rows(0, count), target.rows(0, count)
+                self._compare(ours, theirs)
+                self._source.rows = source.rows(count, len(source))
+                self._target.rows = target.rows(count, len(target))
+            if not len(unlike):
+                return
             both = int(source.offsets[count]), int(target.offsets[count])
-            self._tell_single(self._source if both[0] < both[1] else self._target)
+            if both[0] > both[1]:
+                self._tell_single(self._target)
+            elif not self._pass_lost(both[1]):
+                self._tell_single(self._source)
+
+    def _pass_lost(self, before: int | None = None) -> bool:
+        """Leave out the source's next records that are known to be lost, up to offset `before`; whether any were."""
+        rows, first = self._source.rows, self._source.first
+        lost = covering(self._lost, first, first) if first is not None else None
+        if rows is None or lost is None:
+            return False
+        upto = lost[1] if before is None else min(lost[1], before)
+        count = int(np.searchsorted(rows.offsets, upto))
+        self._source.rows = rows.rows(count, len(rows))
+        self._has_lost = True
+        self._told_lost(lost, count)
+        return True
+
+    def _told_lost(self, lost: tuple[int, int], records: int) -> None:
+        if self._lose:
+            self._lose(lost, records)
 
     def _compare(self, ours: Records, theirs: Records) -> None:
         """Records at the same offsets."""
@@ -127,6 +157,8 @@ class Matching:
             self._tell(*_first_unlike(ours, theirs, self._timed))
 
     def _tell_single(self, run: Run) -> None:
+        while run is self._source and not self._is_over and self._pass_lost():
+            pass
         if run.first is not None and not self._is_over:
             if run is self._source:
                 self._end(run.first, Kind.MISSING, _ONE, NOTHING)

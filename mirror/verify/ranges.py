@@ -16,7 +16,7 @@ from mirror.batch.header import RawBatch, split
 from mirror.errors import BrokerError, MalformedBatch
 from mirror.policy.runs import RunIndex
 from mirror.verify.compare import Bounds
-from mirror.verify.report import Pair
+from mirror.verify.report import Mark, Pair
 from mirror.wire.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 
@@ -30,7 +30,8 @@ _SAMPLE_BYTES: Final = 256 << 10
 @dataclass(frozen=True, slots=True)
 class Range:
     """Part of one partition, `number` counts within its proof. `bounds` are in offsets of the source; the target is
-    read from `target_begin` to before `target_end`, in its own. `size` is the source's bytes, as estimated.
+    read from `target_begin` to before `target_end`, in its own. `size` is the source's bytes, as estimated. `losses`
+    are the source's offsets, from and to before, whose loss was accepted.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Range:
     target_begin: int
     target_end: int
     size: int
+    losses: tuple[tuple[int, int], ...] = ()
 
     @property
     def offsets(self) -> int:
@@ -99,16 +101,25 @@ async def cuts(source: Cluster, partition: TopicPartition, begin: int, end: int,
     return [begin, *sorted({cut for cut in found if begin < cut < end}), end]
 
 
+async def holds(cluster: Cluster, partition: TopicPartition, mark: Mark) -> bool:
+    """Whether a log still has the batch that was read there, of the same leader epoch. Raises as `fetch_at` does."""
+    found = next(iter(await _batches_at(cluster, partition, mark.offset, 1)), None)
+    if found is None:
+        return False
+    header = found.header
+    return Mark(header.base_offset, header.crc, header.partition_leader_epoch) == mark
+
+
 async def _behind(source: Cluster, partition: TopicPartition, offset: int) -> int:
     """The offset behind the batch that holds `offset`, or is the next; 0 where there is none."""
     found = await _batches_at(source, partition, offset, 1)
     return next((one.header.next_offset for one in found if one.header.last_offset >= offset), 0)
 
 
-async def _batches_at(source: Cluster, partition: TopicPartition, offset: int, size: int) -> Sequence[RawBatch]:
+async def _batches_at(cluster: Cluster, partition: TopicPartition, offset: int, size: int) -> Sequence[RawBatch]:
     """Nothing where the log begins later by now, or holds what is no batch: the comparison will tell."""
     try:
-        return list(split((await fetch_at(source, partition, offset, max_bytes=size)).records))
+        return list(split((await fetch_at(cluster, partition, offset, max_bytes=size)).records))
     except MalformedBatch:
         return []
     except BrokerError as problem:

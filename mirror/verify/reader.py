@@ -11,6 +11,7 @@ from typing import Any, Final
 from mirror.batch.header import RawBatch, split
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.policy.aborted import Aborted
+from mirror.verify.report import Mark, covering
 from mirror.wire.cluster import OFFSET_OUT_OF_RANGE
 
 #: How often a broker may give nothing at an offset before the log's end, and the seconds in between: a leader just
@@ -46,7 +47,8 @@ class Reader:
     """The batches from `begin` to before `end`, the next fetch under way while those of the last are compared.
 
     `head` is the batch at hand, None at the end. `start` is where the log began when that was last looked at. `damage`
-    says why the log could not be read to its end.
+    says why the log could not be read to its end. `mark` is the last batch that was read, as stored, and `lost` are the
+    accepted losses that could not be read and were passed over.
     """
 
     def __init__(
@@ -57,11 +59,17 @@ class Reader:
         log_start: Callable[[], Awaitable[int]],
         on_read: Callable[[int], None] | None = None,
         moved: Callable[[RawBatch], Sequence[RawBatch]] | None = None,
+        losses: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`moved` tells a batch at other offsets than its own, as several if need be; it may raise BadRecords."""
+        """`moved` tells a batch at other offsets than its own, as several if need be; it may raise BadRecords. What
+        lies at offsets `losses`, from and to before, need not be readable.
+        """
         self.head: Stored | None = None
         self.start = begin
         self.damage = ""
+        self.mark: Mark | None = None
+        self.lost: list[tuple[int, int]] = []
+        self._losses = losses
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
         self._at, self._end, self._moved = begin, end, moved
         self._ready: deque[Stored] = deque()
@@ -91,7 +99,10 @@ class Reader:
             answer = await fetching
         except BrokerError as problem:
             if problem.code != OFFSET_OUT_OF_RANGE:
-                raise
+                if not self._pass_lost():
+                    raise
+                self._ask()
+                return
             log_start = await self._log_start()
             if log_start > before:
                 self.start = self._at = log_start
@@ -101,7 +112,8 @@ class Reader:
             try:
                 self._sort(answer)
             except (MalformedBatch, BadRecords) as problem:
-                self.damage = str(problem)
+                if not self._pass_lost():
+                    self.damage = str(problem)
             await self._judge_progress(before)
         if self._on_read:
             self._on_read(min(self._at, self._end) - before)
@@ -119,11 +131,21 @@ class Reader:
             # before magic 2, a compressed set tells its last offset alone
             first = min(self._at, header.base_offset) if header.magic < 2 and header.codec else header.base_offset
             if first < self._end and header.last_offset >= asked:
+                self.mark = Mark(header.base_offset, header.crc, header.partition_leader_epoch)
                 if self._moved is None:
                     self._ready.append(Stored(raw, first, not hidden))
                 else:
                     self._ready += (Stored(one, one.header.base_offset, not hidden) for one in self._moved(raw))
             self._at = max(self._at, header.next_offset)
+
+    def _pass_lost(self) -> bool:
+        """Go on behind the accepted loss that the next offset belongs to, if it belongs to one."""
+        lost = covering(self._losses, self._at, self._at)
+        if lost is None:
+            return False
+        self.lost.append(lost)
+        self._at = lost[1]
+        return True
 
     async def _judge_progress(self, before: int) -> None:
         if self._at > before or self.damage:
@@ -132,5 +154,5 @@ class Reader:
         self._empty += 1
         if self._empty < EMPTY_ANSWERS:
             await asyncio.sleep(EMPTY_PAUSE)
-        else:
+        elif not self._pass_lost():
             self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"

@@ -92,6 +92,65 @@ class Gone:
         return f"{self.topic}: is gone from the source; its copy {self.target} was compared with nothing"
 
 
+class Lack(StrEnum):
+    """Why a copy is not whole, though nothing that was compared differs.
+
+    BEHIND: the source held it when the proof began, and the target does not yet. STOPPED: a mirror stopped there, in a
+    state that needs a person. LOST: records that never came, which a person or a policy accepted. ABSENT: no such topic
+    or partition on the target. NOT_VERIFIED: nothing was compared.
+    """
+
+    BEHIND = "not there yet"
+    STOPPED = "stopped"
+    LOST = "accepted loss"
+    ABSENT = "missing on the target"
+    NOT_VERIFIED = "not verified"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """One part of the source that the target lacks, or that nobody compared.
+
+    `topic` and `target` are the names on both sides; `partition` is -1 for a whole topic. `first` and `next_offset` are
+    the source's offsets, from and to before, -1 where they are not known; `offsets` is how many are meant, None where
+    that is not known: at most as many records. `reason` says more.
+    """
+
+    kind: Lack
+    topic: str
+    target: str
+    partition: int = -1
+    first: int = -1
+    next_offset: int = -1
+    offsets: int | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        where = self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+        told = [f"{where}: {self.kind}"]
+        if self.next_offset > self.first >= 0:
+            told.append(f"offsets {self.first} to {self.next_offset - 1} ({self.offsets:,})")
+        elif self.offsets:
+            told.append(f"{self.offsets:,} offsets")
+        return ": ".join((", ".join(told), self.reason) if self.reason else (", ".join(told),))
+
+
+def covering(lost: Sequence[tuple[int, int]], first: int, last: int) -> tuple[int, int] | None:
+    """The loss among `lost`, from and to before, that all offsets from `first` to `last` belong to."""
+    return next((one for one in lost if one[0] <= first and last < one[1]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The last batch that was read of one side of a range, as stored: by it can be told later that the log is the one
+    that was compared. `epoch` is the leader epoch that the broker wrote into it; -1 before magic 2.
+    """
+
+    offset: int
+    crc: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
     """What was compared of one partition: the offsets from `begin` to before `end`.
@@ -102,7 +161,9 @@ class PartitionReport:
     whose records are there in other batches, `own_timestamps` those of which one or the other is true but for the
     timestamps, which the target's broker set by its own clock. Together they are all batches where nothing differs.
     `different` counts all differences, `differences` holds the first of them. `lag` is in offsets. The digests cover
-    what was compared (`digest.py`), and are the same exactly where nothing differs.
+    what was compared (`digest.py`), and are the same exactly where nothing differs and nothing was lost. `lost` are the
+    accepted losses that were met, as source offsets from and to before, `lost_records` the records that the source has
+    there and the target has not. `source_mark` and `target_mark` are the last batches read; None where there was none.
     """
 
     pair: Pair
@@ -124,6 +185,10 @@ class PartitionReport:
     different: int
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
+    lost: tuple[tuple[int, int], ...] = ()
+    lost_records: int = 0
+    source_mark: Mark | None = None
+    target_mark: Mark | None = None
 
 
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
@@ -162,6 +227,10 @@ def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
         different=sum(one.different for one in ranges),
         differences=tuple(islice((each for one in ranges for each in one.differences), KEPT)),
         notes=tuple(dict.fromkeys(note for one in ranges for note in one.notes)),
+        lost=tuple(sorted({lost for one in ranges for lost in one.lost})),
+        lost_records=sum(one.lost_records for one in ranges),
+        source_mark=next((one.source_mark for one in reversed(ranges) if one.source_mark), None),
+        target_mark=next((one.target_mark for one in reversed(ranges) if one.target_mark), None),
     )
 
 
@@ -196,8 +265,8 @@ class VerifyReport:
     """All of a flow. `misfits` are the differences between whole topics; `seconds` is how long the comparison took;
     `moved`: offsets are translated, and compared after that. `source_id` and `target_id` are the clusters' own ids,
     `begun_ms` (Unix time) is when the ends were fixed, `spark` says that Spark read, `resumed` how many ranges were
-    found finished by an earlier run that was interrupted. `unread` are the partitions that were not verified, `gone`
-    the topics that the source has no more.
+    found finished by an earlier run that was interrupted. `unread` are the partitions that could not be read, `gone`
+    the topics that the source has no more. `shortfalls` is what the target lacks, or what was not compared.
     """
 
     flow: str
@@ -214,6 +283,7 @@ class VerifyReport:
     resumed: int = 0
     unread: tuple[Unread, ...] = ()
     gone: tuple[Gone, ...] = ()
+    shortfalls: tuple[Shortfall, ...] = ()
 
     @property
     def different(self) -> int:
@@ -222,8 +292,14 @@ class VerifyReport:
 
     @property
     def equal(self) -> bool:
-        """True when there is no difference in what was compared; lag is none, and see `unread`."""
+        """True when there is no difference in what was compared: see `is_whole`."""
         return not self.different
+
+    @property
+    def is_whole(self) -> bool:
+        """True when all that was committed on the source when the proof began is on the target, and equal."""
+        lacks = self.shortfalls or self.unread or any(one.lag or one.lost for one in self.partitions)
+        return self.equal and not lacks
 
     @property
     def differences(self) -> tuple[Difference, ...]:
