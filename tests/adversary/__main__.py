@@ -1,0 +1,74 @@
+"""The adversary from the command line; see the package. Ends with 1 if anything was found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+_TESTS = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Play, print and count."""
+    parser = argparse.ArgumentParser(prog="python -m tests.adversary", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first schedule")
+    parser.add_argument("--schedules", type=int, default=1, help="how many seeds in a row")
+    parser.add_argument("--at-once", type=int, default=4, help="how many are played side by side")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
+    parser.add_argument("--without", metavar="MEND", default="", help="with one mend taken out of a copy of the mirror")
+    parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
+    parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
+    parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
+    parser.add_argument("--shrink", action="store_true", help="find the operations that are enough")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first finding")
+    parser.add_argument("--logs", action="store_true", help="print the mirrors' logs of what was found")
+    options = parser.parse_args()
+    sys.path.insert(0, str(_TESTS))
+    if options.without:
+        from adversary.mends import without
+
+        with without(options.without) as folder:
+            arguments = list(sys.argv[1:])
+            place = next(n for n, one in enumerate(arguments) if one.startswith("--without"))
+            del arguments[place : place + (1 if "=" in arguments[place] else 2)]
+            path = os.pathsep.join((str(folder), str(_TESTS.parent), str(_TESTS)))
+            environment = {**os.environ, "PYTHONPATH": path}
+            command = [sys.executable, "-P", "-m", "tests.adversary", *arguments]
+            return subprocess.run(command, env=environment, check=False).returncode
+    return _hunt(options)
+
+
+def _hunt(options: argparse.Namespace) -> int:
+    # Not at the top: every forked process imports this module anew.
+    from adversary.hunting import Hunt, Shown
+
+    ignored = frozenset(filter(None, options.ignore.split(",")))
+    left_out = frozenset(filter(None, options.leave_out.split(",")))
+    only = tuple(map(int, filter(None, options.only.split(","))))
+    with tempfile.TemporaryDirectory() as folder, Hunt(Path(folder), ignored, left_out) as hunt:
+        began = time.monotonic()
+        seeds = range(options.seed, options.seed + options.schedules)
+        shown: list[Shown] = []
+        played = 0
+        for one in hunt.play(seeds, options.at_once, began + options.seconds, only, until_found=options.until_found):
+            played += 1
+            is_told = one.findings or one.failure or options.schedules == 1
+            print(one if is_told else str(one).splitlines()[0], flush=True)
+            if one.findings and options.logs:
+                print(one.logs, flush=True)
+            if one.findings:
+                shown.append(Shown(one.schedule.seed, one.kinds, only))
+        if options.shrink:
+            for found in shown:
+                print(f"seed {found.seed}: {', '.join(found.kinds)}: shrunk to {hunt.shrunk(found)}", flush=True)
+        hunt.summary(played, time.monotonic() - began)
+    return bool(shown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

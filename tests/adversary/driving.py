@@ -1,0 +1,175 @@
+"""The mirror's own commands, each in a process forked from one that has imported them, and without a JVM: a stand-in
+for SparkContext runs lanes in threads of the driver. Everything else is the command line as people call it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Self
+
+#: Imported before the fork: commands, and all that they import late.
+PRELOADED: Final = ("adversary.driving", "adversary.preloaded")
+#: How long an answer is waited for, so that one that is lost is found out in seconds.
+ANSWER_SECONDS: Final = 3.0
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(list(PRELOADED))
+
+
+class Command:
+    """One command that runs or ran: `mirror ARGUMENTS...`."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        """Start it; what it prints goes to files in `folder`."""
+        self.arguments = arguments
+        self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
+        self._process = _context.Process(target=_main, args=(str(self._output), arguments), daemon=True)
+        self._process.start()
+        self.began = time.time()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """It runs, or is frozen."""
+        return self._process.is_alive()
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal, if it is still there."""
+        if self._process.is_alive():
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit code, negative for a signal; None where it does not end in time."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def end(self) -> None:
+        """SIGKILL, and wait."""
+        self._process.kill()
+        self._process.join()
+
+    @property
+    def printed(self) -> str:
+        """What it printed."""
+        return _text(self._output.with_suffix(".out"))
+
+    @property
+    def logged(self) -> str:
+        """What it logged, one JSON object a line where it was asked to."""
+        return _text(self._output.with_suffix(".err"))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+class SparkInThreads:
+    """As much of a SparkContext as the driver uses; each partition of a job runs in a thread."""
+
+    master = "local[2]"
+    defaultParallelism = 2  # noqa: N815 -- Spark's name
+    uiWebUrl = None  # noqa: N815 -- the same
+    applicationId = "adversary"  # noqa: N815 -- the same
+    version = "4.0.0"
+
+    def __init__(self) -> None:
+        self._jsc = _Jvm()
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 -- Spark's name
+        """No settings: the defaults hold."""
+        return {}
+
+    def setJobGroup(self, *_: Any, **__: Any) -> None:  # noqa: N802 -- Spark's name
+        """Threads cannot be cancelled; lanes end by their stop mark."""
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 -- Spark's name
+        """The same."""
+
+    def cancelJobGroup(self, _group: str) -> None:  # noqa: N802 -- Spark's name
+        """The same."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+    def parallelize(self, rows: Sequence[Any], slices: int = 1) -> _Job:
+        """Take rows, as many as there are slices."""
+        return _Job([[row] for row in rows] if slices else [])
+
+
+class _Jvm:
+    def sc(self) -> Self:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802 -- Spark's name
+        return False
+
+
+class _Job:
+    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
+        self._parts, self._work = parts, list[Callable[[Iterable[Any]], Iterator[Any]]]()
+
+    def mapPartitions(self, work: Callable[[Iterable[Any]], Iterator[Any]]) -> Self:  # noqa: N802 -- Spark's name
+        """Take what to do with them."""
+        self._work.append(work)
+        return self
+
+    def collect(self) -> list[Any]:
+        """Do it, all partitions at once."""
+        with ThreadPoolExecutor(max(1, len(self._parts))) as threads:
+            return [result for results in threads.map(self._one, self._parts) for result in results]
+
+    def _one(self, rows: Iterable[Any]) -> list[Any]:
+        for work in self._work:
+            rows = work(rows)
+        return list(rows)
+
+
+def _main(output: str, arguments: Sequence[str]) -> None:
+    """In the forked process."""
+    for number, suffix in ((1, ".out"), (2, ".err")):
+        with Path(output).with_suffix(suffix).open("w", buffering=1) as file:
+            os.dup2(file.fileno(), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    from mirror import cli, fetcher, java, writer  # loaded before the fork, and not by a schedule's player
+    from mirror.spark import session
+
+    def opened(*_: Any, **__: Any) -> Any:
+        return SparkInThreads()
+
+    def closed(context: Any) -> None:
+        context.stop()
+
+    session.open_context = opened
+    session.close_context = closed
+    java.find = lambda *_, **__: "java"
+    fetcher.FETCH_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # only how long one waits
+    writer.ANSWER_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # the same
+    sys.argv = ["mirror", *arguments]
+    code: int | str | None = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)

@@ -1,0 +1,107 @@
+"""Many schedules on shared clusters, some side by side, and what is enough of those that show something."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Self
+
+from .operations import schedule
+from .play import Played, play
+from .shrinking import shrunk
+from .world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A seed, what kinds of findings it showed, and with which of its operations (empty: all)."""
+
+    seed: int
+    kinds: list[str]
+    only: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Hunt:
+    """A context manager, which has the clusters."""
+
+    folder: Path
+    ignored: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
+    found: Counter[str] = field(default_factory=Counter)
+    by_operation: Counter[str] = field(default_factory=Counter)
+    failures: int = 0
+    _world: World = field(init=False)
+
+    def __enter__(self) -> Self:
+        self._world = World(self.folder)
+        self._world.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._world.__exit__()
+
+    def one(self, seed: int, only: Sequence[int] = ()) -> Played:
+        """Play the schedule of a seed, or a part of it."""
+        whole = schedule(seed, without=self.left_out)
+        return play(self._world, whole.part(only) if only else whole, self.ignored)
+
+    def play(
+        self,
+        seeds: Sequence[int],
+        at_once: int,
+        deadline: float = float("inf"),
+        only: Sequence[int] = (),
+        *,
+        until_found: bool = False,
+    ) -> Iterator[Played]:
+        """Play them, so many side by side; in the order in which they end."""
+        left, running = iter(seeds), set[Future[Played]]()
+        with ThreadPoolExecutor(at_once) as threads:
+            is_over = False
+            while True:
+                while not is_over and len(running) < at_once and monotonic() < deadline:
+                    if (seed := next(left, None)) is None:
+                        break
+                    running.add(threads.submit(self.one, seed, only))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    played = future.result()
+                    self._count(played)
+                    is_over |= until_found and bool(played.findings)
+                    yield played
+
+    def _count(self, played: Played) -> None:
+        self.failures += bool(played.failure)
+        self.found.update(played.kinds)
+        if played.findings:
+            names = {op.name for op in played.schedule.operations[: len(played.steps)]}
+            self.by_operation.update(names - {"run", "produce", "settle", "verify"})
+
+    def shrunk(self, shown: Shown) -> str:
+        """The operations that are enough, as `--only` takes them."""
+        whole = schedule(shown.seed, without=self.left_out)
+
+        def shows(places: Sequence[int]) -> bool:
+            return bool(set(self.one(shown.seed, places).kinds) & set(shown.kinds))
+
+        places = shrunk(shown.only or range(len(whole.operations)), shows)
+        told = "; ".join(f"{place} {whole.operations[place]}" for place in places)
+        return f"--only {','.join(map(str, places))}: {told}"
+
+    def summary(self, played: int, seconds: float) -> None:
+        """Print what was found, by kind."""
+        each = seconds / played if played else 0.0
+        print(f"{played} schedules in {seconds:.0f} s ({each:.1f} s each), {self.failures} not played to their end")
+        for kind, times in self.found.most_common():
+            print(f"  {times:4} {kind}")
+        if self.by_operation:
+            print(
+                "  in schedules with " + ", ".join(f"{name} {times}" for name, times in self.by_operation.most_common())
+            )

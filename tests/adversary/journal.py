@@ -1,0 +1,63 @@
+"""What the flow's journal says, read as any consumer may: records of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+STOPS = frozenset(
+    {"TRUNCATED", "RECREATED", "RETENTION_GAP", "CORRUPT", "REFUSED", "DIVERGED", "TARGET_LOST", "CONTENDED", "FENCED"}
+    | {"DENIED", "UNAUTHORIZED"}
+)
+#: Stops that end when somebody else does, or that are of the preflight, which asks again.
+PASSING = frozenset({"CONTENDED", "FENCED", "DENIED", "UNAUTHORIZED", "REFUSED"})
+#: Target topic and partition.
+Place = tuple[str, int]
+
+
+class Standing(NamedTuple):
+    """What the newest report of a partition says."""
+
+    state: str
+    next_offset: int
+    detail: str
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Told:
+    """The newest reports by target partition, and ranges of offsets that are recorded as lost (from, to before)."""
+
+    states: dict[Place, Standing] = field(default_factory=dict)
+    losses: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+def told_in(entries: Iterable[tuple[int, bytes, bytes | None]]) -> Told:
+    """What the entries of a journal say, in their order."""
+    found = Told()
+    for _, key, value in entries:
+        with suppress(ValueError, KeyError, TypeError, UnicodeDecodeError):
+            _learn(found, key.decode(), value)
+    return found
+
+
+def _learn(found: Told, key: str, value: bytes | None) -> None:
+    kind, _, rest = key.partition("/")
+    if kind == "state":
+        topic, _, partition = rest.rpartition("/")
+        place = topic, int(partition)
+        if value is None:
+            found.states.pop(place, None)
+            return
+        told: dict[str, Any] = json.loads(value)
+        found.states[place] = Standing(
+            told["state"], int(told["next_offset"]), str(told.get("detail", "")), int(told["at_ms"])
+        )
+    elif kind == "loss" and value is not None:
+        place_text, _, first = rest.rpartition("/")
+        topic, _, partition = place_text.rpartition("/")
+        told = json.loads(value)
+        found.losses.setdefault((topic, int(partition)), []).append((int(first), int(told["next"])))

@@ -1,0 +1,148 @@
+"""What is wrong between two logs, and between two looks at one: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .logs import Log, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that must not be. `what` names its kind, the same for each schedule that shows it."""
+
+    invariant: str
+    what: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} {self.what}: {self.detail}"
+
+    @property
+    def kind(self) -> str:
+        """What two schedules that show the same fault have in common."""
+        return f"{self.invariant} {self.what}"
+
+
+@dataclass(slots=True)
+class Allowed:
+    """What need not be equal in one partition. `start`: the copy's log may begin there, since somebody made records
+    expire on the target, or a setting that both sides have; None: anywhere. `losses`: recorded ranges of the source's
+    offsets. `history`: what the source held once, by offset. `own_times`: the target's broker dates records.
+    """
+
+    start: int | None = 0
+    losses: tuple[tuple[int, int], ...] = ()
+    history: Mapping[int, Record] = field(default_factory=dict)
+    own_times: bool = False
+    compacted: bool = False
+
+    def lost(self, offset: int) -> bool:
+        """Whether the journal says that it is missing."""
+        return any(first <= offset < following for first, following in self.losses)
+
+    def begins(self, copy: Log, source: Log) -> int:
+        """Where the copy's log may begin at the latest."""
+        return copy.start if self.start is None else max(self.start, source.start)
+
+
+def differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterator[Finding]:
+    """Where a copy with the source's offsets is said to be equal and is not; the first of each kind."""
+    if copy.end != source.stable:
+        what = "the copy ends early" if copy.end < source.stable else "the copy ends late"
+        yield Finding("I2", what, f"{place}: at {copy.end}, the source at {source.stable}")
+    if copy.start > (latest := allowed.begins(copy, source)):
+        yield Finding("I2", "the copy begins late", f"{place}: at {copy.start}, the source at {latest}")
+    if copy.stable != copy.end:
+        yield Finding("I2", "a transaction hangs", f"{place}: stable up to {copy.stable}, the end is {copy.end}")
+    wanted = {offset: one for offset, one in source.records.items() if offset < source.stable}
+    missing = [
+        offset
+        for offset in wanted
+        if offset >= copy.start
+        and offset not in copy.records
+        and not allowed.lost(offset)
+        and not (allowed.compacted and _superseded(offset, wanted, copy))
+    ]
+    if missing:
+        yield Finding("I2", "records are missing", f"{place}: {_some(missing)}")
+    strange = [
+        offset for offset in copy.records if offset >= source.start and offset not in wanted and not allowed.compacted
+    ]
+    if strange:
+        yield Finding("I2", "records of nobody", f"{place}: {_some(strange)}: {copy.records[strange[0]].text}")
+    others = [
+        offset
+        for offset, one in copy.records.items()
+        if not _same(one, wanted.get(offset, allowed.history.get(offset)), allowed)
+    ]
+    if others := [offset for offset in others if offset not in strange]:
+        first = copy.records[others[0]].text
+        theirs = wanted.get(others[0], allowed.history.get(others[0]))
+        detail = f"{place}: {_some(others)}: {first}, the source's is {theirs.text if theirs else 'none'}"
+        yield Finding("I2", "records are others", detail)
+
+
+def moved_differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterator[Finding]:
+    """The same where offsets move: the source's records are the last ones of the copy, in their order."""
+    wanted = [one for offset, one in sorted(source.records.items()) if offset < source.stable]
+    known = [one for offset, one in sorted(allowed.history.items()) if offset < source.start] + wanted
+    places = {_text(one, allowed): number for number, one in enumerate(known)}
+    found = [places.get(_text(one, allowed)) for _, one in sorted(copy.records.items())]
+    if (unknown := sum(number is None for number in found)) and not allowed.compacted:
+        yield Finding("I2", "records of nobody", f"{place}: {unknown}")
+    numbers = [number for number in found if number is not None]
+    if any(later <= earlier for earlier, later in pairwise(numbers)):
+        yield Finding("I2", "records are repeated or out of order", f"{place}: {numbers[:20]}")
+    first = min(numbers, default=0) if allowed.start is None or allowed.start > 0 else 0
+    missing = set(range(max(first, len(known) - len(wanted)), len(known))) - set(numbers)
+    lost = {places[_text(one, allowed)] for offset, one in source.records.items() if allowed.lost(offset)}
+    if (missing := missing - lost) and not allowed.compacted and not (allowed.start != 0 and not numbers):
+        yield Finding("I2", "records are missing", f"{place}: {len(missing)} of {len(wanted)}")
+    if copy.stable != copy.end:
+        yield Finding("I2", "a transaction hangs", f"{place}: stable up to {copy.stable}, the end is {copy.end}")
+
+
+def vanished(
+    place: str, before: Log, after: Log, start: int | None, end: int | None, *, compacted: bool = False
+) -> Iterator[Finding]:
+    """What is gone of a copy, or another one, since a look before, besides what may be: all below `start` (None: any),
+    and all from `end` on (None: nothing).
+    """
+    upto = before.end if end is None else end
+    if after.end < upto:
+        yield Finding("I1", "a log got shorter", f"{place}: {before.end}, now {after.end}")
+    begins = before.start if start == 0 else after.start if start is None else max(start, before.start)
+    if after.start > begins:
+        yield Finding("I1", "records were deleted", f"{place}: its log began at {before.start}, now at {after.start}")
+    gone = [
+        offset
+        for offset, one in before.records.items()
+        if begins <= offset < upto
+        and after.start <= offset
+        and after.records.get(offset) != one
+        and not (compacted and _superseded(offset, before.records, after))
+    ]
+    if gone:
+        yield Finding("I1", "records are gone", f"{place}: {_some(gone)}")
+
+
+def _superseded(offset: int, wanted: Mapping[int, Record], copy: Log) -> bool:
+    """Whether a cleaner may have taken a record: a later one has its key."""
+    key = wanted[offset].key
+    return any(later > offset and one.key == key for later, one in copy.records.items())
+
+
+def _same(one: Record, other: Record | None, allowed: Allowed) -> bool:
+    return other is not None and _text(one, allowed) == _text(other, allowed)
+
+
+def _text(one: Record, allowed: Allowed) -> tuple[object, ...]:
+    return one[1:] if allowed.own_times else tuple(one)
+
+
+def _some(offsets: Iterable[int]) -> str:
+    every = sorted(offsets)
+    return f"{len(every)} at offsets {every[0]} to {every[-1]}"

@@ -1,0 +1,210 @@
+"""Schedules: what is done, in which order, drawn from a seed. Operations are values; those that do not fit when their
+turn comes do nothing, so that any part of a schedule is a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+#: How often each is drawn. What touches brokers' files costs a restart, so it is rarer than it deserves.
+WEIGHTS: Final[dict[str, float]] = {
+    "produce": 12,
+    "commit": 3,
+    "expire_source": 3,
+    "expire_target": 3,
+    "cut_source": 2.5,
+    "cut_target": 2,
+    "cut_journal": 0.7,
+    "delete_journal": 1,
+    "recreate": 3,
+    "delete_source": 1,
+    "grow": 1,
+    "configure": 2,
+    "stranger_writes": 2.5,
+    "stranger_topic": 1.5,
+    "clash": 0.7,
+    "delete_target": 2,
+    "run": 12,
+    "live": 5,
+    "settle": 3,
+    "kill": 1,
+    "freeze": 1,
+    "end": 1,
+    "twin": 0.7,
+    "second": 1,
+    "pause": 1,
+    "resume": 1,
+    "accept": 2.5,
+    "adopt": 0.7,
+    "failover": 1.5,
+    "undo": 1.5,
+    "verify": 1.5,
+    "reload_bad": 0.7,
+    "reload_good": 0.7,
+    "rename": 0.8,
+    "continue_on_loss": 0.7,
+    "hang": 0.4,
+}
+#: Sequences that are known to hurt, as their operations' names: drawn whole, with others in between.
+MOTIFS: Final = (
+    ("cut_source", "produce", "produce", "run"),
+    ("cut_source", "run", "produce", "produce", "run"),
+    ("cut_source", "run", "expire_target", "produce", "run"),
+    ("cut_target", "produce", "run"),
+    ("cut_target", "run", "expire_target", "run"),
+    ("live", "cut_target", "produce", "settle"),
+    ("live", "cut_source", "produce", "settle", "produce", "settle"),
+    ("stranger_writes", "run", "expire_target", "produce", "run"),
+    ("stranger_writes", "produce", "run", "expire_source", "run"),
+    ("failover", "stranger_writes", "expire_target", "undo", "produce", "run"),
+    ("expire_target", "produce", "run"),
+    ("recreate", "produce", "run"),
+    ("recreate", "run", "delete_target", "run"),
+    ("live", "recreate", "settle", "delete_target", "settle"),
+    ("live", "delete_journal", "failover", "produce", "settle"),
+    ("live", "cut_journal", "failover", "produce", "settle"),
+    ("delete_journal", "run"),
+    ("produce", "expire_source", "run", "accept", "run"),
+    ("produce", "expire_source", "run", "produce", "accept", "expire_target", "run"),
+    ("second", "produce", "run"),
+    ("commit", "expire_target", "commit", "run"),
+    ("commit", "cut_target", "run", "commit"),
+    ("rename", "run", "failover"),
+    ("rename", "run", "rename", "produce", "run"),
+    ("commit", "pause", "produce", "commit", "failover"),
+    ("live", "clash", "settle"),
+    ("live", "stranger_topic", "settle"),
+    ("live", "reload_bad", "settle"),
+    ("live", "twin", "produce", "settle"),
+    ("live", "produce", "kill", "produce", "run"),
+    ("live", "freeze", "produce", "settle", "failover"),
+    ("live", "configure", "settle"),
+    ("live", "delete_source", "settle"),
+    ("live", "grow", "produce", "settle"),
+)
+#: What restarts or hangs a broker, for whoever shares the clusters.
+DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
+#: After which more records may hide what happened.
+LIFTING: Final = frozenset({"cut_source", "cut_target", "recreate", "expire_target", "stranger_writes", "undo"})
+#: Kinds of what is produced.
+KINDS: Final = ("plain", "commit", "abort", "keyed", "old")
+#: Settings of topics, by name: what a person might create one with.
+TOPIC_CONFIGS: Final[dict[str, dict[str, str]]] = {
+    "default": {},
+    "forever": {"retention.ms": "-1"},
+    "week": {"retention.ms": "604800000"},
+    "short": {"retention.ms": "1000"},
+    "compact": {"cleanup.policy": "compact"},
+    "append": {"message.timestamp.type": "LogAppendTime"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation: on which topic (by number) and partition, how much of it, and of which kind."""
+
+    name: str
+    topic: int = 0
+    partition: int = 0
+    amount: int = 0
+    kind: str = ""
+
+    def __str__(self) -> str:
+        rest = [f"{key}={value}" for key in ("partition", "amount", "kind") if (value := getattr(self, key))]
+        return f"{self.name}({', '.join(['abc'[self.topic], *rest])})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A flow's settings, the topics that there are at first, and what happens then. `created` are the kinds of
+    settings (`TOPIC_CONFIGS`) of the source's first topics, `partitions` how many each has.
+    """
+
+    seed: int
+    translates: bool
+    deletes: bool
+    acls: bool
+    continues: bool
+    lanes: int
+    created: tuple[str, ...]
+    partitions: tuple[int, ...]
+    operations: tuple[Op, ...]
+
+    def part(self, places: Sequence[int]) -> Schedule:
+        """The same with these of its operations alone."""
+        return Schedule(
+            seed=self.seed,
+            translates=self.translates,
+            deletes=self.deletes,
+            acls=self.acls,
+            continues=self.continues,
+            lanes=self.lanes,
+            created=self.created,
+            partitions=self.partitions,
+            operations=tuple(self.operations[place] for place in places),
+        )
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether it restarts or hangs brokers."""
+        return any(op.name in DISTURBING for op in self.operations)
+
+    def __str__(self) -> str:
+        traits = [name for name in ("translates", "deletes", "acls", "continues") if getattr(self, name)]
+        topics = ", ".join(f"{kind} x{count}" for kind, count in zip(self.created, self.partitions, strict=True))
+        return f"seed {self.seed} [{topics}{'; ' if traits else ''}{', '.join(traits)}]"
+
+
+def schedule(seed: int, *, without: frozenset[str] = frozenset()) -> Schedule:
+    """The schedule of a seed; `without` leaves kinds of operations out."""
+    chance = Random(seed)
+    topics = chance.choice((1, 1, 2))
+    created = tuple(chance.choice(("default", "forever", "forever", "compact")) for _ in range(topics))
+    partitions = tuple(chance.choice((1, 1, 2)) for _ in range(topics))
+    traits = {
+        "translates": chance.random() < 0.25,
+        "deletes": chance.random() < 0.25,
+        "acls": chance.random() < 0.1,
+        "continues": chance.random() < 0.15,
+    }
+    operations = [_produced(chance, topics) for _ in range(chance.randrange(1, 4))]
+    if chance.random() < 0.15 and "stranger_topic" not in without:
+        operations.insert(0, _drawn(chance, topics, "stranger_topic"))
+    operations += [_drawn(chance, topics, "commit")] * (chance.random() < 0.5)
+    operations.append(Op("live" if chance.random() < 0.3 else "run"))
+    names = [name for name in WEIGHTS if name not in without]
+    weights = [WEIGHTS[name] for name in names]
+    motifs = [motif for motif in MOTIFS if not without.intersection(motif)]
+    for _ in range(chance.choice((1, 1, 2))):
+        target = chance.randrange(topics)
+        for name in chance.choice(motifs):
+            operations.append(replace(_drawn(chance, topics, name), topic=target))
+            if chance.random() < 0.15:
+                operations.append(_drawn(chance, topics, *chance.choices(names, weights)))
+    for name in chance.choices(names, weights, k=chance.randrange(4)):
+        operations.append(_drawn(chance, topics, name))
+        if name in LIFTING and chance.random() < 0.5:
+            operations.append(_produced(chance, topics))
+    operations += [Op("run"), Op("verify")]
+    lanes = chance.choice((1, 2))
+    return Schedule(seed=seed, **traits, lanes=lanes, created=created, partitions=partitions, operations=(*operations,))
+
+
+def _produced(chance: Random, topics: int) -> Op:
+    kind = chance.choice((*KINDS, "plain"))
+    return Op("produce", chance.randrange(topics), chance.randrange(2), chance.randrange(1, 30), kind)
+
+
+def _drawn(chance: Random, topics: int, name: str) -> Op:
+    if name == "produce":
+        return _produced(chance, topics)
+    kind = ""
+    if name in {"recreate", "configure"}:
+        kind = chance.choice(tuple(TOPIC_CONFIGS))
+    if name == "reload_good":
+        kind = chance.choice(("exclude", "groups", "same"))
+    # a share, in percent, wherever an amount is one of what is there
+    return Op(name, chance.randrange(topics), chance.randrange(2), chance.choice((0, 25, 50, 75, 90, 100)), kind)

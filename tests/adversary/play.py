@@ -1,0 +1,939 @@
+"""Plays a schedule: does each operation, looks at both clusters, and holds what the mirror did and said against it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from confluent_kafka import KafkaException
+
+from .driving import Command
+from .journal import PASSING, STOPS, Told, told_in
+from .judging import Allowed, Finding, differences, moved_differences, vanished
+from .logs import Log, Reader, Record, Topic
+from .operations import TOPIC_CONFIGS, Op, Schedule
+from .world import SIDES, Side, World
+
+#: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
+COMMAND_SECONDS: Final = 60.0
+SETTLE_SECONDS: Final = 30.0
+#: In which a broker notices what a setting destroys.
+RETENTION_SECONDS: Final = 1.0
+#: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
+EPOCH_SECONDS: Final = 2.0
+#: For each stop, what may have caused it.
+CAUSES: Final[Mapping[str, frozenset[str]]] = {
+    "TRUNCATED": frozenset({"source cut"}),
+    "RECREATED": frozenset({"source recreated"}),
+    "RETENTION_GAP": frozenset({"source expired"}),
+    "DIVERGED": frozenset({"stranger", "second flow"}),
+    "TARGET_LOST": frozenset({"target cut"}),
+    "CONTENDED": frozenset({"twin", "second flow", "stranger"}),
+    "FENCED": frozenset({"twin", "second flow", "stranger"}),
+}
+#: Operations on a copy that a task need not see while it has nothing to write.
+UNSEEN: Final = frozenset(
+    {"expire_target", "cut_target", "stranger_writes", "delete_target", "cut_journal", "delete_journal", "undo"}
+)
+#: What a preflight may refuse a flow for.
+REFUSABLE: Final = frozenset(
+    {"foreign", "clash", "journal lost", "second flow", "failed over", "source deleted", "source recreated", "renamed"}
+    | {"stranger", "target cut", "source cut"}
+)
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Copy:
+    """What is known of one topic on the target. `owned`: the flow made it, or took it over while it was empty.
+    `causes`: what was done to it and its source since. `start`: by partition, up to where its records may be gone;
+    None: anywhere.
+    """
+
+    source: int
+    owned: bool
+    source_id: UUID | None = None
+    causes: set[str] = field(default_factory=set)
+    start: dict[int, int | None] = field(default_factory=dict)
+    standing: dict[int, str] = field(default_factory=dict)
+    own_times: bool = False
+    compacted: bool = False
+    expires: bool = False
+
+
+@dataclass(slots=True)
+class Played:
+    """How a schedule went. `steps`: what was done, a line each; `findings`: what must not be."""
+
+    schedule: Schedule
+    steps: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    failure: str = ""
+    logs: str = ""
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of the findings."""
+        return sorted({one.kind for one in self.findings})
+
+    def __str__(self) -> str:
+        lines = [f"{self.schedule}: {self.seconds:.1f} s", *(f"    {step}" for step in self.steps)]
+        lines += [f"  ! {one}" for one in self.findings]
+        return "\n".join(lines + ([self.failure] if self.failure else []))
+
+
+def play(world: World, schedule: Schedule, ignored: frozenset[str] = frozenset()) -> Played:
+    """Play it until something is found; `ignored` names invariants (`I4`) or kinds of findings to pass over."""
+    played, began = Played(schedule), time.monotonic()
+    with world.playing():
+        player = _Player(world, schedule, played, ignored)
+        try:
+            player.play()
+        except Exception:  # of the adversary itself: told, and no finding
+            played.failure = traceback.format_exc()
+        finally:
+            player.clear()
+    played.seconds = time.monotonic() - began
+    return played
+
+
+class _Player:
+    def __init__(self, world: World, schedule: Schedule, played: Played, ignored: frozenset[str]) -> None:
+        self._world, self._schedule, self._played, self._ignored = world, schedule, played, ignored
+        self._tag = f"x{uuid.uuid4().hex[:7]}"
+        self._folder = world.folder / self._tag
+        self._folder.mkdir()
+        self._readers = {side: Reader(world.sides[side].bootstrap) for side in SIDES}
+        self._names = [f"{self._tag}.{letter}" for letter in "abc"[: len(schedule.created)]]
+        self._group = f"{self._tag}.g"
+        self._prefix, self._excluded, self._continues = "", False, schedule.continues
+        self._source: dict[str, Topic] = {}
+        self._target: dict[str, Topic] = {}
+        self._configs: dict[str, dict[str, str]] = {}
+        self._strangers = set[str]()
+        self._source_configs = dict(zip(self._names, schedule.created, strict=True))
+        self._source_causes: dict[str, set[str]] = {name: set() for name in self._names}
+        self._history: dict[tuple[str, int], dict[int, Record]] = {}
+        self._copies: dict[str, Copy] = {}
+        self._read: dict[tuple[str, int], int] = {}
+        self._groups: dict[Place, int] = {}
+        self._baseline: tuple[dict[str, Topic], dict[str, dict[str, str]], dict[Place, int]] = ({}, {}, {})
+        self._live: list[Command] = []
+        self._flow_causes = set[str]()
+        self._failed_over = False
+        self._place = 0
+        self._cut_from: dict[Place, int] = {}
+        self._disturbed_at = 0.0
+        self._expired = False
+        self._paused = set[str]()
+
+    # --- the play -----------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Operation after operation, up to the first that shows something."""
+        schedule = self._schedule
+        for name, kind, partitions in zip(self._names, schedule.created, schedule.partitions, strict=True):
+            self._world.source.create(name, partitions, TOPIC_CONFIGS[kind])
+        self._rebase()
+        for self._place, op in enumerate(schedule.operations):
+            began = time.monotonic()
+            told = getattr(self, f"_op_{op.name}")(op)
+            if op.name in UNSEEN and told != "-" and self._live:
+                self._disturbed_at = time.time()
+            self._played.steps.append(f"{self._place:2} {op}: {told} [{time.monotonic() - began:.1f} s]")
+            if told != "-":
+                self._judge()
+            if self._played.findings:
+                break
+        else:
+            if any(copy.source_id != self._id_of(copy) or not copy.owned for copy in self._copies.values()):
+                time.sleep(RETENTION_SECONDS)
+                self._judge()
+        if self._played.findings:
+            self._played.logs = "\n".join(
+                f"== {path.name}\n{path.read_text(errors='replace')[-6000:]}"
+                for path in sorted(self._folder.glob("*.err"))
+            )
+
+    def clear(self) -> None:
+        """End what runs, and delete what was made."""
+        for command in self._live:
+            command.end()
+        for side in (self._world.source, self._world.target):
+            with suppress(KafkaException):
+                mine = [name for name in side.admin.list_topics(timeout=10).topics if self._is_mine(name)]
+                side.forget(mine)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _is_mine(self, topic: str) -> bool:
+        return self._tag in topic
+
+    def _found(self, invariant: str, what: str, detail: str) -> None:
+        self._add(Finding(invariant, what, detail))
+
+    def _add(self, finding: Finding) -> None:
+        if finding.invariant not in self._ignored and finding.kind not in self._ignored:
+            self._played.findings.append(finding)
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Read both sides anew, and keep what the source held."""
+        self._source = self._readers["source"].topics(self._names)
+        names = {f"{prefix}{name}" for name in self._names for prefix in ("", "p.")} | self._strangers
+        self._target = self._readers["target"].topics(sorted(names))
+        self._configs = {name: self._world.target.configs(name) for name in self._target}
+        for name, topic in self._source.items():
+            for partition, log in topic.partitions.items():
+                held = self._history.setdefault((name, partition), {})
+                for offset in [offset for offset in held if offset >= log.start]:
+                    del held[offset]
+                held.update(log.records)
+        places = [(name, number) for name, topic in self._target.items() for number in topic.partitions]
+        self._groups = self._world.target.committed(self._group, places)
+
+    def _judge(self) -> None:
+        """Hold what is on the target now against what was there at the last look."""
+        before, configs, groups = self._baseline
+        self._look()
+        for name, topic in before.items():
+            if name not in self._copies:
+                continue
+            copy, now = self._copies[name], self._target.get(name)
+            if now is None or now.id != topic.id:
+                if "target deleted" in copy.causes or self._may_delete(copy):
+                    continue
+                self._found("I1", "a topic was deleted", f"{name}: {self._owner(copy)}")
+                continue
+            self._judge_settings(name, copy, topic, now, configs[name], self._configs[name])
+            for partition, log in topic.partitions.items():
+                start = None if copy.expires else copy.start.get(partition, 0)
+                if copy.owned and start is not None and not copy.causes & {"source recreated"}:
+                    start = max(start, self._log_start(copy, partition))
+                end = self._cut_from.get((name, partition))
+                for one in vanished(
+                    f"{name}-{partition}", log, now.partitions[partition], start, end, compacted=copy.compacted
+                ):
+                    self._add(one)
+        for name in self._target:
+            self._adopt_new(name)
+        self._judge_groups(groups, self._cut_from.keys())
+        self._cut_from.clear()
+        self._expired = False
+        self._judge_live()
+        self._baseline = self._target, self._configs, self._groups
+
+    def _log_start(self, copy: Copy, partition: int) -> int:
+        """Where the source's log starts: a copy that was begun behind it has padding before."""
+        topic = self._source.get(self._names[copy.source])
+        return topic.partitions[partition].start if topic and partition in topic.partitions else 0
+
+    def _adopt_new(self, name: str) -> None:
+        if name not in self._copies or "target deleted" in self._copies[name].causes:
+            number = next((n for n, one in enumerate(self._names) if name in (one, f"p.{one}")), 0)
+            self._copies[name] = Copy(number, owned=True, source_id=self._source_id(number))
+            self._copies[name].causes |= self._source_causes[self._names[number]] & {"source expired"}
+            if self._kind(number) in {"default", "week", "short"} and self._has_old(number):
+                self._copies[name].expires = True
+            self._copies[name].compacted |= self._kind(number) == "compact"
+            self._copies[name].own_times |= self._kind(number) == "append"
+
+    def _judge_settings(
+        self, name: str, copy: Copy, before: Topic, now: Topic, was: dict[str, str], configs: dict[str, str]
+    ) -> None:
+        if copy.owned and copy.source_id == self._id_of(copy) and not self._is_left(name):
+            return
+        why = self._owner(copy)
+        if configs != was and "target configured" not in copy.causes:
+            changed = {key for key in was.keys() | configs.keys() if was.get(key) != configs.get(key)}
+            text = ", ".join(f"{key}: {was.get(key)} is now {configs.get(key)}" for key in sorted(changed))
+            self._found("I1", "settings were changed", f"{name} ({why}): {text}")
+        if len(now.partitions) != len(before.partitions):
+            self._found(
+                "I1", "partitions were added", f"{name} ({why}): {len(before.partitions)} to {len(now.partitions)}"
+            )
+        if not copy.owned and [log.end for log in before.partitions.values()] != [
+            log.end for log in now.partitions.values()
+        ]:
+            self._found("I1", "a stranger's topic was written to", f"{name}")
+
+    def _judge_groups(self, before: Mapping[Place, int], cut: Collection[Place]) -> None:
+        for (name, partition), offset in self._groups.items():
+            if before.get((name, partition)) == offset:
+                continue
+            log, copy = self._target[name].partitions[partition], self._copies.get(name)
+            place = f"{name}-{partition}: {self._group} at {offset}"
+            if offset > log.end and (name, partition) not in cut:
+                self._found("I5", "a group is beyond the end", f"{place}, the log ends at {log.end}")
+            if offset < log.start and (copy is None or not copy.expires) and not self._expired:
+                self._found("I5", "a group is below the start", f"{place}, the log starts at {log.start}")
+            if copy is not None and not self._schedule.translates:
+                read = self._read.get((self._names[copy.source], partition), 0)
+                if offset > max(read, log.start):
+                    self._found("I5", "a group is ahead of its reader", f"{place}, read up to {read}")
+
+    def _judge_live(self) -> None:
+        """A live mirror goes on until somebody ends it."""
+        for command in [one for one in self._live if not one.is_alive]:
+            self._live.remove(command)
+            code = command.wait(1)
+            if code in {1, -6, -11} or (code is not None and code < 0):
+                self._found("I9", "a live mirror died", f"exit {code}: {command.logged[-1500:]}")
+            elif code == 0 and not self._failed_over:
+                self._found("I7", "a live mirror ended with 0", command.logged[-1500:])
+            elif code == 3 and not self._may_refuse() and not self._failed_over:
+                self._found("I7", "refused without a cause", command.logged[-1500:])
+
+    def _owner(self, copy: Copy) -> str:
+        if not copy.owned:
+            return "not the flow's"
+        return "the flow's" if copy.source_id == self._id_of(copy) else "the flow's, of a topic that was deleted since"
+
+    def _is_left(self, name: str) -> bool:
+        """Whether a copy is of a name that the flow does not use any more."""
+        return name.startswith("p.") != bool(self._prefix)
+
+    def _kind(self, number: int) -> str:
+        return self._source_configs[self._names[number]]
+
+    def _has_old(self, number: int) -> bool:
+        return "old" in self._source_causes[self._names[number]]
+
+    def _source_id(self, number: int) -> UUID | None:
+        topic = self._source.get(self._names[number])
+        return topic.id if topic else None
+
+    def _id_of(self, copy: Copy) -> UUID | None:
+        return self._source_id(copy.source)
+
+    def _may_delete(self, copy: Copy) -> bool:
+        return copy.owned and self._schedule.deletes and "source deleted" in copy.causes
+
+    def _may_refuse(self) -> bool:
+        every = set(self._flow_causes)
+        for copy in self._copies.values():
+            every |= copy.causes | ({"foreign"} if not copy.owned else set())
+        return bool(every & REFUSABLE)
+
+    def _told(self) -> Told:
+        return told_in(self._readers["target"].entries(f"mirror.{self._tag}.offsets"))
+
+    def _target_of(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _pairs(self) -> Iterator[tuple[str, int, Log, Log | None, Copy | None]]:
+        """Source topic and partition, its log, and what there is of its copy."""
+        for name, topic in self._source.items():
+            if self._excluded and name == self._names[-1]:
+                continue
+            there = self._target.get(self._target_of(name))
+            for partition, log in topic.partitions.items():
+                copied = there.partitions.get(partition) if there else None
+                yield name, partition, log, copied, self._copies.get(self._target_of(name))
+
+    def _unequal(self, told: Told) -> list[Finding]:
+        """In what both sides differ, partition by partition."""
+        found: list[Finding] = []
+        for name, partition, log, copied, copy in self._pairs():
+            place = f"{self._target_of(name)}-{partition}"
+            if copied is None or copy is None:
+                if log.stable > log.start:
+                    found.append(Finding("I2", "there is no copy", place))
+                continue
+            start = None if copy.expires else copy.start.get(partition, 0)
+            allowed = Allowed(
+                start=start,
+                losses=tuple(told.losses.get((self._target_of(name), partition), ())),
+                history=self._history.get((name, partition), {}),
+                own_times=copy.own_times,
+                compacted=copy.compacted,
+            )
+            compare = moved_differences if self._schedule.translates else differences
+            found += compare(place, log, copied, allowed)
+        return found
+
+    def _equal(self, said: str, told: Told, invariant: str = "I2") -> None:
+        """Something was said that implies equality."""
+        for one in self._unequal(told):
+            self._add(Finding(invariant, one.what, f"{said}, but {one.detail}"))
+
+    # --- the mirror ---------------------------------------------------------------------------------------------------
+
+    def _config(self, flow: str = "", include: str = "") -> Path:
+        flow = flow or self._tag
+        topics: dict[str, Any] = {"include": [include or f"{self._tag}\\..*"]}
+        if self._excluded:
+            topics["exclude"] = [self._names[-1].replace(".", "\\.")]
+        if self._prefix:
+            topics["naming"] = {"prefix": self._prefix}
+        if self._schedule.translates:
+            topics["offsets"] = "translate"
+        if self._continues:
+            topics["on_data_loss"] = "continue"
+        content = {
+            "name": flow,
+            "source": {"alias": "eu", "bootstrap.servers": self._world.source.bootstrap},
+            "target": {"alias": "us", "bootstrap.servers": self._world.target.bootstrap},
+            "topics": topics,
+            "groups": {"include": [f"{self._tag}\\..*"], "interval_s": 0.5},
+            "sync": {
+                "interval_s": 1.0,
+                "deletions": "delete" if self._schedule.deletes else "keep",
+                "acls": self._schedule.acls,
+            },
+            "limits": {"memory_mb": 16},
+            "spark": {"epoch_s": EPOCH_SECONDS, "lanes": self._schedule.lanes},
+        }
+        path = self._folder / f"{flow}.yaml"
+        path.write_text(json.dumps(content))
+        return path
+
+    def _command(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> tuple[int | None, Command]:
+        """Run a command to its end, and judge how it ended."""
+        command = Command(self._folder, *arguments)
+        code = command.wait(seconds)
+        said = f"mirror {' '.join(one for one in arguments if not one.startswith('/'))}"
+        if code is None:
+            command.end()
+            self._found("I7", "a command hangs", f"{said}: {command.logged[-1500:]}")
+        elif code == 1 or code < 0:
+            self._found("I9", "a command ended with a bug", f"{said}: exit {code}: {command.logged[-2500:]}")
+        return code, command
+
+    def _op_run(self, _op: Op) -> str:
+        if self._live:
+            return self._op_settle(_op)
+        code, command = self._command("run", str(self._config()), "--once", "--json")
+        self._look_again()
+        told = self._told()
+        self._judge_states(told, command)
+        if code == 0:
+            if self._failed_over:
+                self._found("I3", "a flow that was failed over ran", "exit 0")
+            self._equal("run --once said 0", told)
+            for name, copy in self._copies.items():
+                if copy.standing and not self._is_left(name) and self._names[copy.source] in self._source:
+                    self._found("I6", "a stop lifted itself", f"{name}: {copy.standing}, and now exit 0")
+        elif code == 3 and not self._may_refuse() and not self._failed_over:
+            self._found("I7", "refused without a cause", command.logged[-1500:])
+        elif code == 4 and not any(one.state in STOPS for one in told.states.values()):
+            self._found("I7", "data at risk, but no stop is named", command.logged[-1500:])
+        elif code == 6 and any(one.state == "PAUSED" for one in told.states.values()):
+            pass  # what rests is named as incomplete
+        elif code in {2, 6}:
+            self._found("I7", f"ended with {code}, with both clusters there", command.logged[-2500:])
+        return f"exit {code}{self._states(told)}"
+
+    def _look_again(self) -> None:
+        """A look besides the one with which each operation ends."""
+        self._look()
+        for name in self._target:
+            self._adopt_new(name)
+
+    def _rebase(self) -> None:
+        """What is on the target now was done by somebody else."""
+        self._look()
+        self._baseline = self._target, self._configs, self._groups
+
+    def _states(self, told: Told) -> str:
+        found = {f"{one.state}@{one.next_offset}" for one in told.states.values()}
+        return f" {' '.join(sorted(found))}"
+
+    def _judge_states(self, told: Told, command: Command | None) -> None:
+        """Stops name causes that there are, and stay."""
+        began = int(command.began * 1000) if command else 0
+        for (name, partition), standing in told.states.items():
+            copy = self._copies.get(name)
+            if copy is None or standing.at_ms < began or self._names[copy.source] in self._paused:
+                continue
+            if standing.state in STOPS:
+                foreign = set() if copy.owned else {"foreign"}
+                causes = REFUSABLE if standing.state == "REFUSED" else CAUSES.get(standing.state, frozenset())
+                if not causes & (
+                    copy.causes | self._flow_causes | self._source_causes[self._names[copy.source]] | foreign
+                ):
+                    known = sorted(copy.causes | self._flow_causes) or ["nothing"]
+                    detail = f"{name}-{partition}: {standing.state} after {', '.join(known)}: {standing.detail}"
+                    self._found("I4", f"{standing.state} without its cause", detail)
+                if standing.state == "REFUSED" and copy.owned and "source recreated" in copy.causes:
+                    self._found("I4", "REFUSED in place of RECREATED", f"{name}-{partition}: {standing.detail}")
+                if standing.state not in PASSING and name in self._target:
+                    copy.standing[partition] = standing.state
+            elif partition in copy.standing and standing.state in {"MIRRORING", "CAUGHT_UP", "ALIGNING", "PADDING"}:
+                detail = f"{name}-{partition}: {copy.standing[partition]}, now {standing.state}"
+                self._found("I6", "a stop lifted itself", detail)
+
+    def _op_live(self, _op: Op) -> str:
+        if self._live:
+            return "-"
+        self._live.append(Command(self._folder, "run", str(self._config()), "--json"))
+        return self._op_settle(_op)
+
+    def _op_settle(self, _op: Op) -> str:
+        """Until the mirror says of each partition that it is caught up or stopped."""
+        if not self._live:
+            return "-"
+        deadline, rest = time.monotonic() + SETTLE_SECONDS, list[str]()
+        command = self._live[-1]
+        while time.monotonic() < deadline and command.is_alive:
+            self._source = self._readers["source"].topics(self._names)
+            told = self._told()
+            if not (rest := self._unsettled(told, command)):
+                self._look_again()
+                self._judge_states(told, command)
+                self._caught_up(told)
+                return f"settled{self._states(told)}"
+            time.sleep(0.2)
+        if not command.is_alive:
+            return f"the mirror ended with {command.wait(1)}"
+        if not self._excused(rest):
+            self._found("I7", "a live mirror does not come to rest", f"{rest}; {command.logged[-1500:]}")
+        return f"not settled: {rest}"
+
+    def _excused(self, rest: list[str]) -> bool:
+        """Whether what is not mirrored has been told to be refused: a live mirror goes on with the others. A partition
+        more of a topic that rests or was made anew has no copy.
+        """
+        return (self._may_refuse() or bool(self._paused)) and all("not reported" in text for text in rest)
+
+    def _unsettled(self, told: Told, command: Command) -> list[str]:
+        found = []
+        for name, partition, log, _, _ in self._pairs():
+            at = told.states.get((self._target_of(name), partition))
+            place = f"{name}-{partition}"
+            if at is None or at.at_ms < command.began * 1000:
+                found.append(f"{place} is not reported")
+            elif at.at_ms < (self._disturbed_at + 2 * EPOCH_SECONDS) * 1000:
+                found.append(f"{place} is {at.state}, and was not looked at since")
+            elif at.state in STOPS or at.state == "PAUSED":
+                continue
+            elif at.state != "CAUGHT_UP" or at.next_offset != log.stable:
+                found.append(f"{place} is {at.state} at {at.next_offset}, the source ends at {log.stable}: {at.detail}")
+        return found
+
+    def _caught_up(self, told: Told) -> None:
+        """What is said to be caught up is equal."""
+        mine = {
+            f"{self._target_of(name)}-{partition}"
+            for name, partition, _, _, _ in self._pairs()
+            if (at := told.states.get((self._target_of(name), partition))) and at.state == "CAUGHT_UP"
+        }
+        for one in self._unequal(told):
+            if one.detail.split(":")[0] in mine:
+                self._add(Finding("I2", one.what, f"CAUGHT_UP was said, but {one.detail}"))
+
+    def _op_kill(self, _op: Op) -> str:
+        if not self._live:
+            return "-"
+        self._live.pop().end()
+        return "killed"
+
+    def _op_freeze(self, op: Op) -> str:
+        if not self._live:
+            return "-"
+        command = self._live[-1]
+        command.send(signal.SIGSTOP)
+        time.sleep(0.5 + op.amount / 50)
+        command.send(signal.SIGCONT)
+        return "frozen and gone on"
+
+    def _op_end(self, _op: Op) -> str:
+        if not self._live:
+            return "-"
+        command = self._live.pop()
+        command.send(signal.SIGTERM)
+        code = command.wait(COMMAND_SECONDS)
+        if code is None:
+            self._found("I7", "a mirror does not end", command.logged[-1500:])
+            command.end()
+        elif code == 1:
+            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        self._look_again()
+        self._judge_states(self._told(), command)
+        return f"exit {code}"
+
+    def _op_twin(self, op: Op) -> str:
+        """Another mirror of the same flow, which takes it over."""
+        if not self._live:
+            return "-"
+        self._flow_causes.add("twin")
+        older = self._live[-1]
+        self._live.append(Command(self._folder, "run", str(self._config()), "--json"))
+        told = self._op_settle(op)
+        if self._live and older in self._live and len(self._live) > 1 and older.wait(20) is not None:
+            self._live.remove(older)
+        return told
+
+    def _op_second(self, op: Op) -> str:
+        """Another flow into the same target topics."""
+        self._flow_causes.add("second flow")
+        code, _ = self._command("run", str(self._config(f"{self._tag}-2")), "--once", "--json")
+        copy = self._copies.get(self._target_of(self._names[op.topic]))
+        if code == 0 and copy is not None and copy.owned and copy.causes:
+            self._look_again()
+            self._equal("another flow's run --once said 0", Told())
+        return f"exit {code}"
+
+    def _op_verify(self, _op: Op) -> str:
+        code, command = self._command("verify", str(self._config()), "--json", "--no-spark")
+        self._look_again()
+        told = self._told()
+        unequal = self._unequal(told)
+        if code == 0:
+            for one in unequal:
+                if one.what.startswith("records ") or one.what == "there is no copy":
+                    self._add(Finding("I8", one.what, f"verify said 0, but {one.detail}"))
+        elif code == 5 and not unequal and not self._schedule.translates and not self._live:
+            excused = any(copy.start or copy.expires or copy.compacted for copy in self._copies.values())
+            for name, topic in self._source.items():
+                there = self._target.get(self._target_of(name))
+                excused |= there is None or there.partitions.keys() != topic.partitions.keys()
+            if not excused and not any(told.losses.values()):
+                self._found("I8", "equal, but told to be different", command.printed[-1500:])
+        return f"exit {code}"
+
+    def _op_accept(self, op: Op) -> str:
+        name = self._names[op.topic]
+        code, command = self._command("accept", str(self._config()), name, "--json")
+        copy = self._copies.get(self._target_of(name))
+        if code == 0 and copy is not None and '"first_offset"' in command.printed:
+            copy.standing.clear()
+        return f"exit {code}"
+
+    def _op_adopt(self, op: Op) -> str:
+        name = self._names[op.topic]
+        code, _ = self._command("adopt", str(self._config()), name)
+        if code == 0 and (copy := self._copies.get(self._target_of(name))):
+            copy.owned, copy.source_id = True, self._source_id(op.topic)
+            copy.standing.clear()
+            self._look_again()
+        return f"exit {code}"
+
+    def _op_pause(self, op: Op) -> str:
+        self._paused.add(self._names[op.topic])
+        return f"exit {self._command('pause', str(self._config()), self._names[op.topic])[0]}"
+
+    def _op_resume(self, op: Op) -> str:
+        self._paused.discard(self._names[op.topic])
+        return f"exit {self._command('resume', str(self._config()), self._names[op.topic])[0]}"
+
+    def _op_failover(self, _op: Op) -> str:
+        code, command = self._command("failover", str(self._config()), "--json")
+        if code not in {0, 4}:
+            return f"exit {code}"
+        self._failed_over = True
+        ended = all(one.wait(15) is not None for one in self._live)
+        if code == 0 and not ended:
+            self._found("I3", "the mirror did not end", command.printed[-1500:])
+        self._look_again()
+        told = self._told()
+        if code == 0:
+            self._equal("failover said 0", told, "I3")
+            if not self._schedule.translates:
+                self._groups_stand(command)
+        return f"exit {code}{self._states(told)}"
+
+    def _groups_stand(self, command: Command) -> None:
+        places = [(name, partition) for name, partition, _, _, _ in self._pairs()]
+        for (name, partition), offset in self._world.source.committed(self._group, places).items():
+            got = self._groups.get((self._target_of(name), partition))
+            log = self._source[name].partitions[partition]
+            if got != offset and not (got is not None and got > offset) and log.start <= offset <= log.stable:
+                detail = (
+                    f"{self._target_of(name)}-{partition}: {got}, the source's at {offset}; {command.printed[-800:]}"
+                )
+                self._found("I3", "a group does not stand where it stood", detail)
+
+    def _op_undo(self, _op: Op) -> str:
+        if not self._failed_over:
+            return "-"
+        code, _ = self._command("failover", str(self._config()), "--undo")
+        if code == 0:
+            self._failed_over = False
+        return f"exit {code}"
+
+    def _op_rename(self, _op: Op) -> str:
+        """Other names on the target, from the next start on."""
+        if self._live:
+            return "-"
+        self._prefix = "" if self._prefix else "p."
+        self._flow_causes.add("renamed")
+        return "renamed"
+
+    def _op_continue_on_loss(self, _op: Op) -> str:
+        if self._live:
+            return "-"
+        self._continues = True
+        for copy in self._copies.values():
+            copy.standing = {number: state for number, state in copy.standing.items() if state != "RETENTION_GAP"}
+        return "on_data_loss: continue"
+
+    def _op_reload_bad(self, _op: Op) -> str:
+        if not self._live:
+            return "-"
+        path = self._config(include=f"{self._tag}\\.nothing")
+        text = path.read_text()
+        self._live[-1].send(signal.SIGHUP)
+        time.sleep(1.5)
+        path.write_text(text)
+        self._config()
+        return "read a configuration that fits nothing"
+
+    def _op_reload_good(self, op: Op) -> str:
+        if not self._live or len(self._names) < 2:
+            return "-"
+        if op.kind == "exclude":
+            self._excluded = not self._excluded
+        self._config()
+        self._live[-1].send(signal.SIGHUP)
+        time.sleep(1.0)
+        return f"read again: {op.kind}"
+
+    # --- the source ---------------------------------------------------------------------------------------------------
+
+    def _source_log(self, op: Op) -> tuple[str, int, Log] | None:
+        name = self._names[op.topic]
+        topic = self._source.get(name)
+        if topic is None:
+            return None
+        partition = op.partition % len(topic.partitions)
+        return name, partition, topic.partitions[partition]
+
+    def _cause(self, number: int, cause: str) -> None:
+        self._source_causes[self._names[number]].add(cause)
+        for copy in self._copies.values():
+            if copy.source == number:
+                copy.causes.add(cause)
+
+    def _op_produce(self, op: Op) -> str:
+        if (found := self._source_log(op)) is None:
+            return "-"
+        name, partition, _ = found
+        if op.kind == "old" and self._kind(op.topic) != "compact":
+            self._cause(op.topic, "old")
+            if self._kind(op.topic) != "forever":
+                self._cause(op.topic, "source expired")
+                self._expires(op.topic)
+        chance = Random(f"{self._schedule.seed} {self._place}")
+        self._world.source.produce(name, partition, op.amount, op.kind, chance, f"s{self._schedule.seed}.{self._place}")
+        return "done"
+
+    def _expires(self, number: int) -> None:
+        for copy in self._copies.values():
+            copy.expires |= copy.source == number and copy.owned and copy.source_id == self._source_id(number)
+
+    def _op_commit(self, op: Op) -> str:
+        positions: dict[tuple[str, int], int] = {}
+        for name, topic in self._source.items():
+            for partition, log in topic.partitions.items():
+                at = log.start + (log.stable - log.start) * op.amount // 100
+                at = max(at, min(self._read.get((name, partition), 0), log.stable))
+                positions[name, partition] = at
+                self._read[name, partition] = max(at, self._read.get((name, partition), 0))
+        if not positions:
+            return "-"
+        self._world.source.commit(self._group, positions)
+        return f"at {', '.join(map(str, positions.values()))}"
+
+    def _op_expire_source(self, op: Op) -> str:
+        if (found := self._source_log(op)) is None or self._kind(op.topic) == "compact":
+            return "-"
+        name, partition, log = found
+        before = log.start + (log.stable - log.start) * op.amount // 100
+        if before <= log.start:
+            return "-"
+        self._cause(op.topic, "source expired")
+        self._world.source.expire(name, partition, before)
+        return f"{name}-{partition} before {before} of {log.end}"
+
+    def _op_cut_source(self, op: Op) -> str:
+        if (found := self._source_log(op)) is None:
+            return "-"
+        name, partition, log = found
+        ends = [log.start, *(end for end in self._world.ends("source", name, partition) if end > log.start)]
+        below = ends[(len(ends) - 1) * min(op.amount, 90) // 100]
+        if below >= log.end:
+            return "-"
+        self._cause(op.topic, "source cut")
+        self._world.crash("source", name, partition, below)
+        return f"{name}-{partition} from {log.end} to {below}"
+
+    def _op_recreate(self, op: Op) -> str:
+        name = self._names[op.topic]
+        self._cause(op.topic, "source recreated")
+        kind = op.kind or "default"
+        self._world.source.delete(name)
+        self._world.source.create(name, 1 + op.partition, TOPIC_CONFIGS[kind])
+        self._source_configs[name] = kind
+        self._source_causes[name] -= {"old", "source cut", "source expired"}
+        for place in [place for place in self._history if place[0] == name]:
+            del self._history[place]
+            self._read.pop(place, None)
+        if kind == "short":
+            self._source_causes[name].add("source expired")
+        return f"as {kind}, {1 + op.partition} partitions"
+
+    def _op_delete_source(self, op: Op) -> str:
+        if op.topic == 0:  # the one that keeps the flow alive
+            return "-"
+        self._cause(op.topic, "source deleted")
+        self._cause(op.topic, "source recreated")
+        self._world.source.delete(self._names[op.topic])
+        for place in [place for place in self._history if place[0] == self._names[op.topic]]:
+            del self._history[place]
+        return "deleted"
+
+    def _op_grow(self, op: Op) -> str:
+        if (found := self._source_log(op)) is None:
+            return "-"
+        count = len(self._source[found[0]].partitions) + 1
+        if count > 3:
+            return "-"
+        self._world.source.grow(found[0], count)
+        return f"to {count}"
+
+    def _op_configure(self, op: Op) -> str:
+        if (found := self._source_log(op)) is None or not op.kind:
+            return "-"
+        name, _, _ = found
+        self._world.source.configure(name, TOPIC_CONFIGS[op.kind])
+        self._source_configs[name] = op.kind
+        for copy in self._copies.values():
+            if copy.source == op.topic and copy.source_id == self._source_id(op.topic):
+                copy.own_times |= op.kind == "append"
+                copy.compacted |= op.kind == "compact"
+        if op.kind == "short" or (self._has_old(op.topic) and op.kind != "forever"):
+            self._cause(op.topic, "source expired")
+            self._expires(op.topic)
+        return f"as {op.kind}"
+
+    # --- the target ---------------------------------------------------------------------------------------------------
+
+    def _target_log(self, op: Op) -> tuple[str, int, Log, Copy] | None:
+        name = self._target_of(self._names[op.topic])
+        topic, copy = self._target.get(name), self._copies.get(name)
+        if topic is None or copy is None:
+            return None
+        partition = op.partition % len(topic.partitions)
+        return name, partition, topic.partitions[partition], copy
+
+    def _op_expire_target(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None:
+            return "-"
+        name, partition, log, copy = found
+        before = log.start + (log.end - log.start) * op.amount // 100
+        if before <= log.start or self._kind(op.topic) == "compact":
+            return "-"
+        copy.causes.add("target expired")
+        if copy.start.get(partition, 0) is not None:
+            copy.start[partition] = before
+        self._expired = True
+        self._world.target.expire(name, partition, before)
+        return f"{name}-{partition} before {before} of {log.end}"
+
+    def _op_cut_target(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None:
+            return "-"
+        name, partition, log, copy = found
+        ends = [log.start, *(end for end in self._world.ends("target", name, partition) if end > log.start)]
+        below = ends[(len(ends) - 1) * min(op.amount, 90) // 100]
+        if below >= log.end:
+            return "-"
+        copy.causes.add("target cut")
+        self._world.crash("target", name, partition, below)
+        there = self._readers["target"].topics([name])[name].partitions[partition].end
+        self._cut_from[name, partition] = min(below, there)  # one that was made just now may come back empty
+        return f"{name}-{partition} from {log.end} to {below}"
+
+    def _op_cut_journal(self, op: Op) -> str:
+        journal = f"mirror.{self._tag}.offsets"
+        topic = self._readers["target"].topics([journal]).get(journal)
+        if topic is None or not (end := topic.partitions[0].end):
+            return "-"
+        ends = [0, *self._world.ends("target", journal, 0)]
+        below = ends[(len(ends) - 1) * min(op.amount, 90) // 100]
+        self._journal_lost()
+        self._world.crash("target", journal, 0, below)
+        return f"from {end} to {below}"
+
+    def _op_delete_journal(self, _op: Op) -> str:
+        self._journal_lost()
+        self._world.target.delete(f"mirror.{self._tag}.offsets")
+        return "deleted"
+
+    def _journal_lost(self) -> None:
+        self._flow_causes.add("journal lost")
+        self._failed_over = False
+        for copy in self._copies.values():
+            copy.standing.clear()
+
+    def _op_delete_target(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None:
+            return "-"
+        name, _, _, copy = found
+        copy.causes.add("target deleted")
+        self._world.target.delete(name)
+        self._rebase()
+        return "deleted"
+
+    def _op_stranger_writes(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None:
+            return "-"
+        name, partition, _, copy = found
+        copy.causes.add("stranger")
+        amount = 1 + op.amount // 10
+        self._world.target.produce(name, partition, amount, op.kind, Random(op.amount), f"z{self._place}")
+        self._rebase()
+        return f"{amount} to {name}-{partition}"
+
+    def _op_stranger_topic(self, op: Op) -> str:
+        """Somebody's topic of the name that a copy would have."""
+        name = self._target_of(self._names[op.topic])
+        if name in self._target:
+            return "-"
+        self._world.target.create(name, 1, {"retention.ms": "-1"})
+        if op.amount:
+            self._world.target.produce(name, 0, op.amount, "old", Random(op.amount), f"z{self._place}")
+        self._copies[name] = Copy(op.topic, owned=not op.amount, source_id=self._source_id(op.topic))
+        if op.amount:
+            self._copies[name].causes.add("stranger")
+        self._rebase()
+        return f"{name} with {op.amount}"
+
+    def _op_clash(self, op: Op) -> str:
+        """A topic whose name is another one's but for a dot, which Kafka refuses."""
+        name = self._target_of(self._names[op.topic])
+        other = name.replace(".", "_")
+        if name in self._target or other in self._strangers:
+            return "-"
+        self._flow_causes.add("clash")
+        self._world.target.create(other, 1, {"retention.ms": "-1"})
+        self._strangers.add(other)
+        self._copies[other] = Copy(op.topic, owned=False)
+        self._rebase()
+        return other
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _op_hang(self, op: Op) -> str:
+        side: Side = SIDES[op.partition]
+        self._world.hang(side)
+        return f"the {side} hung"
+
+
+OPERATIONS: Final[frozenset[str]] = frozenset(
+    name.removeprefix("_op_") for name in vars(_Player) if name.startswith("_op_")
+)
+Play = Callable[[World, Schedule], Played]

@@ -1,0 +1,146 @@
+"""The adversary: a sample of its schedules on real brokers, and what it is made of.
+
+`python -m tests.adversary --schedules 500 --seed 1` hunts on; `pytest -m soak tests/test_adversary.py` does more, and
+takes each mend of a fault out of a copy of the mirror to see it found again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from adversary.hunting import Hunt
+from adversary.judging import Allowed, differences, vanished
+from adversary.logs import Log, Record
+from adversary.mends import Mend, mends, without
+from adversary.operations import DISTURBING, WEIGHTS, schedule
+from adversary.play import OPERATIONS
+from adversary.shrinking import shrunk
+
+#: Printed with each schedule, and played by their seeds alone.
+SAMPLE = [seed for seed in range(2000, 2200) if not schedule(seed).disturbs][:20]
+AT_ONCE = 4
+
+# --- what it is made of (pure) ----------------------------------------------------------------------------------------
+
+
+def test_a_seed_is_a_schedule() -> None:
+    assert schedule(7) == schedule(7)
+    assert schedule(7) != schedule(8)
+
+
+def test_every_operation_is_drawn_and_played() -> None:
+    drawn = {op.name for seed in range(300) for op in schedule(seed).operations}
+    assert drawn == set(WEIGHTS)
+    assert drawn == OPERATIONS
+    assert drawn >= DISTURBING
+
+
+def test_a_schedule_is_shrunk_to_what_shows_it() -> None:
+    tries: list[Sequence[int]] = []
+
+    def shows(places: Sequence[int]) -> bool:
+        tries.append(places)
+        return {3, 11} <= set(places)
+
+    assert shrunk(range(16), shows) == [3, 11]
+    assert len(tries) < 60
+
+
+def _log(*values: str, start: int = 0, first: int = 0) -> Log:
+    held = {first + number: Record(number, None, value.encode(), ()) for number, value in enumerate(values)}
+    end = first + len(values)
+    return Log(start, end, end, {offset: one for offset, one in held.items() if offset >= start})
+
+
+@pytest.mark.parametrize(
+    ("copy", "kinds"),
+    [
+        (_log("a", "b", "c"), []),
+        (_log("a", "b"), ["I2 the copy ends early", "I2 records are missing"]),
+        (_log("a", "x", "c"), ["I2 records are others"]),
+        (_log("a", "b", "c", "d"), ["I2 the copy ends late", "I2 records of nobody"]),
+        (_log("a", "b", "c", start=2), ["I2 the copy begins late"]),
+    ],
+)
+def test_copies_are_judged(copy: Log, kinds: list[str]) -> None:
+    assert [one.kind for one in differences("t-0", _log("a", "b", "c"), copy, Allowed())] == kinds
+
+
+def test_what_the_source_held_once_is_told_from_what_it_never_held() -> None:
+    source, history = _log("c", "d", first=2), {0: Record(0, None, b"a", ()), 1: Record(1, None, b"b", ())}
+    source = Log(2, 4, 4, {2: Record(2, None, b"c", ()), 3: Record(3, None, b"d", ())})
+    assert not [*differences("t-0", source, _log("a", "b", "c", "d"), Allowed(history=history))]
+    assert [one.what for one in differences("t-0", source, _log("a", "x", "c", "d"), Allowed(history=history))] == [
+        "records are others"
+    ]
+
+
+def test_what_vanishes_is_found() -> None:
+    before = _log("a", "b", "c", "d")
+    assert [one.what for one in vanished("t-0", before, _log("a", "b"), 0, None)] == [
+        "a log got shorter",
+        "records are gone",
+    ]
+    assert [one.what for one in vanished("t-0", before, _log("a", "b", "c", "d", start=2), 0, None)] == [
+        "records were deleted"
+    ]
+    assert not [*vanished("t-0", before, _log("a", "b", "c", "d", start=2), 2, None)]
+    assert not [*vanished("t-0", before, _log("a", "b"), 0, 2)]
+
+
+@pytest.mark.parametrize("mend", mends(), ids=lambda mend: mend.name)
+def test_the_patch_that_takes_a_mend_out_still_fits(mend: Mend) -> None:
+    with without(mend.name) as folder:
+        assert (folder / "mirror" / "cli.py").exists()
+
+
+# --- on brokers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hunt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hunt]:
+    with Hunt(tmp_path_factory.mktemp("adversary")) as found:
+        yield found
+
+
+@pytest.mark.soak
+@pytest.mark.brokers
+def test_a_sample_of_schedules(hunt: Hunt) -> None:
+    shown = []
+    for played in hunt.play(SAMPLE, AT_ONCE):
+        print(played)
+        assert not played.failure
+        if played.findings:
+            shown.append(played.schedule.seed)
+    assert shown == []
+
+
+@pytest.mark.soak
+@pytest.mark.brokers
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(5000, 5500, 50))
+def test_many_schedules(first: int, hunt: Hunt) -> None:
+    shown = []
+    for played in hunt.play(range(first, first + 50), AT_ONCE):
+        print(played)
+        assert not played.failure
+        if played.findings:
+            shown.append(played.schedule.seed)
+    assert shown == []
+
+
+@pytest.mark.soak
+@pytest.mark.brokers
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mend", mends(), ids=lambda mend: mend.name)
+def test_a_mend_that_is_taken_out_is_missed(mend: Mend) -> None:
+    bounds = ["--seed", str(mend.seed), "--schedules", str(mend.schedules), "--until-found"]
+    command = [sys.executable, "-m", "tests.adversary", "--without", mend.name, *bounds]
+    told = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
+    print(told.stdout, told.stderr)
+    assert told.returncode == 1
+    assert any(kind in told.stdout for kind in mend.finds)
