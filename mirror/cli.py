@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import partial
 from pathlib import Path
@@ -49,10 +50,13 @@ def run(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Exit when every partition has caught up.")
     ] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the flow over from a mirror that runs, instead of standing by.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write the logs, on stderr, as JSON.")] = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Mirror topics until stopped.
+    """Mirror topics until stopped. Where a mirror of the flow runs already, stand by until it ends.
 
     Example: mirror run configs/quickstart.yaml --once
     """
@@ -61,7 +65,8 @@ def run(
     if once and until_caught_up:
         raise typer.BadParameter("--once and --until-caught-up exclude each other: choose where to end")
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(run_flow(partial(config.load, config_file), once=once, until_caught_up=until_caught_up))
+    load = partial(config.load, config_file)
+    raise typer.Exit(run_flow(load, once=once, until_caught_up=until_caught_up, take_over=take_over))
 
 
 @app.command()
@@ -96,10 +101,16 @@ def verify(
     spark: Annotated[
         bool | None, typer.Option("--spark/--no-spark", help="Read by tasks of Spark or not. [from 4 GB on]")
     ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long a mirror that runs may take to catch up with the source."
+        ),
+    ] = 10.0,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Prove that the copy is equal, batch by batch: exit code 0 if it is, 5 with every difference named.
+    """Prove that the copy is equal and whole: exit code 0 if it is, 5 if it differs, 7 if it is equal but not whole.
 
     Example: mirror verify configs/quickstart.yaml --topic orders --report proof.html
     """
@@ -107,7 +118,9 @@ def verify(
 
     logs.configure(json=as_json, level=log_level)
     settings = config.load(config_file)
-    told = verify_flow(settings, topics or (), as_json=as_json, report_file=report, resume=resume, spark=spark)
+    told = verify_flow(
+        settings, topics or (), as_json=as_json, report_file=report, resume=resume, spark=spark, wait=wait
+    )
     raise typer.Exit(told)
 
 
@@ -118,7 +131,10 @@ def restore(
         list[Path],
         typer.Option("--from", metavar="DIR", help="Data folder of a broker; may be repeated.", show_default=False),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what was found, and write nothing.")] = False,
+    skip_damage: Annotated[
+        bool, typer.Option("--skip-damage", help="Leave out damaged batches, and go on behind them.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read every batch, and write nothing.")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -131,7 +147,8 @@ def restore(
     from mirror.commands.restore import restore as restore_flow
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(restore_flow(config.load(config_file), folders, dry_run=dry_run, as_json=as_json))
+    code = restore_flow(config.load(config_file), folders, dry_run=dry_run, as_json=as_json, skip_damage=skip_damage)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -169,6 +186,30 @@ def accept(
 
     logs.configure(json=as_json, level=log_level)
     raise typer.Exit(accept_loss(config.load(config_file), topic, tuple(partitions or ()), as_json=as_json))
+
+
+@app.command()
+def adopt(
+    config_file: ConfigFile,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Source topics.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every topic that the flow selects.")] = False,
+    ends_only: Annotated[
+        bool, typer.Option("--ends-only", help="Compare the last batch of each partition, and not all records.")
+    ] = False,
+    as_json: Json = False,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Take over target topics that something else filled, where they are copies: exit code 5 if one is not.
+
+    Example: mirror adopt configs/quickstart.yaml orders
+    """
+    from mirror.commands.adopt import adopt as adopt_topics
+
+    if bool(topics) is every:
+        raise typer.BadParameter("name the topics, or give --all")
+    logs.configure(json=as_json, level=log_level)
+    told = adopt_topics(config.load(config_file), topics or (), every=every, ends_only=ends_only, as_json=as_json)
+    raise typer.Exit(told)
 
 
 @app.command()
@@ -342,7 +383,8 @@ def main() -> NoReturn:
     try:
         app()
     except MirrorError as error:
-        print(f"mirror: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still tells
+            print(f"mirror: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

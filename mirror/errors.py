@@ -25,9 +25,9 @@
     └── BenchError                  1  something that was to be measured did not run as it should
         └── UnequalCopy             5  it did, and its copy is not equal to the source
 
-Code 5 (differences found) is a result of `mirror verify`, and 10 (there is something to do) one of `mirror plan` and of
-`mirror restore --dry-run`; neither is an error. A message names the topic, the partition, the offset where they are
-known, and what to do next.
+Codes 5 (differences found) and 7 (equal as far as compared, but not whole) are results of `mirror verify`, and 10
+(there is something to do) one of `mirror plan` and of `mirror restore --dry-run`; none is an error. A message names
+the topic, the partition, the offset where they are known, and what to do next.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class ExitCode(IntEnum):
     DATA_AT_RISK = 4
     DIFFERENT = 5
     CLUSTER = 6
+    NOT_WHOLE = 7
     CHANGES = 10
 
 

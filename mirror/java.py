@@ -6,6 +6,7 @@ Both need the same one, so it is looked for and checked in one place, before any
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -23,7 +24,14 @@ _HINT: Final = (
 
 
 def find() -> str:
-    """The path of a Java that is new enough. Raises ConfigError that says what to install."""
+    """The path of a Java that is new enough, for a user that Java knows. Raises ConfigError that says what to do."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:  # Spark's Hadoop library asks the system for the user's name, and takes no other
+        raise ConfigError(
+            f"the user with id {os.geteuid()} has no name on this machine, without which Spark does not start: run as a"
+            f" user that has one, or add it to /etc/passwd (mirror:x:{os.geteuid()}:{os.getegid()}::/tmp:/bin/false)"
+        ) from None
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin") if home else None)
     if java is None:

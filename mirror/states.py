@@ -23,6 +23,7 @@ class State(StrEnum):
     DIVERGED = "DIVERGED"
     CONTENDED = "CONTENDED"
     DENIED = "DENIED"
+    TARGET_LOST = "TARGET_LOST"
 
     @property
     def is_stop(self) -> bool:
@@ -40,5 +41,6 @@ _STOPS = frozenset(
         State.DIVERGED,
         State.CONTENDED,
         State.DENIED,
+        State.TARGET_LOST,
     }
 )

@@ -196,7 +196,7 @@ class FakeCluster:
             **whole,
             throttle_time=timedelta(0),
             cluster_id="fake",
-            controller_id=min(self.brokers),
+            controller_id=min(self.brokers, default=-1),
             brokers=tuple(
                 schema.MetadataResponseBroker(node_id=node, host=host, port=port, rack=None)
                 for node, (host, port) in self.brokers.items()

@@ -22,7 +22,9 @@ from mirror.config import ClusterSettings, Settings
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.standing import StandingLog, standing_in
 from mirror.pipeline import Pipeline
+from mirror.spark.beginning import recorded
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -158,14 +160,16 @@ def mirror_once(
     flow: str = "test",
     *,
     records_runs: bool = True,
+    names_copies: bool = True,
     **more: Any,
 ) -> dict[TopicPartition, Figures]:
     """Copy topics up to the source's ends of now as `mirror run --once` does, in this process and without Spark.
 
     Creates missing target topics, and leaves the settings of others as the test made them; `more` goes into the section
     `topics` of the settings. Returns the figures by source partition: a partition that was not copied whole has a
-    state, a detail and a lag that say why. Where offsets are translated, `records_runs` false is a mirror that dies
-    before it wrote down where they moved to.
+    state, a detail and a lag that say why. `records_runs` false is a mirror that dies before it wrote anything into its
+    journal: how far its copies are and, where offsets are translated, where they moved to. `names_copies` false: it
+    does not name its copies there.
     """
     settings = settings_between(source_bootstrap, target_bootstrap, topics, flow, **more)
     source, target = Admin(settings.source), Admin(settings.target)
@@ -174,13 +178,12 @@ def mirror_once(
     rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
-    if settings.topics.offsets == "translate":
-        ensure_flow_topic(target, flow)
-    return asyncio.run(_copied(settings, assignments, records_runs=records_runs))
+    ensure_flow_topic(target, flow)
+    return asyncio.run(_copied(settings, assignments, records_runs=records_runs, names_copies=names_copies))
 
 
 async def _copied(
-    settings: Settings, assignments: Sequence[Assignment], *, records_runs: bool
+    settings: Settings, assignments: Sequence[Assignment], *, records_runs: bool, names_copies: bool
 ) -> dict[TopicPartition, Figures]:
     one = Endpoint(settings.source.alias, settings.source.bootstrap)
     other = Endpoint(settings.target.alias, settings.target.bootstrap)
@@ -188,9 +191,16 @@ async def _copied(
         await source.refresh({assignment.source.topic for assignment in assignments})
         ends = await asyncio.gather(*(list_offset(source, a.source, LATEST, READ_COMMITTED) for a in assignments))
         bounded = [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
-        ledgers = Ledgers(Journal(target, settings.flow), {}, None)
-        pipeline = Pipeline(settings.flow, source, target, bounded, MEMORY_BYTES, recall=ledgers.recall)
-        await pipeline.run(time.time() + COPY_SECONDS)
+        journal = Journal(target, settings.flow)
+        standing = standing_in(await journal.newest())
+        ledgers = Ledgers(journal, {}, None)
+        handed = [standing.handed(assignment) for assignment in bounded]
+        if names_copies:
+            await target.refresh({assignment.target.topic for assignment in assignments})
+            await recorded(source, journal, assignments, await journal.newest())
+        pipeline = Pipeline(settings.flow, source, target, handed, MEMORY_BYTES, recall=ledgers.recall)
+        await pipeline.run(COPY_SECONDS)
         if records_runs:
             await ledgers.record()
+            await journal.append_all(StandingLog().changes(pipeline.positions(), pipeline.stops()))
         return {TopicPartition(f.topic, f.partition): f for f in pipeline.figures("test")}

@@ -12,10 +12,21 @@ from mirror.spark.prepare import prepare
 from mirror.spark.supervisor import Supervisor
 
 
+class _Jvm:
+    """A JVM that lives."""
+
+    def sc(self) -> Self:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802 -- Spark's name
+        return False
+
+
 class InThisProcess:
     """As much of a SparkContext as the supervisor uses: each job runs in the thread that asks for it."""
 
     master = "local[1]"
+    _jsc = _Jvm()
 
     def __init__(self) -> None:
         self._job: Callable[[], list[Any]] = list

@@ -30,7 +30,7 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.groupsync import is_vouched
-from mirror.offsets.journal import Entry
+from mirror.offsets.journal import Entry, News, Place
 from mirror.spark import relay, stopmark
 from mirror.spark.prepare import prepare
 from mirror.spark.stoplog import StopLog
@@ -38,6 +38,7 @@ from mirror.spark.stopmark import StopMark, Voice, until_marked
 from mirror.spark.supervisor import Supervisor
 from mirror.spark.tidings import HEARD_SECONDS, Tidings
 from mirror.states import State
+from mirror.wire import addresses, connection
 from mirror.wire.cluster import TopicPartition
 
 #: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
@@ -129,13 +130,13 @@ async def reporting(
 ) -> AsyncIterator[None]:
     """A lane's reports, to a journal that `write` stands for."""
 
-    async def writing(_ledgers: Any, _journal: Any, figures: list[Figures], _lane: Any) -> None:
+    async def writing(_ledgers: Any, _journal: Any, _of: Any, _log: Any, figures: list[Figures], _lane: Any) -> None:
         await write(figures)
 
     monkeypatch.setattr(relay, "REPORT_SECONDS", 0.005)
     monkeypatch.setattr(relay, "_write", writing)
     given: Any = SimpleNamespace(flow="eu-to-us", instance="one", number=0, epoch=0)
-    rest: Any = pipeline, None, None, driver
+    rest: Any = pipeline, None, None, None, driver
     task = asyncio.create_task(relay._report(given, *rest))
     try:
         yield
@@ -247,7 +248,7 @@ def now_ms() -> int:
 def test_what_was_heard_stands_over_what_its_lane_wrote_before() -> None:
     metrics = Metrics("eu-to-us")
     told = tidings(metrics)
-    waiting = report(state=State.WAITING)
+    waiting = report(state=State.WAITING, lag_records=None)
     older, later = (
         replace(waiting, state=State.MIRRORING, at_ms=waiting.at_ms - 1),
         replace(waiting, state=State.CAUGHT_UP),
@@ -345,10 +346,10 @@ class Unreadable:
     def __init__(self, *problems: Exception) -> None:
         self.problems = list(problems)
 
-    async def read(self, _: int) -> tuple[list[Entry], int]:
+    async def follow(self, _: Place | None) -> News:
         if self.problems:
             raise self.problems.pop(0)
-        return [], 0
+        return News([], Place(1, None, 0))
 
 
 @in_loop
@@ -385,15 +386,15 @@ class Gone(Proxy):
         super().__init__(upstream)
         self.away = threading.Event()
         self.asked = 0
-        connect = asyncio.BaseEventLoop.create_connection
+        connect = addresses.connected
 
-        async def resolving(loop: Any, factory: Any, host: Any = None, port: Any = None, **how: Any) -> Any:
+        async def resolving(known: Any, port: int) -> socket.socket:
             if port == self.port and self.away.is_set():
                 self.asked += 1
                 raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-            return await connect(loop, factory, host, port, **how)
+            return await connect(known, port)
 
-        monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", resolving)
+        monkeypatch.setattr(connection, "connected", resolving)
 
     def go(self) -> None:
         """Let its name be forgotten, and its connections break."""

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.policy.budget import Bucket, shares
+from mirror.policy.budget import shares
+from mirror.wire.rate import Bucket
 
 RATES = st.floats(1.0, 1e10)
 

@@ -142,6 +142,46 @@ async def test_a_topic_that_is_gone_is_forgotten() -> None:
 
 
 @in_loop
+async def test_metadata_without_a_broker_is_no_answer() -> None:
+    """As that of a broker which has only just started: what was known stays, and another broker is asked."""
+    async with a_cluster(2) as (cluster, metadata, (empty, sound)):
+        await cluster.refresh(["orders"])
+        empty.script[METADATA.key] = FakeCluster({})
+        for _ in range(5):
+            await cluster.refresh()
+        assert cluster.nodes == (1, 2)
+        sound.script[METADATA.key] = FakeCluster({})
+        with pytest.raises(ClusterUnreachable, match="its metadata names no broker: the cluster is starting, or cut"):
+            await cluster.refresh(timeout=0.3)
+        assert cluster.nodes == (1, 2)
+        sound.script[METADATA.key] = metadata
+        await cluster.refresh()
+
+
+@in_loop
+async def test_silent_brokers_do_not_use_up_the_time_of_a_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of four are silent, and each of them would be for 5 s."""
+    monkeypatch.setattr(cluster_module, "NEXT_BROKER", 0.05)
+    async with a_cluster(4) as (cluster, _, brokers):
+        await cluster.refresh(["orders"])
+        for broker in brokers[:3]:
+            broker.script[METADATA.key] = lambda _: None
+        for _ in range(5):
+            await cluster.refresh(timeout=3.0)
+
+
+@in_loop
+async def test_a_topic_that_is_forgotten_is_asked_for_no_more() -> None:
+    async with a_cluster() as (cluster, metadata, (broker,)):
+        metadata.topics["clicks"] = FakeTopic()
+        await cluster.refresh(["orders", "clicks"])
+        cluster.forget(["orders", "absent"])
+        await cluster.refresh()
+        assert [topic.name for topic in broker.of(METADATA)[-1].request.topics] == ["clicks"]
+        assert cluster.leader(ORDERS).node == -1
+
+
+@in_loop
 async def test_those_who_want_a_refresh_at_once_share_it() -> None:
     """K2"""
     async with a_cluster() as (cluster, _, (broker,)):
@@ -323,7 +363,8 @@ async def test_closing_ends_a_refresh_under_way() -> None:
         cluster.close()
         refreshing.cancel()
         await asyncio.wait([refreshing])
-        assert not [task for task in asyncio.all_tasks() if "_refresh" in repr(task.get_coro())]
+        while [task for task in asyncio.all_tasks() if "_refresh" in repr(task.get_coro())]:
+            await asyncio.sleep(0)
 
 
 @in_loop

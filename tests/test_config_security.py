@@ -168,7 +168,7 @@ def test_a_lane_carries_secrets_and_prints_none(folder: Path, keys: dict[str, An
         source=end,
         target=end,
         assignments=(),
-        deadline=0.0,
+        seconds=60.0,
         memory_bytes=1,
         stop_mark=MarkAddress("127.0.0.1", 1, b""),
         so_far={},

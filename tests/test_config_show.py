@@ -113,6 +113,16 @@ def test_a_secret_of_spark_may_not_stand_in_the_file(tmp_path: Path, monkeypatch
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["-Dany.keyStorePassword=hunter2", "-Xmx1g -Da.token=${env:US}"])
+def test_options_of_java_may_not_hold_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("US", "b:2")
+    path = tmp_path / "flow.yaml"
+    path.write_text(SMALLEST + f'spark: {{conf: {{spark.driver.extraJavaOptions: "{value}"}}}}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="would show a secret in a command line") as caught:
+        load(path)
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622, 0o777])
 def test_a_file_with_a_secret_that_others_may_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int

@@ -16,6 +16,7 @@ from fakebroker import Call, FakeBroker, framed, in_loop, offers
 from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
+from pydantic import SecretStr
 
 from mirror import __version__
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
@@ -23,8 +24,8 @@ from mirror.wire import connection as connection_module
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.connection import FRAME_LIMIT, Connection
 from mirror.wire.produce import produce_request
-from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE
-from mirror.wire.sasl import Conversation
+from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE, SASL_HANDSHAKE
+from mirror.wire.sasl import Conversation, Plain
 
 #: A small request, for what any request goes through.
 ASK = INIT_PRODUCER_ID
@@ -388,12 +389,44 @@ class Refused:
     async def proof(self, host: str) -> Conversation | None:
         raise NotAuthenticated(f"no ticket for {host}")
 
+    def was_old(self, proof: Conversation) -> bool:  # noqa: ARG002 -- the protocol's
+        return False
+
 
 @in_loop
 async def test_a_login_that_is_refused_closes_the_connection() -> None:
     async with FakeBroker() as broker:
         with pytest.raises(NotAuthenticated, match=f"{broker.address[1]}: no ticket for {broker.address[0]}"):
             await Connection.open(broker.address, Refused())
+
+
+class Kept:
+    """Security whose proof is kept, as a token is."""
+
+    is_old = True
+
+    def tls(self) -> ssl.SSLContext | None:
+        return None
+
+    async def proof(self, host: str) -> Conversation | None:  # noqa: ARG002 -- the protocol's
+        return Plain("mirror", SecretStr("secret"))
+
+    def was_old(self, proof: Conversation) -> bool:  # noqa: ARG002 -- the protocol's
+        return self.is_old
+
+
+@in_loop
+async def test_what_was_kept_and_is_refused_is_worth_another_connection() -> None:
+    def refuses(call: Call) -> Any:
+        return call.schema().SaslHandshakeResponse(error_code=ErrorCode(33), mechanisms=())
+
+    async with FakeBroker({SASL_HANDSHAKE.key: refuses}) as broker:
+        kept = Kept()
+        with pytest.raises(ConnectionLost, match="it was kept, and another one is asked for"):
+            await Connection.open(broker.address, kept)
+        kept.is_old = False
+        with pytest.raises(NotAuthenticated, match="PLAIN is not one of its mechanisms"):
+            await Connection.open(broker.address, kept)
 
 
 @in_loop

@@ -10,7 +10,7 @@ import pytest
 from sparkless import InThisProcess
 
 from mirror.errors import EngineLost
-from mirror.spark import epoch
+from mirror.spark import engine, epoch
 from mirror.spark.epoch import FAILED_EPOCHS, Epochs
 
 
@@ -24,8 +24,13 @@ class Starved(InThisProcess):
         self.defaultParallelism = cores
         self._cancelled = threading.Event()
 
-    def cancelAllJobs(self) -> None:  # noqa: N802 -- Spark's name
+    def cancelJobGroup(self, group: str) -> None:  # noqa: N802 -- Spark's name
+        """No other job of the same context is cancelled: re-key queries have theirs there."""
+        assert group == self.group
         self._cancelled.set()
+
+    def setJobGroup(self, *told: Any) -> None:  # noqa: N802 -- Spark's name
+        self.group = told[0]
 
     def collect(self) -> list[Any]:
         self._cancelled.wait()
@@ -47,7 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "is_alive", lambda _: True)
+    monkeypatch.setattr(engine, "is_alive", lambda _: True)
 
     async def run() -> None:
         ours, failures = epochs(Starved())
@@ -59,7 +64,7 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
 
 
 def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "is_alive", lambda _: False)
+    monkeypatch.setattr(engine, "is_alive", lambda _: False)
 
     async def run() -> None:
         ours, _ = epochs(Starved())
@@ -70,7 +75,7 @@ def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "is_alive", lambda _: True)
+    monkeypatch.setattr(engine, "is_alive", lambda _: True)
 
     class Failing(Starved):
         def collect(self) -> list[Any]:
@@ -89,8 +94,8 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("cores", "wanted", "lanes"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
 def test_lanes_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, lanes: int) -> None:
-    assert epochs(Starved(cores))[0].slots(wanted) == lanes
+    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == lanes
 
 
 def test_one_machine_runs_all_lanes() -> None:
-    assert epochs(InThisProcess())[0].slots(64) == 64
+    assert asyncio.run(epochs(InThisProcess())[0].slots(64)) == 64

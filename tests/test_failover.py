@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
@@ -38,7 +39,8 @@ from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver, Garbled, ending, refuse_failed_over
 from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal
+from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News
+from mirror.offsets.journal import Place as JournalPlace
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import pause_entry
 from mirror.policy.following import Standing
@@ -219,9 +221,9 @@ class Telling:
     async def refresh(self, _: list[str]) -> None:
         """The topic is there."""
 
-    async def read(self, _: int | None) -> tuple[list[Entry], int]:
+    async def follow(self, _: Place | None) -> News:
         """The next look; nothing new when all were told."""
-        return [Entry(0, key, value) for key, value in next(self.looks, [])], 1
+        return News([Entry(0, key, value) for key, value in next(self.looks, [])], JournalPlace(1, None, 0))
 
 
 def figures(topic: str, next_offset: int, state: State = State.MIRRORING) -> tuple[bytes, bytes]:
@@ -252,7 +254,7 @@ def behind(journal: Telling, idle_seconds: float = DEADLINE) -> list[str]:
     return [at.topic for at in asyncio.run(left())]
 
 
-RUNNING = (OWNER, Owner.here("one").to_json())
+RUNNING = (OWNER, replace(Owner.here("one"), host="elsewhere").to_json())
 
 
 def test_a_topic_that_moves_for_ever_does_not_hide_one_that_is_stuck() -> None:
@@ -322,7 +324,8 @@ class Flow:
 
     def back(self) -> tuple[State, str, int]:
         """Mirror in the other direction; how that ended, and at which offset."""
-        found = mirror_once(self.target, self.source, [self.topic], f"{self.topic}-back", **self.more)
+        back = f"{self.topic}-back"
+        found = mirror_once(self.target, self.source, [self.topic], back, names_copies=False, **self.more)
         figures = found[TopicPartition(self.topic, 0)]
         return figures.state, figures.detail, figures.next_offset
 
@@ -356,6 +359,13 @@ def dropped(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(20)
     wait_for(lambda: topic not in admin.list_topics(timeout=10).topics, 30, lambda: "it was not deleted")
+
+
+def expire(bootstrap: str, topic: str, before: int) -> None:
+    """Delete the first records of partition 0, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (deleted,) = admin.delete_records([Place(topic, 0, before)]).values()
+    deleted.result(20)
 
 
 def end_of(bootstrap: str, topic: str) -> int:
@@ -457,7 +467,7 @@ def test_what_never_got_over_is_named_and_stops_the_way_back(flow: Flow, free_po
     produce(flow.target, flow.topic, [b"new %d" % number for number in range(40)])
     state, detail, _ = flow.back()
     assert state is State.DIVERGED
-    assert detail.startswith("the target's last batch, at offset 120, is not the source's"), detail
+    assert detail.startswith("the target's log ends at 130, the source's at 100"), "growth lifts nothing"
     dropped(flow.source, flow.topic)
     assert flow.back()[0] is State.CAUGHT_UP, "as the runbook says: the topic is copied anew"
     assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 140
@@ -482,7 +492,7 @@ def test_a_transaction_that_never_got_over_stops_the_way_back(flow: Flow) -> Non
     transactions(flow.target, flow.topic, [True], name="new")
     state, detail, _ = flow.back()
     assert state is State.DIVERGED
-    assert detail.startswith("the target's last batch, at offset 105, is not the source's: the records"), detail
+    assert detail.startswith("the target's last batch with records, at offset 100, is not the source's"), detail
     produce(flow.source, flow.topic, [b"old"])
     transactions(flow.source, flow.topic, [True], name="older")
     produce(flow.target, flow.topic, [b"new"] * 9)
@@ -541,16 +551,27 @@ def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
 
 @pytest.mark.brokers
 def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: Flow) -> None:
-    """The flow mirrored a topic once that is gone from the target: told with its reason, in both kinds."""
+    """The flow mirrors a topic that is gone from the target, and from the source then: told with its reason."""
     other = flow.mirror_another()
-    flow.mirrors(flow.topic)
     dropped(flow.target, other)
     for options in (["--rehearse"], []):
         done = flow.failover(*options, code=4)
         one, gone = sorted(done["partitions"], key=lambda partition: partition["topic"])
         assert (one["whole"], one["position"]) == (True, 100)
-        assert (gone["whole"], gone["certain"], gone["position"], gone["rpo_records"]) == (False, False, None, 5)
+        assert (gone["whole"], gone["certain"], gone["position"]) == (False, False, None)
+        assert gone["rpo_records"] == (5 if options else 0)
         assert gone["doubt"].endswith(f"there is no topic {other}")
+        if options:
+            dropped(flow.source, other)
+
+
+@pytest.mark.brokers
+def test_a_topic_that_was_taken_out_of_the_flow_is_no_part_of_its_failover(flow: Flow) -> None:
+    other = flow.mirror_another()
+    produce(flow.source, other, values(5))
+    flow.mirrors(flow.topic)
+    done = flow.failover()
+    assert [partition["topic"] for partition in done["partitions"]] == [flow.topic]
 
 
 @pytest.mark.brokers
@@ -574,6 +595,148 @@ def test_a_topic_that_rests_is_not_copied_any_further(flow: Flow) -> None:
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (50, 100)
     (warning,) = done["warnings"]
     assert warning.startswith(f"{flow.topic} is paused, so that it was not copied any further")
+
+
+@pytest.mark.brokers
+def test_the_groups_of_a_paused_topic_go_on_where_they_stand(flow: Flow) -> None:
+    """All of its records are on the target, so that its offsets mean the same."""
+    commit(flow.target, flow.topic, flow.topic, 10)
+    commit(flow.source, flow.topic, flow.topic, 90)
+    commit(flow.source, f"{flow.topic}-new", flow.topic, 40)
+    flow.tell(pause_entry(flow.topic))
+    rehearsed = flow.failover("--rehearse")
+    assert (rehearsed["groups"], rehearsed["group_offsets_not_reached"]) == ({"synced": 2}, [])
+    assert committed(flow.target, flow.topic, flow.topic) == 10
+    done = flow.failover()
+    assert (done["groups"], done["group_offsets_not_reached"]) == ({"synced": 2}, [])
+    assert committed(flow.target, flow.topic, flow.topic) == 90
+    assert committed(flow.target, f"{flow.topic}-new", flow.topic) == 40
+
+
+@pytest.mark.brokers
+def test_groups_that_do_not_get_where_they_stood_are_named(flow: Flow) -> None:
+    """Their topic is paused, and somebody wrote to its copy: nobody knows what an offset means there."""
+    commit(flow.target, flow.topic, flow.topic, 10)
+    commit(flow.source, flow.topic, flow.topic, 90)
+    commit(flow.source, f"{flow.topic}-new", flow.topic, 40)
+    flow.tell(pause_entry(flow.topic))
+    produce(flow.target, flow.topic, [b"foreign"] * 10)
+    produce(flow.source, flow.topic, [b"own"] * 30)
+    for options in (["--rehearse"], []):
+        done = flow.failover(*options, code=4)
+        (partition,) = done["partitions"]
+        one, new = done["group_offsets_not_reached"]
+        assert (one["group"], one["target_offset"], one["reads_again"], one["misses"]) == (flow.topic, 10, 80, 0)
+        assert (new["group"], new["target_offset"], new["reads_again"], new["misses"]) == (
+            f"{flow.topic}-new",
+            None,
+            40,
+            70,
+        )
+        assert (one["source_offset"], new["source_offset"]) == (90, 40)
+        assert "is not the source's" in one["cause"]
+        if not options:
+            assert partition["state"] == "DIVERGED"
+    assert committed(flow.target, flow.topic, flow.topic) == 10
+    again = CliRunner().invoke(app, ["failover", str(flow.file)], terminal_width=1000)
+    told = " ".join(again.stdout.split())
+    assert (
+        f"group {flow.topic}, {flow.topic}-0: stands at 90 on the source, goes on at 10 and reads 80 records again"
+        in told
+    )
+    assert "it reads 40 records again (auto.offset.reset=earliest) or misses 70 (latest)" in told
+
+
+@pytest.mark.brokers
+def test_a_group_ahead_of_its_source_is_named(flow: Flow) -> None:
+    """It would miss what lies between; one that was put back on the source would be such a group."""
+    commit(flow.target, flow.topic, flow.topic, 70)
+    commit(flow.source, flow.topic, flow.topic, 20)
+    done = flow.failover(code=4)
+    (gap,) = done["group_offsets_not_reached"]
+    assert (gap["target_offset"], gap["reads_again"], gap["misses"]) == (70, 0, 50)
+    assert committed(flow.target, flow.topic, flow.topic) == 70
+
+
+@pytest.mark.brokers
+def test_no_group_is_put_below_the_log_start_of_the_copy(flow: Flow) -> None:
+    """A consumer would fall back on auto.offset.reset there. What it passes over, and the source still has, is told."""
+    expire(flow.target, flow.topic, 90)
+    expire(flow.source, flow.topic, 30)
+    commit(flow.source, flow.topic, flow.topic, 40)
+    commit(flow.source, f"{flow.topic}-late", flow.topic, 95)
+    for options in (["--rehearse"], []):
+        done = flow.failover(*options, code=4)
+        assert done["groups"] == {"expired": 1, "synced": 1}
+        (gap,) = done["group_offsets_not_reached"]
+        assert (gap["group"], gap["target_offset"], gap["misses"]) == (flow.topic, 90, 50)
+        assert "of which the source still has 50" in gap["cause"]
+    assert committed(flow.target, flow.topic, flow.topic) == 90
+    assert committed(flow.target, f"{flow.topic}-late", flow.topic) == 95
+
+
+@pytest.mark.brokers
+def test_a_group_misses_nothing_that_the_source_deleted_as_well(flow: Flow) -> None:
+    expire(flow.target, flow.topic, 90)
+    expire(flow.source, flow.topic, 90)
+    commit(flow.source, flow.topic, flow.topic, 10)
+    done = flow.failover()
+    assert done["groups"] == {"expired": 1}
+    assert committed(flow.target, flow.topic, flow.topic) == 90
+
+
+@pytest.mark.brokers
+def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
+    """The naming was changed: the journal still tells of the copy of before, by a name that comes later."""
+    there = flow.file.read_text()
+    told = json.loads(there)
+    told["topics"]["naming"] = {"prefix": "zz."}
+    flow.file.write_text(json.dumps(told))
+    flow.copy()
+    flow.file.write_text(there)
+    produce(flow.source, flow.topic, values(50))
+    flow.copy()
+    commit(flow.source, flow.topic, flow.topic, 120)
+    done = flow.failover()
+    (partition,) = done["partitions"]
+    assert (partition["target_topic"], partition["position"], done["rpo"]["records"]) == (flow.topic, 150, 0)
+    assert committed(flow.target, flow.topic, flow.topic) == 120
+    assert committed(flow.target, flow.topic, f"zz.{flow.topic}") < 0
+
+
+@pytest.mark.brokers
+def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow: Flow) -> None:
+    """The partition had stopped, and a lane that began since only tells that it waits."""
+    produce(flow.target, flow.topic, [b"foreign"] * 60)
+    produce(flow.source, flow.topic, values(50))
+    commit(flow.source, flow.topic, flow.topic, 140)
+    flow.tell(figures(flow.topic, -1, State.WAITING))
+    rehearsed = flow.failover("--rehearse", code=4)
+    assert not rehearsed["groups"]
+    (gap,) = rehearsed["group_offsets_not_reached"]
+    assert (gap["source_offset"], gap["target_offset"]) == (140, None)
+
+
+@pytest.mark.brokers
+def test_a_translated_copy_that_lost_its_records_is_told_by_its_own_log(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """The journal alone would say that all of them got over."""
+    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name, offsets="translate")
+    make_topic(flow.source, topic_name)
+    transactions(flow.source, topic_name, [False, True])
+    flow.copy()
+    commit(flow.source, topic_name, topic_name, 8)
+    flow.tell(pause_entry(topic_name))
+    assert flow.failover("--rehearse")["group_offsets_not_reached"] == []
+    dropped(flow.target, topic_name)
+    make_topic(flow.target, topic_name)
+    done = flow.failover(code=4)
+    (partition,) = done["partitions"]
+    assert (partition["position"], partition["whole"], done["rpo"]["records"]) == (0, False, 12)
+    (gap,) = done["group_offsets_not_reached"]
+    assert (gap["source_offset"], gap["target_offset"]) == (8, None)
+    assert gap["cause"] == "the target topic is another one than was mirrored to"
 
 
 @pytest.mark.brokers

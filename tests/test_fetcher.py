@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rawbatches import batch
 
-from mirror.fetcher import Cursor, Fetcher
+from mirror.fetcher import Cursor, Fetcher, Request
 from mirror.wire.cluster import Leader, TopicPartition
-from mirror.wire.fetch import Ask
 
 AT = TopicPartition("orders", 0)
 BATCH = 1000
@@ -22,26 +23,132 @@ class Log(Fetcher):
 
     asked: list[int]
 
-    async def _fetch(self, _node: int, asks: list[Ask], _max_wait_ms: int) -> Any:
-        (ask,) = asks
+    async def _fetch(self, _node: int, request: Request) -> Any:
+        (ask,) = request.asks
         self.asked.append(ask.max_bytes)
         await asyncio.sleep(0)
         first = ask.offset
         records = b"".join(
             batch(offset, count=1, payload=bytes(BATCH - 61)) for offset in range(first, first + ask.max_bytes // BATCH)
         )
-        part = SimpleNamespace(
-            partition_index=0,
-            error_code=0,
-            diverging_epoch=SimpleNamespace(epoch=-1, end_offset=-1),
-            high_watermark=1 << 40,
-            last_stable_offset=1 << 40,
-            log_start_offset=0,
-            aborted_transactions=(),
-            records=records,
+        return SimpleNamespace(__version__=12, error_code=0, responses=(answered(AT, records),))
+
+
+class Logs(Fetcher):
+    """A fetcher with logs without end, each a batch of `sizes` after the other, in place of a leader: as a broker, it
+    gives what fits into the bounds, and one batch whatever they are. What it gave is `written` until `acknowledge`.
+    """
+
+    sizes: dict[TopicPartition, int]
+    written: dict[TopicPartition, int]
+    given: dict[TopicPartition, int]
+    most_held = 0
+
+    async def _fetch(self, _node: int, request: Request) -> Any:
+        await asyncio.sleep(0)
+        left, parts, is_empty = request.most, dict[TopicPartition, bytes](), True
+        for ask in request.asks:
+            size = self.sizes[ask.partition]
+            count = max(min(ask.max_bytes, left) // size, int(is_empty))
+            parts[ask.partition] = b"".join(at_offset(ask.offset + number, size) for number in range(count))
+            left, is_empty = max(0, left - size * count), is_empty and not count
+        held = self._writers_hold() + sum(one.held for one in self._cursors.values()) + sum(map(len, parts.values()))
+        self.most_held = max(self.most_held, held)
+        return SimpleNamespace(
+            __version__=12, error_code=0, responses=tuple(answered(at, records) for at, records in parts.items())
         )
-        topic = SimpleNamespace(topic=AT.topic, partitions=(part,))
-        return SimpleNamespace(__version__=12, error_code=0, responses=(topic,))
+
+    def acknowledge(self, at: TopicPartition) -> None:
+        self.written[at] = 0
+        self.nudge()
+
+
+@cache
+def of_size(size: int) -> bytes:
+    return batch(0, count=1, payload=bytes(size - 61))
+
+
+def at_offset(offset: int, size: int) -> bytes:
+    """A batch of one record; its offset is no part of what its CRC covers."""
+    return offset.to_bytes(8, "big") + of_size(size)[8:]
+
+
+def answered(at: TopicPartition, records: bytes) -> Any:
+    part = SimpleNamespace(
+        partition_index=at.partition,
+        error_code=0,
+        diverging_epoch=SimpleNamespace(epoch=-1, end_offset=-1),
+        high_watermark=1 << 40,
+        last_stable_offset=1 << 40,
+        log_start_offset=0,
+        aborted_transactions=(),
+        records=records,
+    )
+    return SimpleNamespace(topic=at.topic, partitions=(part,))
+
+
+def logs_of(spawn: Any, sizes: dict[TopicPartition, int], memory: int, share: int) -> Logs:
+    source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+    written = dict.fromkeys(sizes, 0)
+    made = Logs(
+        source, lambda at: share - written[at], spawn, share, memory=memory, writers_hold=lambda: sum(written.values())
+    )
+    made.sizes, made.written, made.given = sizes, written, dict.fromkeys(sizes, 0)
+    for at in sizes:
+        made.start(Cursor(at, None, 0))
+    return made
+
+
+async def until_nothing_comes(logs: Logs) -> None:
+    """Write what comes, until nothing has come for a while: the target is silent."""
+
+    async def write() -> None:
+        async for arrival in logs:
+            at = arrival.cursor.partition
+            logs.written[at] += arrival.size
+            logs.given[at] += arrival.size
+
+    writing, before = asyncio.create_task(write()), -1
+    while sum(logs.given.values()) != before:
+        before = sum(logs.given.values())
+        await asyncio.sleep(0.12)
+    writing.cancel()
+
+
+@pytest.mark.parametrize(("partitions", "size"), [(60, 30), (1000, 30), (1000, 1), (3, 400)])
+def test_all_partitions_together_hold_no_more_than_the_budget_and_one_batch(partitions: int, size: int) -> None:
+    """Each of them may always take one batch whole, however large it is; the target takes nothing."""
+    memory = 200 * BATCH
+
+    async def fill() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            places = [TopicPartition("orders", number) for number in range(partitions)]
+            logs = logs_of(tasks.create_task, dict.fromkeys(places, size * BATCH), memory, 10 * BATCH)
+            await until_nothing_comes(logs)
+            print(partitions, size, logs.most_held)
+            assert memory / 3 <= logs.most_held <= memory + size * BATCH
+            logs.finish()
+
+    asyncio.run(fill())
+
+
+def test_every_partition_gets_its_turn_where_memory_is_short() -> None:
+    """Those with a large batch among many with small ones, and the other way round."""
+
+    async def relay() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            large = {TopicPartition("large", number): 150 * BATCH for number in range(5)}
+            small = {TopicPartition("small", number): BATCH for number in range(40)}
+            logs = logs_of(tasks.create_task, {**small, **large}, 200 * BATCH, 10 * BATCH)
+            async for arrival in logs:
+                at = arrival.cursor.partition
+                logs.written[at] += arrival.size
+                logs.given[at] += arrival.size
+                asyncio.get_running_loop().call_later(0.002, logs.acknowledge, at)
+                if min(logs.given.values()) > 0:
+                    logs.finish()
+
+    asyncio.run(asyncio.wait_for(relay(), 30))
 
 
 def log_of(spawn: Any) -> Log:

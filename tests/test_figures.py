@@ -150,6 +150,7 @@ def test_totals() -> None:
         states={State.MIRRORING: 1, State.CORRUPT: 2},
         stopped=2,
         lag_records=6,
+        lag_unknown=0,
         lag_ms=9,
         records=11,
         batches=3,
@@ -159,6 +160,20 @@ def test_totals() -> None:
         verdicts={"PASS/clean": 3, "DROP/control": 1},
     )
     assert Totals.of([]).lag_ms is None
+    partly = Totals.of([one(lag_records=4), one(state=State.PAUSED, lag_records=None)])
+    assert (partly.lag_records, partly.lag_unknown) == (4, 1)
+    unknown = Totals.of([one(state=State.WAITING, lag_records=None)])
+    assert (unknown.lag_records, unknown.lag_unknown) == (None, 1), "not 0: nobody knows it"
+
+
+def test_a_lag_is_of_the_end_that_is_known_now() -> None:
+    stopped = one(state=State.CORRUPT, next_offset=5, log_end=9, lag_records=None)
+    assert (stopped.with_end(25).lag_records, stopped.with_end(25).log_end) == (20, 25)
+    assert stopped.with_end(25).with_end(None).lag_records is None, "the source went away"
+    assert stopped.lag_bytes is None
+    assert one(state=State.PAUSED, next_offset=-1, lag_records=None).with_end(25).lag_records is None
+    assert one(state=State.RECREATED, next_offset=5, lag_records=3).with_end(25).lag_records is None, "another topic"
+    assert Figures.from_json(stopped.to_json()).lag_records is None
 
 
 @pytest.fixture

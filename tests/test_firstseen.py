@@ -47,5 +47,6 @@ async def test_more_topics_than_a_batch_of_the_journal_holds(target_cluster: Clu
     async with Wire(endpoint) as cluster:
         await cluster.refresh([journal_topic(topic_name)])
         journal = Journal(cluster, topic_name)
+        cluster.topics |= {at.topic: cluster.topics[journal_topic(topic_name)] for at in sources}
         await recorded(cluster, journal, [Assignment(at, at, None, Rules()) for at in sources], {})
         assert seen_in(await journal.newest()).keys() == {at.topic for at in sources}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.policy.following import Agreement, Decision, Standing, decide
+from mirror.policy.following import Agreement, CopyEnds, Decision, Standing, decide
 from mirror.wire.groups import Committed
 
 OFFSETS = st.integers(0, 12)  # few values, so that they meet
@@ -101,3 +101,47 @@ def test_decisions(
     source: Committed, end: int, target: Committed | None, agreed: Agreement | None, made: Decision
 ) -> None:
     assert decide(source, end, target, agreed) == made
+
+
+@given(COMMITTED, OFFSETS, OFFSETS, st.none() | COMMITTED, st.none() | AGREEMENTS)
+def test_no_group_is_put_below_the_log_start(
+    source: Committed, start: int, more: int, target: Committed | None, agreed: Agreement | None
+) -> None:
+    end = start + more
+    made = decide(source, end, target, agreed, start)
+    if made.commit:
+        assert start <= made.commit.offset <= end, "F1"
+        assert made.commit.offset <= max(source.offset, start), "F1"
+    held = made.commit or target
+    assert held
+    assert held.offset >= min(start, source.offset if target is None else target.offset)
+    assert decide(source, end, held, made.agreed, start).commit is None, "F4"
+    if made.standing is Standing.EXPIRED:
+        assert source.offset < start == held.offset
+    if start <= source.offset:
+        assert made == decide(source, end, target, agreed), "where nothing expired, the log start changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reached", "ends", "gap"),
+    [
+        (90, 90, CopyEnds(start=0, end=100), None),
+        (90, 10, CopyEnds(start=0, end=100), (80, 0)),
+        (20, 70, CopyEnds(start=0, end=100), (0, 50)),
+        (40, 90, CopyEnds(start=90, end=100), (0, 50)),
+        (40, None, CopyEnds(start=0, end=100), (40, 60)),
+        (120, 100, CopyEnds(start=0, end=100), (0, 0)),
+        (120, None, CopyEnds(start=30, end=100), (70, 0)),
+        (0, None, CopyEnds(start=0, end=0), (0, 0)),
+    ],
+    ids=["there", "behind", "ahead", "expired", "none", "lagging", "none-and-lagging", "none-and-empty"],
+)
+def test_what_a_group_reads_again_or_misses(
+    wanted: int, reached: int | None, ends: CopyEnds, gap: tuple[int, int] | None
+) -> None:
+    assert ends.gap(wanted, reached) == gap
+
+
+def test_what_the_source_does_not_have_either_is_no_gap() -> None:
+    ends = CopyEnds(start=90, end=100, source_start=90, source_end=100)
+    assert (ends.within(10), ends.within(95), ends.within(1000)) == (90, 95, 100)

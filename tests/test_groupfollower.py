@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -257,3 +258,12 @@ def test_the_newest_report_vouches() -> None:
     assert is_vouched(a_report(State.MIRRORING, 7), other)
     unsure = {state for state in State if not is_vouched(a_report(state, 1))}
     assert unsure >= {State.STARTING, State.ALIGNING, State.DIVERGED}
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.PAUSED, State.DENIED, State.CORRUPT, State.REFUSED])
+def test_a_state_that_says_nothing_of_the_records_vouches_as_the_check_before_did(state: State) -> None:
+    """A partition that was TRUNCATED only waits in the next epoch, where its source's leader went away."""
+    report = a_report(state, 7)
+    assert not is_vouched(a_report(State.TRUNCATED, 6), report)
+    assert is_vouched(a_report(State.MIRRORING, 6), replace(report, verified=True))
+    assert Figures.from_json(replace(report, verified=True).to_json()).verified

@@ -5,29 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import psutil
 import pytest
-from helpers import make_topic, produce
+from helpers import make_topic, mirror_once, produce, settings_between
 
 from mirror import writer
 from mirror.assignment import Assignment
+from mirror.batch.header import split
+from mirror.commands.verify import verify_flow
+from mirror.config.models import LimitSettings, TopicRule
 from mirror.embedded import Cluster as Brokers
 from mirror.embedded import Spec, start_many
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
 from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
+from mirror.policy.selection import rekeyed_by
+from mirror.spark.flow import Flow
 from mirror.spark.plan import rates_of
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.connection import CLIENT_ID, Connection
+from mirror.wire.fetch import fetch_at
 from mirror.wire.protocol import Api
 
 ALTER_QUOTAS: Final = Api(49, "alter_client_quotas", 1, 1)
@@ -79,7 +86,7 @@ class Copy:
             self.pipeline = Pipeline("test", source, target, work, self.memory, bytes_per_second=self.bytes_per_second)
             self._loop, began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
-            await self.pipeline.run(time.time() + 3600)
+            await self.pipeline.run(3600)
             self.took = time.monotonic() - began
 
     @property
@@ -121,6 +128,72 @@ def test_a_copy_keeps_to_its_bound(
     print(f"{copied} bytes in {copy.took:.1f} s: {copied / allowed:.2f} of what the bound allows")
     assert copied <= allowed + size * batch * 1.1
     assert copied >= 0.5 * allowed
+
+
+@pytest.mark.brokers
+def test_a_proof_keeps_to_the_bound_of_the_flow(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name, 2)
+    for partition in range(2):
+        produce(source_cluster.bootstrap, topic_name, payload(100, 10_000), partition=partition, batch=5)
+    ends = source_cluster.bootstrap, target_cluster.bootstrap
+    mirror_once(*ends, [topic_name], topic_name)
+    settings = settings_between(*ends, [topic_name], topic_name)
+    bounded = settings.model_copy(update={"limits": LimitSettings(bytes_per_second=MEGABYTE)})
+    began = time.monotonic()
+    report = verify_flow(bounded)
+    took = time.monotonic() - began
+    print(f"2 MB of each side in {took:.1f} s")
+    assert sum(one.records for one in report.partitions) == 200
+    assert took > 1.0, "two megabytes, at one in a second, and half of it at once"
+
+
+@pytest.mark.brokers
+def test_readers_share_a_bound(source_cluster: Brokers, topic_name: str) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    produce(source_cluster.bootstrap, topic_name, payload(100, 10_000), batch=5)
+    at = TopicPartition(topic_name, 0)
+
+    async def read(one: Endpoint) -> float:
+        async with Cluster(one) as cluster:
+            await cluster.refresh([topic_name])
+            began, offset = time.monotonic(), 0
+            while offset < 100:
+                found = list(split((await fetch_at(cluster, at, offset, max_bytes=100_000)).records))
+                offset = found[-1].header.next_offset
+            return time.monotonic() - began
+
+    async def both(rate: float) -> float:
+        shared = endpoint("any", source_cluster.bootstrap).bounded(rate, readers=2)
+        return max(await asyncio.gather(read(shared), read(shared)))
+
+    took = asyncio.run(both(1_000_000))
+    print(f"2 MB by two readers in {took:.1f} s")
+    assert took > 1.2
+    assert endpoint("any", source_cluster.bootstrap).bounded(None, 2).bytes_per_second is None
+
+
+def test_re_keying_gets_its_part_of_a_bound() -> None:
+    def of(topic: str) -> Assignment:
+        at = TopicPartition(topic, 0)
+        return Assignment(at, at, None, Rules())
+
+    rule = rekeyed_by(TopicRule(match=re.compile("c"), partitions=3), "c", "c", 3)
+    flow = Flow(
+        name="f",
+        source=endpoint("a", "a:1"),
+        target=endpoint("b", "b:1"),
+        assignments=(of("a"), of("b")),
+        lanes=1,
+        epoch_seconds=1,
+        memory_bytes=1,
+        bytes_per_second=900,
+        rekeyed=(rule,),
+    )
+    assert (flow.copy_rate, flow.rekey_rate) == pytest.approx((600, 300))
+    assert replace(flow, rekeyed=()).copy_rate == 900
+    assert replace(flow, bytes_per_second=None).rekey_rate is None
 
 
 def test_lanes_share_a_bound_by_what_they_have_to_move() -> None:

@@ -86,7 +86,7 @@ def test_lag_and_state_of_a_partition() -> None:
 
 def test_what_is_not_known_is_not_told() -> None:
     one = metrics()
-    one.learn([report(log_end=-1, lag_records=0)])
+    one.learn([report(log_end=-1, lag_records=None)])
     assert value(one, "mirror_records_lag") is None
     assert value(one, "mirror_bytes_lag") is None
     assert value(one, "mirror_group_sync_age_seconds") is None

@@ -107,3 +107,41 @@ async def test_a_proxy_is_not_told_what_goes_unencrypted(monkeypatch: pytest.Mon
         monkeypatch.delenv("no_proxy", raising=False)
         assert (await client(url).token()).get_secret_value() == "a"
     assert seen == []
+
+
+@in_loop
+async def test_a_kept_token_that_is_refused_is_asked_for_anew_and_a_new_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
+        ours = client(url)
+        token = await ours.token()
+        assert not ours.was_old(token), "another one would be refused, too"
+        token = await ours.token()
+        assert (await ours.token(), len(asked)) == (token, 2), "kept"
+        monkeypatch.setattr(oidc, "NEW_SECONDS", -1.0)
+        assert ours.was_old(token)
+        await ours.token()
+        assert len(asked) == 3
+        assert ours.was_old(SecretStr("the one before")), "somebody else has asked for another one already"
+        await ours.token()
+        assert len(asked) == 3
+
+
+@pytest.mark.parametrize("clock", [0, 1])
+@in_loop
+async def test_a_token_grows_old_while_the_machine_is_suspended(clock: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever clock goes on meanwhile."""
+    asked: list[str] = []
+    clocks, now = oidc._clocks, [0.0, 0.0]
+    monkeypatch.setattr(oidc, "_clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
+    with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
+        ours = client(url)
+        await ours.token()
+        now[clock] = 2600.0
+        await ours.token()
+        assert len(asked) == 1
+        now[clock] = 2800.0
+        await ours.token()
+        assert len(asked) == 2

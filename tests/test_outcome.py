@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from fakebroker import HOST
+from sparkless import InThisProcess
 
 from mirror.assignment import Assignment
 from mirror.errors import ExitCode
@@ -59,7 +60,7 @@ class Scripted(Supervisor):
             epoch_seconds=0.01,
             memory_bytes=1,
         )
-        super().__init__(cast(Any, None), replace(given, **flow), lambda _: None)
+        super().__init__(cast(Any, InThisProcess()), replace(given, **flow), lambda _: None)
         self.left = list(epochs)
 
     async def _epoch(self, *_: Any) -> list[Receipt]:

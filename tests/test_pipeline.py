@@ -50,9 +50,8 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
         runs = Runs(100, 90)
         runs.add(103, 90, 5)
         mine = Assignment(AT, AT, None, Rules(offsets=offsets))
-        nothing: Any = None
-        source = Cluster(Endpoint("us", ()))
-        pipeline = Pipeline("test", source, nothing, [mine], 1 << 20, recall=holding(Ledger(runs)))
+        source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+        pipeline = Pipeline("test", source, target, [mine], 1 << 20, recall=holding(Ledger(runs)))
         (keeper,) = pipeline._keepers.values()
         await pipeline._begin(keeper)
 

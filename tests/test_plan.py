@@ -18,11 +18,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from helpers import config_file, make_topic, mirror_once, produce, settings_between
+from helpers import config_file, make_topic, produce, settings_between
+from hypothesis import given as given_by
+from hypothesis import strategies as st
 from test_sync import delete_topics, made_by, write_journal
 from typer.testing import CliRunner
 
-from mirror.admin.acls import wanted
+from mirror.admin.acls import Acl, given_entries, given_in, wanted
 from mirror.admin.client import Admin
 from mirror.admin.configs import changes_to, follows
 from mirror.admin.topics import ensure_flow_topic
@@ -37,6 +39,7 @@ from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import Entry, Journal
 from mirror.policy.remedies import allow
 from mirror.policy.selection import TopicPair
+from mirror.spark.drain import drain
 from mirror.spark.prepare import prepare
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint
@@ -92,6 +95,18 @@ def test_settings_that_all_new_topics_have_alike_are_shown_once() -> None:
 def changed(theirs: dict[str, ConfigValue], ours: dict[str, ConfigValue], **sync: Any) -> list[tuple[str, str | None]]:
     settings = SyncSettings.model_validate(sync)
     return [(one.name, one.after) for one in changes_to("t", theirs, ours, settings)]
+
+
+def test_whose_append_times_a_copy_shows_is_settled_when_it_is_made() -> None:
+    def found(value: str) -> ConfigValue:
+        return ConfigValue(value=value, is_default=False)
+
+    name, sync = "message.timestamp.type", SyncSettings()
+    stamps, creates = {name: found("LogAppendTime")}, {name: found("CreateTime")}
+    assert list(changes_to("t", creates, stamps, sync)) == []
+    assert list(changes_to("t", stamps, stamps, sync)) == []
+    assert [one.after for one in changes_to("t", creates, stamps, sync, "target")] == ["LogAppendTime"]
+    assert [one.after for one in changes_to("t", stamps, creates, sync)] == ["CreateTime"], "the source's own times"
 
 
 def test_what_holds_on_the_source_is_set_on_the_target() -> None:
@@ -150,8 +165,9 @@ PAIRS = (
         (acl("orders", AclOperation.WRITE), []),
         (acl("orders", AclOperation.ALL), [("eu.orders", "READ", True)]),
         (acl("orders", AclOperation.DELETE), []),
-        (acl("orders", AclOperation.ALL, deny=True), [("eu.orders", "ALL", False)]),
-        (acl("orders", AclOperation.WRITE, deny=True), [("eu.orders", "WRITE", False)]),
+        (acl("orders", AclOperation.ALL, deny=True), [("eu.orders", "READ", False)]),
+        (acl("orders", AclOperation.WRITE, deny=True), []),
+        (acl("orders", AclOperation.ALTER, deny=True), []),
         (acl("ord", AclOperation.READ, prefixed=True), [("eu.orders", "READ", True)]),
         (acl("ord", AclOperation.READ), []),
         (acl("*", AclOperation.DESCRIBE), [("eu.orders", "DESCRIBE", True), ("eu.other", "DESCRIBE", True)]),
@@ -160,7 +176,57 @@ PAIRS = (
     ids=str,
 )
 def test_acls_of_copies(given: AclBinding, expected: list[tuple[str, str, bool]]) -> None:
-    assert [(one.topic, one.operation, one.allowed) for one in wanted([given], PAIRS)] == expected
+    copies = [("topic", pair.source, pair.target) for pair in PAIRS]
+    assert [(one.name, one.operation, one.allowed) for one in wanted([given], copies)] == expected
+
+
+def test_acls_of_groups_are_of_groups() -> None:
+    rule = AclBinding(
+        ResourceType.GROUP,
+        "app",
+        ResourcePatternType.PREFIXED,
+        "User:a",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    found = wanted([rule, acl("app-1", AclOperation.READ)], [("group", "app-1", "app-1"), ("group", "other", "other")])
+    assert [str(one) for one in found] == ["group app-1: allow READ to User:a from *"]
+
+
+def test_principals_by_a_list_and_by_a_map() -> None:
+    rules = [replace_principal(acl("orders", AclOperation.READ), name) for name in ("User:a", "User:app-1", "User:x")]
+    copies = [("topic", "orders", "orders")]
+    listed = SyncSettings.model_validate({"acl_principals": ["User:app-.*"]}).acl_principals
+    mapped = SyncSettings.model_validate({"acl_principals": {"User:a": "User:b", "User:app-.*": None}}).acl_principals
+    assert [one.principal for one in wanted(rules, copies, listed)] == ["User:app-1"]
+    assert [one.principal for one in wanted(rules, copies, mapped)] == ["User:b", "User:app-1"]
+    assert [one.principal for one in wanted(rules, copies)] == ["User:a", "User:app-1", "User:x"]
+
+
+def replace_principal(one: AclBinding, principal: str) -> AclBinding:
+    kinds = one.restype, one.name, one.resource_pattern_type
+    return AclBinding(*kinds, principal, one.host, one.operation, one.permission_type)
+
+
+@given_by(
+    st.dictionaries(
+        st.binary() | st.sampled_from([b"acl/topic/orders", b"acl/group/app", b"acl/topic", b"acl//"]),
+        st.binary() | st.sampled_from([b"[]", b"{}", b"[[1]]", b'[["User:a","*","READ",true]]', b'[["a","b","NO",1]]']),
+    )
+)
+def test_what_was_given_is_read_from_any_journal(journal: dict[bytes, bytes]) -> None:
+    given_in(journal)
+
+
+def test_what_was_given_is_read_as_it_was_written() -> None:
+    rules = {
+        Acl("topic", "orders", "User:a", "*", "READ", True),
+        Acl("group", "app/1", "User:ä", "h", "DESCRIBE", False),
+    }
+    entries = given_entries(rules, [one.resource for one in rules] + [("topic", "other")])
+    assert given_in({key: value for key, value in entries if value is not None}) == rules
+    assert (b"acl/topic/other", None) in entries
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -200,8 +266,7 @@ def test_plan_then_run_then_nothing_to_do(
     assert f"(cluster id {target_cluster.cluster_id})" in shown.stdout
 
     settings = settings_between(source, target, [topic_name], topic_name, naming={"prefix": "eu."})
-    prepare(settings)
-    mirror_once(source, target, [topic_name], topic_name, naming={"prefix": "eu."})
+    asyncio.run(drain(prepare(settings, once=True)))
     code, told = planned(config)
     assert (code, told["changes"]) == (ExitCode.DONE, False), told
     assert CliRunner().invoke(app, ["plan", str(config)]).stdout.endswith("nothing to do\n")

@@ -130,7 +130,7 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
     async def looked_at() -> list[Any]:
         return [each async for each in position.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
 
-    monkeypatch.setattr(position, "fetch_at", fetched)
+    monkeypatch.setattr(position, "fetch_below", fetched)
     source: Any = "source"
     with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
         asyncio.run(looked_at())

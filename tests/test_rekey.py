@@ -78,6 +78,27 @@ def test_a_topic_by_a_field_of_its_values(
     assert complaints(read_committed(source, topic_name), read_committed(target, topic_name), 12, user_of) == []
 
 
+def test_a_record_that_exhausts_the_engine_stops_its_partition_alone(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    fine = [json.dumps({"user": f"u{number}", "times": 2}).encode() for number in range(300)]
+    produce(source, topic_name, fine)
+    hostile = [*fine[:120], json.dumps({"user": "x", "times": 2_000_000_000}).encode(), *fine[:50]]
+    produce(source, topic_name, hostile, partition=1)
+    value = "repeat('x', cast(get_json_object(string(value), '$.times') as int))"
+    rules = [{"match": topic_name, "rekey": BY_USER, "value": value, "on_bad_record": "drop", "partitions": 3}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DATA_AT_RISK, log
+    stops = [one for one in log.splitlines() if "partition_stopped" in one]
+    assert stops, log
+    assert all("offset=120" in one and "partition=1" in one and "more memory" in one for one in stops), stops
+    assert "epoch_failed" not in log
+    assert len(read_committed(target, topic_name)) == 300 + 120
+
+
 def test_another_number_of_partitions_keeps_batches_that_stay_together(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:

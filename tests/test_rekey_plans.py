@@ -396,7 +396,7 @@ def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypa
         data[-1] ^= 1
         return replace(fetched, records=memoryview(bytes(data)))
 
-    monkeypatch.setattr("mirror.reading.partition.fetch_at", damaged)
+    monkeypatch.setattr("mirror.wire.fetch.fetch_at", damaged)
     assert [raw.header.next_offset for raw in sound_batches(story.work(plan), 0, 0, 5)] == [5]
     with pytest.raises(Stopped) as stop:
         list(sound_batches(story.work(replace(plan, upto={0: 10})), 0, 0, 10))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(relay, "_append", hangs)
+    monkeypatch.setattr(relay, "_write", hangs)
     (receipt,) = receipts_of(source_cluster, target_cluster, topic_name)
     assert (receipt.figures.topic, receipt.figures.partition) == (topic_name, 0)
 
@@ -69,7 +68,7 @@ def receipts_of(source: Cluster, target: Cluster, topic: str, seconds: float = 0
                     source=Endpoint.of(settings.source),
                     target=Endpoint.of(settings.target),
                     assignments=(Assignment(at, at, None, Rules()),),
-                    deadline=time.time() + seconds,
+                    seconds=seconds,
                     memory_bytes=1 << 20,
                     stop_mark=mark.address,
                     so_far={},

@@ -42,9 +42,8 @@ def copied(pair: tuple[str, str], topic: str, **more: Any) -> Figures:
 
 
 def test_append_times_become_the_records_own(pair: tuple[str, str], topic_name: str) -> None:
-    """As a consumer of the source sees them, and as MirrorMaker 2 shows them."""
+    """As a consumer of the source sees them, in a copy that the mirror makes."""
     make_topic(pair[0], topic_name, configs={"message.timestamp.type": "LogAppendTime"})
-    make_topic(pair[1], topic_name)
     produce(pair[0], topic_name, values(200), codec="zstd")
     found = copied(pair, topic_name)
     assert found.verdicts == {"REWRITE/append_time": 20}
@@ -53,6 +52,19 @@ def test_append_times_become_the_records_own(pair: tuple[str, str], topic_name: 
     assert {one[2] for one in target} == {0}
     assert [(*one[:2], *one[3:]) for one in target] == [(*one[:2], *one[3:]) for one in source]
     assert min(one[1] for one in target) > RECENT_MS + 1_000_000
+    produce(pair[0], topic_name, values(30))
+    assert copied(pair, topic_name).verdicts == {"REWRITE/append_time": 3}, "it goes on where it ended"
+
+
+def test_a_copy_goes_on_with_the_clock_that_it_began_with(pair: tuple[str, str], topic_name: str) -> None:
+    """Unless it is told otherwise; then both kinds of batches are known again."""
+    make_topic(pair[0], topic_name, configs={"message.timestamp.type": "LogAppendTime"})
+    verdicts = []
+    for append_time in ("target", "source", "target"):
+        produce(pair[0], topic_name, values(10))
+        verdicts.append(dict(copied(pair, topic_name, append_time=append_time).verdicts))
+    assert verdicts == [{"RESTAMP/append_time": 1}] * 3
+    assert {one[2] for one in read(pair[1], topic_name, 0)} == {1}
 
 
 @pytest.mark.parametrize("codec", CODECS)

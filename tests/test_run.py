@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_once_live_and_a_second_mirror(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """One story, since each start of Spark costs seconds: a bounded copy, a live mirror that follows over epochs, a
-    younger mirror that takes over, and a signal that ends it."""
+    second one that stands by, a third that takes over, and the one that stood by when that one has ended."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 2)
     for partition in (0, 1):
@@ -96,12 +96,20 @@ def test_once_live_and_a_second_mirror(
     assert "records=200" in once.log
     assert assert_same_records(source, target, topic_name, 2) == 200
 
-    with running(config, tmp_path / "older.log") as older:
+    with ExitStack() as stack, running(config, tmp_path / "older.log") as older:
         older.until("spark_started")
         produce(source, topic_name, values(50))
         older.until("epoch_ended .*epoch=1")
         wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: older.log)
-        with running(config, tmp_path / "younger.log") as younger:
+        with (
+            running(config, tmp_path / "waiting.log") as waiting,
+            running(config, tmp_path / "bounded.log", "--once") as bounded,
+        ):
+            waiting.until(f"standing_by .*pid {older.process.pid}")
+            assert bounded.ended() == 3, bounded.log
+            assert f"a mirror runs already (pid {older.process.pid} on " in bounded.log
+            assert older.process.poll() is None, older.log
+            younger = stack.enter_context(running(config, tmp_path / "younger.log", "--take-over"))
             assert older.ended() == 4, older.log
             assert "state=CONTENDED" in older.log
             younger.until("epoch_ended .*epoch=0")
@@ -109,6 +117,9 @@ def test_once_live_and_a_second_mirror(
             wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: younger.log)
             younger.process.send_signal(signal.SIGTERM)
             assert younger.ended() == 0, younger.log
+            waiting.until("epoch_ended .*epoch=0")
+            waiting.process.send_signal(signal.SIGTERM)
+            assert waiting.ended() == 0, waiting.log
     assert "records=50" in younger.log.splitlines()[-1], "everything acknowledged is accounted for"
     assert assert_same_records(source, target, topic_name, 2) == 300
 

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
 TOPIC = "guarded"
 WRONG = "wrong-and-secret-all-the-same"
-PLANTED = (*USERS.values(), WRONG)
+ENGINE = "secret-between-the-parts-of-the-engine"
+PLANTED = (*USERS.values(), WRONG, ENGINE)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ def flow(clusters: dict[str, tuple[Cluster, Path]], folder: Path) -> Path:
     (folder / "events").mkdir()
     log = {"enabled": "true", "dir": (folder / "events").as_uri(), "compress": "false"}  # to be searched
     conf = {f"spark.eventLog.{name}": value for name, value in log.items()}
+    conf |= {"spark.authenticate": "true", "spark.authenticate.secret": "${env:ENGINE}"}
     path = folder / "flow.yaml"
     content = {"name": "secret", **ends, "topics": {"include": [TOPIC]}, "spark": {"conf": conf}}
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -67,22 +69,26 @@ def flow(clusters: dict[str, tuple[Cluster, Path]], folder: Path) -> Path:
 
 
 def mirror(folder: Path, password: str, *arguments: str | Path) -> tuple[int, str, set[str]]:
-    """The exit code, all that was printed, and the addresses that the process and its children listened on."""
+    """The exit code, all that was printed and that stood in a command line, and the addresses that the process and its
+    children listened on.
+    """
+    commands: set[str] = set()
     listened: set[str] = set()
     with (folder / "printed").open("w+") as printed:
         process = psutil.Popen(
             [sys.executable, "-m", "mirror", *map(str, arguments)],
             stdout=printed,
             stderr=printed,
-            env={**os.environ, "ALICE": password},
+            env={**os.environ, "ALICE": password, "ENGINE": ENGINE},
         )
         while process.poll() is None:
             for one in [process, *_children(process)]:
                 with suppress(psutil.Error):
+                    commands.add(" ".join(one.cmdline()))
                     listened |= {c.laddr.ip for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-            time.sleep(0.3)
+            time.sleep(0.1)
         printed.seek(0)
-        return process.returncode, printed.read(), listened
+        return process.returncode, "\n".join([printed.read(), *commands]), listened
 
 
 def _children(process: psutil.Popen) -> list[psutil.Process]:

@@ -259,6 +259,15 @@ def test_a_nonce_that_is_not_ours_is_refused() -> None:
         client.reply(b"r=somebody-elses,s=" + base64.b64encode(b"salt" * 4) + b",i=4096")
 
 
+@pytest.mark.parametrize("iterations", [1, 100, 4095, 5_000_000])
+def test_a_proof_that_is_easily_guessed_from_is_not_given(iterations: int) -> None:
+    client = Scram("SCRAM-SHA-256", "alice", SecretStr("x"))
+    nonce = client.begin().decode().rpartition("r=")[2]
+    salt = base64.b64encode(b"salt" * 4).decode()
+    with pytest.raises(NotAuthenticated, match=f"asks for {iterations} iterations|must not be < 4096"):
+        client.reply(f"r={nonce}broker,s={salt},i={iterations}".encode())
+
+
 # --- sessions --------------------------------------------------------------------------------------------------------
 
 

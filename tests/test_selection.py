@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,16 +42,18 @@ def test_exclude_wins() -> None:
     assert select(TOPICS, settings(["orders.*"], exclude=[".*-tmp"])).pairs == (pair("orders"),)
 
 
-def test_mirrors_own_topics_are_excluded_by_default_only() -> None:
-    assert pair("mirror.x.offsets") not in select(TOPICS, settings([".*"])).pairs
-    assert pair("mirror.x.offsets") in select(TOPICS, settings([".*"], exclude=[])).pairs
+def test_mirrors_own_topics_are_never_selected() -> None:
+    """The copy of a journal would be taken for one: whatever a user's own list of exclusions says."""
+    lists: tuple[dict[str, Any], ...] = ({}, {"exclude": []}, {"exclude": ["orders"]})
+    for exclude in lists:
+        assert pair("mirror.x.offsets") not in select(TOPICS, settings([".*", "mirror.x.offsets"], **exclude)).pairs
 
 
 def test_internal_topics_are_never_selected() -> None:
     for include in (["__consumer_offsets", "orders"], ["__.*", "orders"]):
         selection = select(TOPICS, settings(include, exclude=[]))
         assert selection.pairs == (pair("orders"),)
-        assert selection.internal == ("__consumer_offsets",)
+        assert "__consumer_offsets" in selection.internal
     assert select(TOPICS, settings([".*"])).internal == ()
 
 

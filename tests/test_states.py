@@ -26,6 +26,7 @@ from mirror.assignment import Assignment
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic, newest
+from mirror.offsets.standing import standing_in
 from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
 from mirror.spark.relay import Lane, Receipt, run_lane
@@ -200,6 +201,8 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
         async with Wire(ends[0]) as cluster:
             await cluster.refresh([topic_name])
             assignment = Assignment(at, at, cluster.topic_id(topic_name), Rules(continues_on_loss=True), until=200)
+        async with Wire(ends[1]) as cluster:
+            standing = standing_in(await Journal(cluster, flow).newest())
         mark = await StopMark.open("127.0.0.1")
         try:
             receipts = await run_lane(
@@ -209,8 +212,8 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
                     number=0,
                     source=ends[0],
                     target=ends[1],
-                    assignments=(assignment,),
-                    deadline=time.time() + 30,
+                    assignments=(standing.handed(assignment),),
+                    seconds=30,
                     memory_bytes=1 << 26,
                     stop_mark=mark.address,
                     so_far={},
@@ -243,7 +246,7 @@ def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:
             await one.refresh([topic_name])
             at = TopicPartition(topic_name, 0)
             pipeline = Pipeline("test", one, other, [Assignment(at, at, one.topic_id(topic_name), Rules())], 1 << 26)
-            running = asyncio.create_task(pipeline.run(time.time() + 30))
+            running = asyncio.create_task(pipeline.run(30))
             while pipeline.figures("")[0].state is not State.CAUGHT_UP:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(deleted, source, topic_name)

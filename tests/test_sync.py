@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from acls import every_acl
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Committed
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -50,7 +52,7 @@ from mirror.policy.rekeying import Rekeying
 from mirror.policy.rules import Finding, Rules, Severity
 from mirror.spark.deletion import Deletions
 from mirror.spark.epoch import UnderWay
-from mirror.spark.flow import Outcome
+from mirror.spark.flow import Outcome, Refusal
 from mirror.spark.lookout import Lookout
 from mirror.spark.plan import renewed
 from mirror.spark.prepare import prepare
@@ -196,6 +198,13 @@ class Adopting:
         self.seen: Mapping[str, FirstSeen] = {}
         self.found_at: list[Look] = []
 
+    @property
+    def sound(self) -> Sequence[str]:
+        return ()
+
+    async def refuse(self, refused: Sequence[Refusal]) -> None:
+        assert not refused
+
     async def found(self, look: Look) -> None:
         self.found_at.append(look)
         self.assignments = None
@@ -213,8 +222,9 @@ class Growing(Renewal):
     looks = 0
     rest = 0.0
 
-    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen]) -> Look:
+    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()) -> Look:
         assert not seen
+        assert not sound
         self.looks += 1
         return Look((*current, one("a", len(current))))
 
@@ -299,15 +309,19 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     assert Renewal(settings).look(look.assignments, {topic_name: seen}).assignments == look.assignments
     delete_topics(source, topic_name)
 
+    unchecked = Renewal(settings).look(look.assignments, {topic_name: seen})
+    assert unchecked.assignments == look.assignments, "no task of this mirror compared its end with the source's"
     kept: Mapping[str, tuple[Settings, FirstSeen | None]] = {
         "by policy": (policy(settings, deletions="keep"), seen),
         "unknown": (settings, None),
         "not made by the flow": (settings, replace(seen, made=False)),
         "another topic by now": (settings, replace(seen, target_topic_id=uuid4())),
         "another source cluster": (settings, replace(seen, cluster_id="elsewhere")),
+        "by name alone": (settings, replace(seen, target_topic_id=None)),
+        "another source topic then": (settings, replace(seen, topic_id=uuid4())),
     }
     for why, (asked, known) in kept.items():
-        found = Renewal(asked).look(look.assignments, {topic_name: known} if known else {})
+        found = Renewal(asked).look(look.assignments, {topic_name: known} if known else {}, [topic_name])
         assert found.assignments == look.assignments, why
         assert admin_of(target).describe([topic_name]), why
     let_go = FirstSeen.key(topic_name), replace(seen, made=False).to_json()
@@ -319,10 +333,10 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     }
     for why, (change, back) in changes.items():  # which only the journal says, not what the mirror read before
         write_journal(settings, change)
-        found = Renewal(settings).look(look.assignments, {topic_name: seen})
+        found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
         assert found.assignments == look.assignments, why
         write_journal(settings, back)
-    found = Renewal(settings).look(look.assignments, {topic_name: seen})
+    found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
     assert [left.source.topic for left in found.assignments] == [other]
     awaited(lambda: not admin_of(target).describe([topic_name]))
 
@@ -347,12 +361,12 @@ def test_a_source_that_lost_its_data_deletes_nothing(
     renewal = Renewal(settings)
     delete_topics(source, *names[:3])
     for _ in range(2):
-        assert renewal.look(before, seen).assignments == before
+        assert renewal.look(before, seen, names).assignments == before
     told = capfd.readouterr().err
     assert told.count("copies_not_deleted") == 1, "it is told once"
     assert "3 of the flow's 4 topics are gone on cluster eu" in told
     delete_topics(source, names[3])
-    assert renewal.look(before, seen).assignments == before
+    assert renewal.look(before, seen, names).assignments == before
     assert "no topic that the flow selects is left on cluster eu" in capfd.readouterr().err
     assert len(admin_of(target).describe(names)) == 4
 
@@ -377,11 +391,17 @@ def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
     plan, deletions = plan_topics(source, target, settings), Deletions(source, target)
     refusal = Finding(severity=Severity.REFUSE, topic="", text="source and target are the same cluster")
     refused = replace(plan, findings=(*plan.findings, refusal))
-    assert deletions.due(settings, refused, before, seen) == []
+    assert deletions.due(settings, refused, before, seen, names) == []
     assert "topics are gone, and preflight refuses the whole flow, on cluster eu" in capfd.readouterr().err
     of_one = replace(plan, findings=(*plan.findings, replace(refusal, topic=names[1])))
-    for fine in (plan, of_one):
-        assert deletions.due(settings, fine, before, seen) == names[:1]
+    assert deletions.due(settings, of_one, before, seen, names) == names[:1]
+    deleted = {names[0]: replace(seen[names[0]], deleted_ms=int(time.time() * 1000))}
+    delete_topics(source_cluster.bootstrap, names[1])
+    now = plan_topics(source, target, settings)
+    assert deletions.due(settings, now, before[1:], seen | deleted, names) == []
+    assert "2 of the flow's 3 topics are gone" in capfd.readouterr().err, "one after another is as bad as all at once"
+    long_ago = {names[0]: replace(seen[names[0]], deleted_ms=1)}
+    assert deletions.due(settings, now, before[1:], seen | long_ago, names) == names[1:2]
 
 
 @pytest.mark.brokers
@@ -440,9 +460,11 @@ def guarded() -> Iterator[tuple[Cluster, Cluster]]:
         yield one, other
 
 
-def rules_on(bootstrap: str, topic: str) -> set[tuple[str, AclOperation, AclPermissionType]]:
+def rules_on(
+    bootstrap: str, name: str, kind: ResourceType = ResourceType.TOPIC
+) -> set[tuple[str, AclOperation, AclPermissionType]]:
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
-    found = admin.describe_acls(every_acl(ResourceType.TOPIC, topic)).result(20)
+    found = admin.describe_acls(every_acl(kind, name)).result(20)
     return {(rule.principal, rule.operation, rule.permission_type) for rule in found}
 
 
@@ -470,6 +492,7 @@ def test_acls_follow_and_nobody_may_write(guarded: tuple[Cluster, Cluster], topi
         done.result(20)
     naming = {"prefix": "eu."}
     settings = policy(settings_between(source, target, [topic_name], topic_name, naming=naming), acls=True)
+    ensure_flow_topic(admin_of(target), settings.flow)
     renewal, copy = Renewal(settings), f"eu.{topic_name}"
     awaited(lambda: len(rules_on(source, topic_name)) == 3)
     renewal.look((), {})
@@ -480,6 +503,56 @@ def test_acls_follow_and_nobody_may_write(guarded: tuple[Cluster, Cluster], topi
     }
     awaited(lambda: rules_on(target, copy) == expected)
     assert rules_on(target, topic_name) == set()
+
+
+@pytest.mark.brokers
+def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(
+    guarded: tuple[Cluster, Cluster], topic_name: str
+) -> None:
+    """Topics and followed groups; by another process than the one that gave it; what others gave stays."""
+    source, target = (cluster.bootstrap for cluster in guarded)
+    make_topic(source, topic_name)
+    group, literal, allow = f"{topic_name}-app", ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    deny = AclPermissionType.DENY
+    given = [
+        AclBinding(ResourceType.TOPIC, topic_name, literal, "User:app", "*", AclOperation.READ, allow),
+        AclBinding(ResourceType.TOPIC, topic_name, literal, "User:*", "*", AclOperation.WRITE, deny),
+        AclBinding(ResourceType.GROUP, group, literal, "User:app", "*", AclOperation.READ, allow),
+    ]
+    ours, theirs = (AdminClient({"bootstrap.servers": one}) for one in (source, target))  # kept for the answers
+    for done in ours.create_acls(given).values():
+        done.result(20)
+    commit(source, group, topic_name)
+    settings = policy(settings_between(source, target, [topic_name], topic_name), acls=True)
+    ensure_flow_topic(admin_of(target), settings.flow)
+
+    def rules(bootstrap: str) -> set[tuple[str, AclOperation, AclPermissionType]]:
+        return rules_on(bootstrap, topic_name) | rules_on(bootstrap, group, ResourceType.GROUP)
+
+    awaited(lambda: len(rules(source)) == 2)
+    Renewal(settings).look((), {})
+    expected = {("User:app", AclOperation.READ, allow)}
+    awaited(lambda: rules_on(target, topic_name) == expected)
+    awaited(lambda: rules_on(target, group, ResourceType.GROUP) == expected)
+    own = AclBinding(ResourceType.TOPIC, topic_name, literal, "User:own", "*", AclOperation.READ, allow)
+    for done in theirs.create_acls([own]).values():
+        done.result(20)
+    awaited(lambda: len(rules_on(target, topic_name)) == 2)
+
+    for kind, name in ((ResourceType.TOPIC, topic_name), (ResourceType.GROUP, group)):
+        for removed in ours.delete_acls([every_acl(kind, name)]).values():
+            removed.result(20)
+    awaited(lambda: not rules(source))
+    Renewal(settings).look((), {})
+    awaited(lambda: rules_on(target, topic_name) == {("User:own", AclOperation.READ, allow)})
+    awaited(lambda: not rules_on(target, group, ResourceType.GROUP))
+
+
+def commit(bootstrap: str, group: str, topic: str) -> None:
+    """A group that is there, since it has an offset."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer.commit(offsets=[Committed(topic, 0, 0)], asynchronous=False)
+    consumer.close()
 
 
 @pytest.mark.brokers

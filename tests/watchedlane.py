@@ -72,13 +72,14 @@ class WatchedLane:
         *,
         first_seen: Mapping[str, UUID] | None = None,
         continues_on_loss: bool = False,
+        rules: Rules | None = None,
     ) -> None:
         self._ends = [
             Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
             for alias, servers in (("eu", source), ("us", target))
         ]
         self._partitions, self._first_seen = partitions, first_seen or {}
-        self._rules = Rules(continues_on_loss=continues_on_loss)
+        self._rules = rules or Rules(continues_on_loss=continues_on_loss)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._pipeline: _Watched
@@ -108,7 +109,7 @@ class WatchedLane:
             self._pipeline = _Watched("test", source, target, given, 1 << 26)
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
-            await self._pipeline.run(time.time() + 2 * PATIENCE)
+            await self._pipeline.run(2 * PATIENCE)
 
     def figures(self, at: TopicPartition) -> Figures:
         """Where a partition stands now."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from mirror.batch.header import RawBatch, split
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
+from mirror.wire.fetch import fetch_below
 from mirror.wire.queries import LATEST, list_offset
 
 _FETCH_BYTES: Final = 4 << 20
@@ -66,6 +66,9 @@ def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
 async def _batches(cluster: Cluster, partition: TopicPartition) -> AsyncIterator[RawBatch]:
     at, end = 0, await list_offset(cluster, partition, LATEST)
     while at < end:
-        for raw in split((await fetch_at(cluster, partition, at, max_bytes=_FETCH_BYTES)).records):
+        before = at
+        for raw in split((await fetch_below(cluster, partition, at, end, max_bytes=_FETCH_BYTES)).records):
             at = raw.header.next_offset
             yield raw
+        if at == before:
+            return  # compaction left nothing from here to the end, or a transaction is open

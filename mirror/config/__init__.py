@@ -8,7 +8,8 @@ Pydantic knows the values and YAML's node tree knows the lines (`yamltree`), so 
   what a reference stands for; passwords may be given by reference only.
 - Topic patterns are regular expressions that must match the whole name. They have at most 200 characters, and a repeat
   of a group that itself holds a repeat or an alternative, as in `(a+)*` or `(a|ab)*`, is refused (`names`).
-- Without `exclude`, internal topics (`__.*`) and mirror's own (`mirror\\..*`) are excluded. A list replaces this one.
+- Without `exclude`, internal topics (`__.*`) and mirror's own (`mirror\\..*`) are excluded. A list replaces this
+  one; neither is mirrored all the same.
 """
 
 from mirror.config.clusters import ClusterSettings

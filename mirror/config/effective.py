@@ -53,7 +53,8 @@ def _settings(section: Section, where: Keys, tree: Tree) -> Iterator[Setting]:
             yield from _settings(value, at, tree)
         elif value and isinstance(value, dict):
             for key, one in value.items():
-                yield _setting((*at, key), one, tree.raw.get((*at, key), ""), is_default=False)
+                text = key.pattern if isinstance(key, re.Pattern) else key
+                yield _setting((*at, text), one, tree.raw.get((*at, text), ""), is_default=False)
         elif value is not None or not is_default or not isinstance(section, ClusterSettings):
             given = next((tree.raw[(*where, key)] for key in keys if (*where, key) in tree.raw), "")
             yield _setting(at, _plain(value), given, is_default=is_default)

@@ -42,6 +42,11 @@ def _some(patterns: tuple[re.Pattern[str], ...]) -> tuple[re.Pattern[str], ...]:
     return patterns
 
 
+def _principals(value: object) -> object:
+    """A list of patterns keeps the names; a map gives others."""
+    return dict.fromkeys(value) if isinstance(value, list) else value
+
+
 def _naming(value: object) -> object:
     if value == "identity":
         return {}
@@ -85,7 +90,9 @@ class TopicSettings(Section):
     offsets: Literal["preserve", "translate"] = "preserve"
     start: Start = "earliest"
     on_data_loss: Literal["stop", "continue"] = "stop"
+    on_damage: Literal["stop", "skip"] = "stop"
     recompress: Literal["mirror", "target"] = "mirror"
+    append_time: Literal["source", "target"] = "source"
     coalesce_bytes: Whole | None = Field(default=None, ge=1024)
     rules: tuple[TopicRule, ...] = ()
 
@@ -102,7 +109,8 @@ class SyncSettings(Section):
 
     `configs_include` and `configs_exclude`: names of topic settings (regular expressions) that follow besides those
     that do by themselves, and that do not. A change is seen within `interval_s` seconds; where there are more than a
-    hundred topics, one of a setting may take longer.
+    hundred topics, one of a setting may take longer. `acl_principals`: a list of patterns, or a map from patterns to
+    names on the target, of the principals whose ACLs follow; None: of all.
     """
 
     topics: bool = True
@@ -110,6 +118,7 @@ class SyncSettings(Section):
     configs_include: tuple[Pattern, ...] = ()
     configs_exclude: tuple[Pattern, ...] = ()
     acls: bool = False
+    acl_principals: Annotated[dict[Pattern, str | None] | None, BeforeValidator(_principals)] = None
     deletions: Literal["keep", "delete"] = "keep"
     interval_s: Seconds = 5.0
 

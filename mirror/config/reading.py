@@ -14,7 +14,7 @@ from mirror import yamltree
 from mirror.config import security
 from mirror.config.clusters import ClusterSettings
 from mirror.config.models import Settings
-from mirror.config.secrets import carelessness, is_secret
+from mirror.config.secrets import carelessness, exposes_secret, is_secret
 from mirror.config.section import Section
 from mirror.errors import ConfigError
 from mirror.yamltree import Keys, key_of, line_of
@@ -87,7 +87,9 @@ def _locate_files(tree: yamltree.Tree, folder: Path) -> None:
 def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
     """Values that are valid one by one and wrong all the same."""
     for where, raw in tree.raw.items():
-        if raw and is_secret(where):
+        if exposes_secret(where, raw):
+            yield where, "would show a secret in a command line; name a file that holds it, with an option for that"
+        elif raw and is_secret(where):
             found = yamltree.REFERENCE.fullmatch(raw)
             if not found:
                 yield where, "a secret may not stand in this file; write ${env:NAME} or ${file:PATH}"

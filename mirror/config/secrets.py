@@ -22,6 +22,8 @@ from mirror.yamltree import Keys
 
 #: What Spark itself leaves out where it shows its settings (`spark.redaction.regex`).
 _SPARK: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+#: A secret inside a value: `-Djavax.net.ssl.keyStorePassword=...`.
+_ASSIGNED: Final = re.compile(r"(?i)(?:secret|password|token|access[.]?key)[\w.-]*\s*=\s*[^\s=]")
 _OTHERS: Final = 0o077
 _OTHERS_BUT_GROUP_READS: Final = 0o037
 
@@ -43,6 +45,13 @@ def is_secret(where: Keys) -> bool:
             return _SPARK.search(key) is not None
         case _:
             return False
+
+
+def exposes_secret(where: Keys, raw: str) -> bool:
+    """Whether a setting of Spark holds a secret among other words, as options of Java do. Those end in a command line,
+    which every user of the machine can read, however the secret was referred to.
+    """
+    return where[:2] == ("spark", "conf") and _ASSIGNED.search(raw) is not None
 
 
 def carelessness(file: Path) -> str:

@@ -144,7 +144,10 @@ def play(tell: Tell) -> Result:
         result = Result(
             lines=tuple(Line.of(t, verdicts.get(t.topic, {}), *plans[t.topic]) for t in report.topics),
             cost=cost,
-            misfits=(*map(str, report.differences), *(f"{name} was not compared" for name in sorted(missing))),
+            misfits=(
+                *map(str, (*report.differences, *report.shortfalls)),
+                *(f"{name} was not compared" for name in sorted(missing)),
+            ),
             seconds=clock.seconds,
             downloads=downloads,
         )

@@ -12,10 +12,11 @@ from typing import Final
 from mirror.states import State
 
 #: Stops after which the target's end says nothing of what got over, and why.
-_UNLIKE: Final[Mapping[State, str]] = {
+UNLIKE: Final[Mapping[State, str]] = {
     State.RECREATED: "the source topic is another one than was mirrored",
     State.DIVERGED: "the target holds other records than the source",
     State.CONTENDED: "somebody else wrote to the target",
+    State.TARGET_LOST: "the target lost records that had got over",
     State.TRUNCATED: "the source lost records that got over, and may hold others in their place",
 }
 #: Those of them after which nothing that the source holds is known to be on the target.
@@ -48,8 +49,8 @@ class Exposure:
         """Why it is not known how many records did not get over, even where the source tells its end; else empty."""
         if self.position is None:
             return self.problem
-        if self.state in _UNLIKE:
-            return _UNLIKE[self.state]
+        if self.state in UNLIKE:
+            return UNLIKE[self.state]
         if self.end is not None and self.position > self.end:
             return "the target holds more than the source"
         return ""

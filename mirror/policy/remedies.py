@@ -6,6 +6,8 @@ broker knows it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mirror.errors import AccessDenied, NotAuthenticated, PartitionStop
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
@@ -29,6 +31,20 @@ def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic
 def begin_anew(target: Endpoint, topic: str) -> str:
     """How to have a copy made once more from the first record."""
     return f". To begin anew: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic {topic}"
+
+
+def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str]) -> str:
+    """The command that gives a topic settings."""
+    told = ",".join(f"{name}={_listed(value)}" for name, value in configs.items())
+    return (
+        f"kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics --entity-name {topic}"
+        f" --add-config {told}"
+    )
+
+
+def _listed(value: str) -> str:
+    """As kafka-configs.sh takes a value: one with commas stands in brackets."""
+    return f"[{value}]" if "," in value else value
 
 
 def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:

@@ -56,7 +56,8 @@ class Rules:
 
     `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
     takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on
-    behind records that the source lost before they were mirrored. `codec`: the id that the mirror compresses to, None
+    behind records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are
+    damaged in the source. `codec`: the id that the mirror compresses to, None
     where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
     `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
     be, in ms.
@@ -69,6 +70,7 @@ class Rules:
     compacted: bool = False
     deletes: bool = True
     continues_on_loss: bool = False
+    skips_damage: bool = False
     codec: int | None = None
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
@@ -88,6 +90,7 @@ class Rules:
         recompress: Recompress = "mirror",
         coalesce_bytes: int | None = None,
         continues_on_loss: bool = False,
+        skips_damage: bool = False,
     ) -> Rules:
         """The rules that follow from the target topic's configs and the flow's settings.
 
@@ -104,6 +107,7 @@ class Rules:
             compacted="compact" in _policies(target),
             deletes="delete" in _policies(target),
             continues_on_loss=continues_on_loss,
+            skips_damage=skips_damage,
             codec=_codec(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),
@@ -195,8 +199,8 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
         yield f"its source stores the old format {old}: every batch is rewritten"
     if _append_time(source) and not rules.target_append_time:
         yield (
-            "shows its source's arrival times as the records' own, for which every batch is rewritten;"
-            " message.timestamp.type=LogAppendTime costs nothing and shows when records were mirrored"
+            "keeps its source's append times as the records' own, for which every batch is rewritten;"
+            " topics.append_time: target costs nothing and shows when records were mirrored"
         )
     if "compact" in _policies(source):
         filled = (
@@ -211,7 +215,10 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
 def _advice_on_times(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
     rules = Rules.from_configs(target)
     if rules.target_append_time and _append_time(source):
-        yield "stamps records itself, as its source does: the copy shows when its records were mirrored"
+        yield (
+            "stamps records itself, as its source does: the copy shows when its records were mirrored;"
+            " message.timestamp.type=CreateTime keeps the source's append times from then on, at a cost"
+        )
     elif rules.target_append_time:
         yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:

@@ -103,6 +103,12 @@ class Runs:
         at = bisect_right(self._targets, target) - 1
         return self._sources[at] + target - self._targets[at]
 
+    def copy(self) -> Runs:
+        """The same, to be changed apart from these."""
+        runs = Runs(self.next_source, self.next_target)
+        runs._sources, runs._targets = self._sources[:], self._targets[:]
+        return runs
+
     def cut(self, target: int) -> None:
         """Forget what is at `target` and behind it: the target lost it. Raises ValueError below `begin`."""
         if target >= self.next_target:

@@ -4,7 +4,8 @@ Pure: the source's topics and the patterns in, a `Selection` out. What went wron
 nothing, two sources with one target name), because the planner reports everything together.
 
 Internal topics (`__consumer_offsets`, `__transaction_state`, ...) are never selected, whatever the patterns say:
-brokers refuse raw writes to them, and their contents mean nothing on another cluster.
+brokers refuse raw writes to them, and their contents mean nothing on another cluster. Nor are the topics that mirrors
+keep for themselves (`mirror.<flow>.offsets`, ...): the copy of a journal would be taken for one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from mirror.batch.header import CODECS
 from mirror.policy.rekeying import OnBadRecord, Rekeying
 
 INTERNAL_PREFIX = "__"
+#: What the names of the topics begin with that mirrors keep for themselves.
+OWN_PREFIX = "mirror."
+_NEVER = (INTERNAL_PREFIX, OWN_PREFIX)
 
 
 class Naming(Protocol):
@@ -118,7 +122,7 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
     pairs = [
         _pair(topic, patterns.naming.target_of(topic), topics[topic], patterns.rules)
         for topic in wanted
-        if not topic.startswith(INTERNAL_PREFIX)
+        if not topic.startswith(_NEVER)
     ]
     by_target: dict[str, list[str]] = {}
     for pair in pairs:
@@ -128,7 +132,7 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
         missing=tuple(sorted({p.pattern for p in patterns.include if _names_nothing(p, topics)})),
         clashes=tuple(Clash(target=t, sources=tuple(s)) for t, s in sorted(by_target.items()) if len(s) > 1),
         illegal=tuple(pair for pair in pairs if not names.is_legal(pair.target)),
-        internal=tuple(topic for topic in wanted if topic.startswith(INTERNAL_PREFIX)),
+        internal=tuple(topic for topic in wanted if topic.startswith(_NEVER)),
     )
 
 

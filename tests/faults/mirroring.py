@@ -23,12 +23,12 @@ from typing import Any, Final
 from mirror import fetcher, writer
 from mirror.errors import ClusterError, WireError
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import Journal
+from mirror.offsets.journal import OWNER, Journal
 from mirror.offsets.owner import Owner
 from mirror.offsets.runlog import Indexes
 from mirror.policy.runs import Runs
 from mirror.sink import Tally
-from mirror.spark import handover, relay
+from mirror.spark import relay
 from mirror.spark.flow import Flow
 from mirror.spark.relay import Lane, Receipt
 from mirror.spark.stopmark import StopMark
@@ -201,7 +201,7 @@ async def _epoch(
                 source=flow.source,
                 target=flow.target,
                 assignments=assignments,
-                deadline=deadline,
+                seconds=max(0.0, deadline - time.time()),
                 memory_bytes=flow.memory_bytes,
                 stop_mark=mark.address,
                 so_far=tallies,
@@ -226,7 +226,7 @@ async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, Runs], int |
 async def _claimed(flow: Flow, instance: str) -> None:
     async with Cluster(flow.target) as target:
         elsewhere = replace(Owner.here(instance), host="tests")  # so that nobody looks at its process
-        await handover.claim(Journal(target, flow.name), elsewhere)
+        await Journal(target, flow.name).append([(OWNER, elsewhere.to_json())])
 
 
 async def _ends(flow: Flow) -> dict[TopicPartition, int]:

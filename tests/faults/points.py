@@ -86,7 +86,7 @@ MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
     "passed-over": ("mirror.sink", "Sink._pass_over"),
     "record": ("mirror.offsets.ledgers", "Ledgers.record"),
     "recorded": ("mirror.policy.runs", "Ledger.recorded"),
-    "told": ("mirror.spark.relay", "_append"),
+    "told": ("mirror.offsets.standing", "StandingLog.changes"),
 }
 MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVING_STEPS for when in ("before", "after"))
 #: Reached only where runs were not recorded.
