@@ -506,7 +506,7 @@ def test_the_plan_and_an_offset_that_is_not_mirrored(
     config = str(config_file(tmp_path, flow.source, flow.target, [topic_name], flow=topic_name, **flow.more))
 
     def told(*command: str) -> str:
-        return CliRunner().invoke(app, list(command)).output
+        return CliRunner().invoke(app, list(command)).stdout
 
     planned = json.loads(told("plan", config, "--json"))
     assert planned["beginnings"] == [{"topic": topic_name, "offsets": [30, 0]}]
