@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 from mirror.admin.adoption import Standing, standing_of
 from mirror.admin.client import Admin
 from mirror.admin.history import Claim
-from mirror.admin.topics import apply, plan_topics
+from mirror.admin.topics import apply, ensure_flow_topic, plan_topics
 from mirror.admin.values import ConfigChange, Creation, Growth, TopicInfo
 from mirror.assignment import Assignment
 from mirror.cli import app
@@ -265,6 +265,7 @@ def test_a_strangers_topic_gets_no_acl(topic_name: str) -> None:
         for done in admin.create_acls(given).values():
             done.result(20)
         settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), acls=True)
+        ensure_flow_topic(admin_of(target), topic_name)
         renewal = Renewal(settings)
         for _ in range(2):
             renewal.look((), {})

@@ -7,12 +7,14 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
 from sparkless import InThisProcess
@@ -23,7 +25,7 @@ from mirror import config
 from mirror.admin.client import Admin
 from mirror.cli import app
 from mirror.config import Settings
-from mirror.embedded import Cluster
+from mirror.embedded import Cluster, Spec, start_many
 from mirror.observe import logs
 from mirror.offsets.journal import OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner
@@ -157,10 +159,17 @@ def test_a_configuration_that_is_refused_in_part_is_refused_whole(
     assert (int(outcome.exit_code), outcome.interrupted) == (0, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("how", ["deleted", "made anew by somebody else"])
+@pytest.fixture
+def crashing_cluster() -> Iterator[Cluster]:
+    """A target whose broker may be killed."""
+    with ExitStack() as stack:
+        yield next(stack.enter_context(cluster) for cluster in start_many([Spec(name="short-journal")]))
+
+
+@pytest.mark.parametrize("how", ["deleted", "made anew by somebody else", "cut"])
 def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirror(
     source_cluster: Cluster,
-    target_cluster: Cluster,
+    request: pytest.FixtureRequest,
     topic_name: str,
     tmp_path: Path,
     told: Callable[[], str],
@@ -169,6 +178,7 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
 ) -> None:
     """The mirror claims the flow in it and writes again what only it knows; nothing arrives behind the failover."""
     monkeypatch.setattr(Owner, "is_gone", property(lambda _: False))  # both have this process's number
+    target_cluster: Cluster = request.getfixturevalue("crashing_cluster" if how == "cut" else "target_cluster")
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name)
     produce(source, topic_name, [b"x"] * 10)
@@ -178,6 +188,9 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
     live = Live(file)
 
     def lose() -> None:
+        if how == "cut":  # only the flow's first records are left: the claim, and where the topic came from
+            crash_and_cut(target_cluster, journal, batches=2)
+            return
         theirs.delete_topics([journal])
         if how != "deleted":
             deadline = time.monotonic() + PATIENCE

@@ -171,8 +171,8 @@ def test_a_damaged_batch_ends_a_bounded_copy_with_exit_4(
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 2)
-    for partition in (0, 1):
-        produce(source, topic_name, values(100), partition=partition)
+    for partition in (0, 1):  # no batch of one is one of the other
+        produce(source, topic_name, [b"%d " % partition + value for value in values(100)], partition=partition)
 
     def flip(answer: Any, frame: bytearray) -> None:
         for topic in answer.responses:
