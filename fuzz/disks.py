@@ -54,7 +54,8 @@ def replica(data: bytes) -> None:
     sound = list(_sound(sorted(parts.items()), found.end))
     assert min(parts) <= found.start <= found.end
     _rising(found)
-    due = [bytes(raw.data) for raw in sound if raw.header.next_offset > found.start]
+    before = found.holes[0].first if found.holes else LAST_OFFSET + 1  # A3: what leapt over it is no batch of the log
+    due = [bytes(raw.data) for raw in sound if found.start < raw.header.next_offset <= before]
     for most, count in ((1, _ALONE), (_LARGE, len(due) + 1)):
         read = [bytes(raw.data) for raw in islice(_read(found, found.start, most, found.end), count)]
         upto = len(due) if found.holes else count

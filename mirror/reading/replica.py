@@ -341,9 +341,14 @@ class _Scanner:
             mapped.passed(walk.position)
 
     def _has_leapt(self, falls_to: int) -> bool:
-        """Whether the last batch leaves offsets out to which what is behind it falls back (A3)."""
+        """Whether the last batch leaves offsets out, and what is behind it falls back to them or into it (A3); what
+        goes on behind it shows no lie of its.
+        """
         last = self._last
-        return last is not None and last.due <= falls_to and last.due < last.raw.header.base_offset
+        if last is None:
+            return False
+        header = last.raw.header
+        return last.due < header.base_offset and last.due <= falls_to < header.next_offset
 
     def _drop(self, detail: str, beyond: int) -> None:
         """The last batch lies at another offset than its own: it is damage."""
