@@ -24,7 +24,9 @@ from copy import deepcopy
 from typing import Any, Final
 
 from mirror.assignment import Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
-from mirror.classifier import Action, classify
+from mirror.batch.header import RawBatch
+from mirror.batch.recipe import CAP, LARGEST_RECORD
+from mirror.classifier import Verdict, classify
 from mirror.damage import Damaged
 from mirror.errors import (
     AccessDenied,
@@ -61,6 +63,8 @@ DOUBTFUL_TRIES: Final = 3
 _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 #: The part of a task's memory that batches may take; the rest is for what answers are read into and requests sent from.
 _BATCHES: Final = 2 / 3
+#: The part of it that one record to be rewritten may take: it is held as it was, as it is copied and as it is encoded.
+_A_RECORD: Final = 1 / 3
 #: Seconds between two looks at who leads the target's partitions, and how much more for each of them.
 _LEADERS_SECONDS, _SECONDS_A_LEADER = 10.0, 0.005
 #: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
@@ -98,7 +102,8 @@ class Pipeline:
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
-        held = int(memory_bytes * _BATCHES)
+        self._held = held = int(memory_bytes * _BATCHES)
+        self._opens = min(max(CAP, int(memory_bytes * _A_RECORD)), LARGEST_RECORD)
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds)
 
     async def run(self, seconds: float) -> None:
@@ -188,6 +193,7 @@ class Pipeline:
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
         self._fetcher.finish()
+        self._moved.set()
 
     def figures(self, instance: str) -> list[Figures]:
         """Where every partition stands now."""
@@ -240,15 +246,12 @@ class Pipeline:
             for raw in arrival.batches:
                 verdict = classify(raw.header, sink.rules, next_offset=sink.due, aborted=aborted.covers(raw))
                 for together in sink.coalescer.offer(verdict, raw):
-                    self._writer.carry_out(*together, sink)
-                if verdict.action is Action.REWRITE:  # takes its time: let what is ready go out, and acks come in
-                    self._writer.flush()
-                    await asyncio.sleep(0)
-                    if cursor is not keeper.cursor or sink is not keeper.sink:
+                    if not await self._carry_out(keeper, sink, *together):
                         return
             if cursor.has_all or arrival.stop:
                 for together in sink.coalescer.rest():
-                    self._writer.carry_out(*together, sink)
+                    if not await self._carry_out(keeper, sink, *together):
+                        return
             if arrival.stop:
                 raise arrival.stop
         except BadRecords as damage:
@@ -257,13 +260,33 @@ class Pipeline:
             self._stop(keeper, stop)
         self._writer.flush()
 
+    async def _carry_out(self, keeper: Keeper, sink: Sink, verdict: Verdict, raws: tuple[RawBatch, ...]) -> bool:
+        """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
+
+        Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
+        more is held than the task may, the next one waits for acks of this partition, and the others with it. Raises
+        PartitionStop.
+        """
+        for _ in self._writer.carrying_out(verdict, raws, sink):
+            self._writer.flush()
+            await asyncio.sleep(0)
+            while self._writer.room(sink.source) < 0 and self._writer.holds() > self._held:
+                if self._fetcher.is_finished:
+                    break
+                self._moved.clear()
+                await self._moved.wait()
+            if sink is not keeper.sink or self._fetcher.is_finished:
+                return False
+        return True
+
     async def _lose(self, keeper: Keeper, sink: Sink, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
         mine, cursor = keeper.assignment, keeper.cursor
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
             for together in sink.coalescer.rest():
-                self._writer.carry_out(*together, sink)
+                if not await self._carry_out(keeper, sink, *together):
+                    return
             if self._on_loss is not None:
                 await self._on_loss(loss)
             if not sink.unsettled and cursor is keeper.cursor and sink is keeper.sink:
@@ -327,7 +350,9 @@ class Pipeline:
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
         topic_id = keeper.target_topic_id
-        sink = Sink(mine.source, mine.target, position, mine.rules, ledger, session=session, topic_id=topic_id)
+        sink = Sink(
+            mine.source, mine.target, position, mine.rules, ledger, self._opens, session=session, topic_id=topic_id
+        )
         if former is not None:
             if position.end > former.sent:
                 detail = f"the log ends at {position.end}, this mirror wrote up to {former.sent}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
+from mirror.batch.recipe import LARGEST_RECORD
 from mirror.errors import BadRecords, PartitionStop
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, RunIndex, Runs
@@ -283,7 +284,7 @@ def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
     from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
     try:
-        ours, theirs = read(tail), read(twin)
+        ours, theirs = read(tail, LARGEST_RECORD), read(twin, LARGEST_RECORD)
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
     ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours)).relocated(runs.to_source)
@@ -421,7 +422,7 @@ class _Records:
 
         assert self.raw is not None
         if self._rows is None:
-            every = read(self.raw)
+            every = read(self.raw, LARGEST_RECORD)
             self._rows = every.rows(int(every.offsets.searchsorted(self._begin)), len(every))
             self._contents = _contents(self._rows)
         return self._rows

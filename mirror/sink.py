@@ -18,7 +18,7 @@ from uuid import UUID
 
 from mirror.assignment import LastBatch, LastPosition, Loss
 from mirror.batch.header import CRC_AT, CRC_FROM, BatchHeader, RawBatch, parse_header
-from mirror.batch.recipe import Recipe
+from mirror.batch.recipe import CAP, Recipe
 from mirror.batch.restamp import Stamp, passed, restamp
 from mirror.classifier import Action, Verdict
 from mirror.coalesce import Coalescer
@@ -115,7 +115,8 @@ class Sink:
     `node`, over that of its connections whose number is `connection`. `landed_at` is where the target's log ends with
     what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches up to `epoch_until` at
     least, and `newest` its last batch. `session` is a connection to the leader that was open before the position was
-    read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
+    read, `topic_id` the target topic's id then. `losses` are those that are being passed over. `opens`: bytes that a
+    record to be rewritten may have without compression.
     """
 
     source: TopicPartition
@@ -123,6 +124,7 @@ class Sink:
     position: Position
     rules: Rules = field(default_factory=Rules)
     ledger: Ledger | None = None
+    opens: int = CAP
     next_offset: int = 0
     lands: int = 0
     stamp: Stamp = field(default_factory=lambda: Stamp(-1))
@@ -189,7 +191,12 @@ class Sink:
     @property
     def recipe(self) -> Recipe:
         """What a rewritten batch must be like to come next."""
-        return Recipe(first_offset=self.next_offset, codec=self.rules.codec, max_bytes=self.rules.max_message_bytes)
+        return Recipe(
+            first_offset=self.next_offset,
+            codec=self.rules.codec,
+            max_bytes=self.rules.max_message_bytes,
+            cap=self.opens,
+        )
 
     def append(
         self,

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ from mirror.errors import (
     ClusterUnreachable,
     PartitionStop,
     RecordTooLarge,
+    TooManyBytes,
     UnsupportedVersion,
     WireError,
 )
@@ -129,7 +130,9 @@ class Writer:
         return sum(sink.held for sink in self._sinks.values())
 
     def room(self, source: TopicPartition) -> int:
-        """Bytes that a partition's sink still takes; 0 for one that is stopped or unsettled."""
+        """Bytes that a partition's sink still takes, negative where it holds more than its share; 0 for one that is
+        stopped or unsettled.
+        """
         sink = self._sinks.get(source)
         return self._partition_bytes - sink.held if sink and not sink.unsettled else 0
 
@@ -137,6 +140,11 @@ class Writer:
         """Queue, skip or refuse one batch, or several that become one; `flush` sends. Raises PartitionStop for what
         must not be written.
         """
+        for _ in self.carrying_out(verdict, raws, sink):
+            pass
+
+    def carrying_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
+        """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
         if sink.unsettled or verdict is ALREADY_MIRRORED:
             return
         self._queued[sink.source] = sink
@@ -146,7 +154,7 @@ class Writer:
             case Action.DROP:
                 self._drop(verdict, raws[0], sink)
             case Action.REWRITE:
-                self._rewrite(verdict, raws, sink)
+                yield from self._rewrite(verdict, raws, sink)
             case Action.REFUSE:
                 advice = "Check the source's copy of the batch"
                 raise sink.refuse(raws[0].header.base_offset, f"REFUSE for reason {verdict.reason}", advice)
@@ -168,12 +176,22 @@ class Writer:
                 tally.verdicts[str(verdict)] += 1
                 tally.verdict_bytes[str(verdict)] += len(raw.data)
 
-    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
+    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
         from mirror.batch.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
 
         try:
             for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.ledger is not None):
                 sink.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
+                yield
+                if sink.unsettled:
+                    return
+                self._queued[sink.source] = sink
+        except TooManyBytes as large:
+            raise sink.refuse(
+                sink.next_offset,
+                large.detail,
+                "Raise limits.memory_mb: a task opens a record of up to a third of its share of that",
+            ) from large
         except RecordTooLarge as record:
             raise sink.refuse(record.offset, record.detail, "Raise max.message.bytes of the target topic") from record
         except BadRecords as damage:

@@ -19,7 +19,7 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mirror.batch.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
+from mirror.batch.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, Buffer, chunks, compress, decompress, uncompressed_size
 from mirror.batch.header import CODECS
 from mirror.batch.recipe import CAP
 from mirror.errors import BadRecords, TooManyBytes
@@ -64,6 +64,10 @@ def zstd_stream(data: bytes) -> bytes:
 
 def zstd_skippable(data: bytes) -> bytes:
     return b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc" + zstandard.ZstdCompressor().compress(data)
+
+
+def streamed(codec: int, data: bytes) -> bytes:
+    return b"".join(chunks(codec, data))
 
 
 def lz4_frame(**settings: object) -> Callable[[bytes], bytes]:
@@ -125,6 +129,8 @@ def test_what_is_compressed_comes_back(codec: int, data: bytes, times: int) -> N
 def test_what_others_write_is_read(codec: int, pack: Callable[[bytes], bytes]) -> None:
     for data in (b"x", TEXT[:500], TEXT, bytes(3_000_000)):
         assert bytes(decompress(codec, pack(data))) == data
+        assert streamed(codec, pack(data)) == data
+        assert uncompressed_size(codec, pack(data)) == len(data)
 
 
 @pytest.mark.parametrize(("codec", "unpack"), READERS.values(), ids=READERS)
@@ -150,6 +156,8 @@ def test_without_a_codec_nothing_is_done() -> None:
 def test_a_codec_that_does_not_exist(codec: int) -> None:
     with pytest.raises(BadRecords, match="no codec"):
         decompress(codec, TEXT)
+    with pytest.raises(BadRecords, match="no codec"):
+        streamed(codec, TEXT)
     with pytest.raises(BadRecords, match="no codec"):
         compress(codec, TEXT)
 
@@ -225,6 +233,17 @@ def test_a_bomb_is_given_up_at_the_cap(codec: int, pack: Callable[[bytes], bytes
     assert allocated(light) < 3 * cap + len(bomb)
 
 
+@writers
+def test_a_bomb_comes_as_a_stream_of_small_chunks(codec: int, pack: Callable[[bytes], bytes]) -> None:
+    """Whatever it decompresses to; a raw block of snappy is at most 22 times the input."""
+    size = 64 << 20
+    bomb = pack(bytes(size))
+    bound = 22 * len(bomb) if codec == SNAPPY and bomb[:8] != XERIAL else 12 << 20
+    assert allocated(lambda: uncompressed_size(codec, bomb)) < bound
+    assert max(map(len, chunks(codec, bomb))) <= 8 << 20
+    assert uncompressed_size(codec, bomb) == size
+
+
 @pytest.mark.parametrize(
     ("codec", "payload"),
     [
@@ -249,8 +268,9 @@ def test_a_declared_size_is_not_believed(codec: int, payload: bytes, magic: int)
 
 
 def test_a_payload_of_gzip_members_without_end_is_refused() -> None:
-    with pytest.raises(BadRecords, match="members"):
-        decompress(GZIP, gzip.compress(b"") * 50_000)
+    for read in (decompress, streamed):
+        with pytest.raises(BadRecords, match="members"):
+            read(GZIP, gzip.compress(b"") * 50_000)
 
 
 # damage
@@ -258,8 +278,10 @@ def test_a_payload_of_gzip_members_without_end_is_refused() -> None:
 
 @codecs
 def test_an_empty_payload_is_damage(codec: int) -> None:
-    with pytest.raises(BadRecords):
-        decompress(codec, b"")
+    for read in (decompress, streamed):
+        if read is decompress or codec != SNAPPY:
+            with pytest.raises(BadRecords):
+                read(codec, b"")
 
 
 @writers
@@ -267,28 +289,31 @@ def test_truncated_at_every_byte(codec: int, pack: Callable[[bytes], bytes]) -> 
     """All of it, or an error. A stream cut between two of its parts is whole by its format: then, the first part."""
     data = TEXT[:300]
     packed = pack(data)
-    whole = 0
-    for length in range(len(packed)):
-        try:
-            found = bytes(decompress(codec, packed[:length]))
-        except BadRecords:
-            continue
-        assert found in (b"", data[:150])
-        whole += 1
-    assert whole <= 3
+    for read in (decompress, streamed):
+        whole = 0
+        for length in range(len(packed)):
+            try:
+                found = bytes(read(codec, packed[:length]))
+            except BadRecords:
+                continue
+            assert found in (b"", data[:150])
+            whole += 1
+        assert whole <= 3
 
 
 @codecs
 def test_the_truncated_payload_is_named(codec: int) -> None:
-    with pytest.raises(BadRecords, match=f"{CODECS[codec]} payload: "):
-        decompress(codec, compress(codec, TEXT)[:-1])
+    for read in (decompress, streamed):
+        with pytest.raises(BadRecords, match=f"{CODECS[codec]} payload: "):
+            read(codec, compress(codec, TEXT)[:-1])
 
 
 @writers
 @pytest.mark.parametrize("tail", [b"\0", b"x", b"garbage, and quite some of it"])
 def test_bytes_behind_the_end_are_damage(codec: int, pack: Callable[[bytes], bytes], tail: bytes) -> None:
-    with pytest.raises(BadRecords):
-        decompress(codec, pack(TEXT) + tail)
+    for read in (decompress, streamed):
+        with pytest.raises(BadRecords):
+            read(codec, pack(TEXT) + tail)
 
 
 def checked(codec: int, data: bytes, magic: int) -> None:
@@ -300,6 +325,14 @@ def checked(codec: int, data: bytes, magic: int) -> None:
     assert size <= 1 << 20
 
 
+def of_any(codec: int, data: bytes, read: Callable[[int, bytes], Buffer]) -> bytes | None:
+    """What is read of what may be damaged; None for an error of ours."""
+    try:
+        return bytes(read(codec, data))
+    except BadRecords:
+        return None
+
+
 @writers
 @given(st.data())
 def test_damage_is_told_or_harmless(codec: int, pack: Callable[[bytes], bytes], draws: st.DataObject) -> None:
@@ -307,6 +340,7 @@ def test_damage_is_told_or_harmless(codec: int, pack: Callable[[bytes], bytes], 
     for _ in range(draws.draw(st.integers(1, 3))):
         packed[draws.draw(st.integers(0, len(packed) - 1))] = draws.draw(st.integers(0, 255))
     checked(codec, bytes(packed), draws.draw(st.integers(0, 2)))
+    assert of_any(codec, bytes(packed), streamed) == of_any(codec, bytes(packed), decompress)
 
 
 @codecs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from random import Random
 
@@ -14,9 +15,9 @@ from recordoracle import Record, encoded
 from mirror.batch.checksum import crc_holds
 from mirror.batch.codecs import compress
 from mirror.batch.header import RawBatch
-from mirror.batch.recipe import Recipe
+from mirror.batch.recipe import PORTION, Recipe
 from mirror.batch.records import Records, headers, key, read, value
-from mirror.batch.rewrite import build, rewrite
+from mirror.batch.rewrite import build, portions, rewrite, rewritten
 from mirror.errors import BadRecords, RecordTooLarge, TooManyBytes
 
 CLOCK = 1_700_000_000_000
@@ -33,10 +34,12 @@ def stored(records: list[Record], base: int = 1000, codec: int = 0, **fields: in
 
 
 def facts(*batches: RawBatch) -> list[Facts]:
+    return [fact for one in batches for fact in listed(read(one))]
+
+
+def listed(found: Records) -> list[Facts]:
     return [
         (int(found.offsets[i]), int(found.timestamps[i]), key(found, i), value(found, i), tuple(headers(found, i)))
-        for one in batches
-        for found in [read(one)]
         for i in range(len(found))
     ]
 
@@ -65,6 +68,94 @@ def test_any_batch(offsets: list[int], codec: int, first: int, max_bytes: int) -
         assert header.max_timestamp == max(stamp for _, stamp, *_ in facts(one))
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
     assert all(one.header.next_offset <= other.header.base_offset for one, other in pairwise(made))
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True).map(sorted),
+    st.lists(st.integers(0, 400), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(1, 900),
+    st.sampled_from([0, 8]),
+)
+def test_portions_are_the_records_of_the_whole(
+    offsets: list[int], sizes: list[int], codec: int, portion: int, append_time: int
+) -> None:
+    records = [one for at, offset in enumerate(offsets) for one in some([offset], sizes[at % len(sizes)], offset)]
+    source = stored(records, codec=codec, attributes=append_time)
+    parts = list(portions(source, portion=portion))
+    assert [one for part in parts for one in listed(part)] == facts(source)
+    assert all(len(part.data) <= portion or len(part) == 1 for part in parts)
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=2, max_size=40, unique=True).map(sorted),
+    st.integers(0, 4),
+    st.integers(200, 900),
+    st.integers(100, 900),
+    st.booleans(),
+)
+def test_whoever_begins_behind_a_batch_makes_the_same_ones(
+    offsets: list[int], codec: int, max_bytes: int, portion: int, closes_up: bool
+) -> None:
+    """A batch in portions, its records joined by their offsets, and a successor at each of the places between."""
+    source = stored(some(offsets), codec=codec)
+
+    def made(first: int) -> list[bytes]:
+        recipe = Recipe(first_offset=first, max_bytes=max_bytes, portion=portion)
+        return [bytes(one.data) for one, _ in rewritten([source], recipe, closes_up=closes_up)]
+
+    whole = list(rewritten([source], Recipe(max_bytes=max_bytes, portion=portion), closes_up=closes_up))
+    assert [int(offset) for _, found in whole for offset in found] == [1000 + offset for offset in offsets]
+    for number, (_, found) in enumerate(whole):
+        assert made(int(found[-1]) + 1) == [bytes(one.data) for one, _ in whole[number + 1 :]]
+
+
+@given(st.integers(0, 4), st.integers(20, 400), st.data())
+def test_damage_in_a_stream_is_told(codec: int, portion: int, draws: st.DataObject) -> None:
+    """Whatever the payload is: the records of the whole, or an error that names the batch."""
+    section = bytearray(encoded(some(list(range(20)))))
+    for _ in range(draws.draw(st.integers(0, 2))):
+        section[draws.draw(st.integers(0, len(section) - 1))] = draws.draw(st.integers(0, 255))
+    section = section[: draws.draw(st.integers(0, len(section)))] + draws.draw(st.binary(max_size=3))
+    count = draws.draw(st.integers(1, 22))
+    source = raw(batch(1000, count=count, attributes=codec, payload=compress(codec, section)))
+    try:
+        wanted: list[Facts] | None = facts(source)
+    except BadRecords:
+        wanted = None
+    if wanted is None:
+        with pytest.raises(BadRecords, match="base offset 1000"):
+            list(portions(source, portion=portion))
+    else:
+        assert [one for part in portions(source, portion=portion) for one in listed(part)] == wanted
+
+
+def test_a_record_that_is_too_large_to_be_opened() -> None:
+    source = stored([*some([0, 1]), Record(2, 0, None, bytes(9000)), *some([3])], codec=4)
+    parts = portions(source, cap=8000, portion=100)
+    assert len(next(parts)) == 2
+    with pytest.raises(TooManyBytes, match=r"a record of 90\d\d bytes without .* 8000 \(base offset 1000"):
+        next(parts)
+    assert facts(*rewrite([source], Recipe(cap=10_000, portion=100))) == facts(source)
+
+
+def test_a_batch_that_decompresses_to_many_times_a_portion() -> None:
+    """80 records of 1 MB in some kilobytes: several batches, and never more than a few portions in memory."""
+    size = 1_000_000
+    records = [Record(o + (o > 40), 0, b"%d" % o, bytes(size), ()) for o in range(80)]
+    source = stored(records, codec=4)
+    assert source.header.size < 20_000
+    tracemalloc.start()
+    try:
+        made = rewrite([source], Recipe(max_bytes=1_048_588))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * PORTION
+    assert [one.header.base_offset for one in made if one.header.base_offset in (1000, 1042)] == [1000, 1042]
+    assert max(one.header.count for one in made) == PORTION // size
+    found = (fact for one in made for fact in facts(one))
+    assert all((o, v) == (1000 + one.offset, one.value) for one, (o, _, _, v, _) in zip(records, found, strict=True))
 
 
 def test_one_batch_for_each_run_without_holes() -> None:
@@ -161,7 +252,7 @@ def test_what_tiny_batches_decompress_to_together_is_bounded() -> None:
     """A thousand times smaller for their compression, they would fill the memory of a lane, and of whoever reads it."""
     sources = [stored([Record(0, 0, None, bytes(10_000), ())], base=1000 + n, codec=4) for n in range(7)]
     assert max(one.header.size for one in sources) < 120
-    made = rewrite(sources, Recipe(cap=30_100))
+    made = rewrite(sources, Recipe(portion=30_100))
     assert [one.header.count for one in made] == [3, 3, 1]
     assert facts(*made) == facts(*sources)
 
@@ -192,4 +283,4 @@ def test_a_payload_that_is_not_what_the_header_says() -> None:
     with pytest.raises(BadRecords, match="base offset 1000"):
         rewrite([raw(batch(1000, count=3, payload=encoded(some([0, 1]))))], Recipe())
     with pytest.raises(TooManyBytes, match="base offset 1000"):
-        rewrite([stored(some([0, 1], 5000), codec=4)], Recipe(cap=4096))
+        rewrite([stored(some([0, 1], 5000), codec=4)], Recipe(portion=1000, cap=4096))

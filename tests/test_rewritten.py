@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+import helpers
 import pytest
-from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
+from confluent_kafka import Producer
+from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between, stored_batches
+from probe import probing_existing
+from rawbatches import batch
+from recordoracle import Record, encoded
 from samerecords import assert_same_records, read
+from test_gaps import CLEANED
 
 from mirror import pipeline
+from mirror.batch.codecs import ZSTD, compress
 from mirror.batch.header import CODECS, RawBatch
 from mirror.batch.rewrite import rewrite
 from mirror.classifier import TOO_LARGE, Verdict
+from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster as Brokers
 from mirror.observe.figures import Figures
 from mirror.sink import Sink
@@ -124,6 +135,75 @@ def test_tiny_batches_become_one_where_that_is_wanted(pair: tuple[str, str], top
     assert_same_records(*pair, topic_name, 1)
 
 
+@pytest.mark.parametrize(("codec", "batches"), [("producer", 6), ("uncompressed", 79)])
+def test_a_batch_that_decompresses_to_more_than_memory_holds(
+    pair: tuple[str, str], topic_name: str, codec: str, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 records of 1 MB in some kilobytes of zstd, one of which compaction took away: a few batches, or 79 that take
+    their own size each, and then each waits for those before it.
+    """
+    values = [bytes(1_000_000 - n) for n in range(80)]
+    keys = [b"%d" % (n - (n == 41)) for n in range(80)]
+    make_topic(pair[0], topic_name, configs=CLEANED)
+    make_topic(pair[1], topic_name, configs={"compression.type": codec})
+    produce_packed(pair[0], topic_name, keys, values, ZSTD)
+    wait_for_a_hole(pair[0], topic_name)
+    held: list[int] = []
+
+    def watched(self: Sink, *given: Any) -> None:
+        appended(self, *given)
+        held.append(self.held)
+
+    appended = Sink.append
+    monkeypatch.setattr(Sink, "append", watched)
+    monkeypatch.setattr(helpers, "MEMORY_BYTES", 16 << 20)
+    found = copied(pair, topic_name)
+    assert found.verdicts["REWRITE/holes"] == batches
+    assert found.filled
+    assert max(held) < 12 << 20
+    assert_same_records(*pair, topic_name, 1)
+    ours = [one for one in stored_batches(pair[1], topic_name) if not one.header.is_control]
+    assert max(one.header.count for one in ours) <= 16
+    append(pair[0], topic_name, b"after")
+    copied(pair, topic_name)
+    report = verify_flow(settings_between(*pair, [topic_name]))
+    assert (report.equal, report.differences) == (True, ())
+
+
+def produce_packed(bootstrap: str, topic: str, keys: list[bytes], values: list[bytes], codec: int) -> None:
+    """One batch, however large its records are without compression."""
+    records = [Record(at, 0, key, value, ()) for at, (key, value) in enumerate(zip(keys, values, strict=True))]
+    data = batch(
+        count=len(records),
+        attributes=codec,
+        payload=compress(codec, encoded(records)),
+        max_timestamp=RECENT_MS,
+        base_timestamp=RECENT_MS,
+    )
+
+    async def send() -> None:
+        async with probing_existing(bootstrap, topic) as probe:
+            assert await probe.send(data) == (0, 0)
+
+    asyncio.run(send())
+
+
+def wait_for_a_hole(bootstrap: str, topic: str) -> None:
+    """Until the cleaner took a record out of the first batch."""
+    deadline = time.monotonic() + 60
+    while (first := stored_batches(bootstrap, topic)[0].header).is_dense:
+        assert time.monotonic() < deadline, f"the cleaner did not run: {first}"
+        append(bootstrap, topic, b"rolls a segment")
+        time.sleep(0.2)
+
+
+def append(bootstrap: str, topic: str, value: bytes) -> None:
+    """A record with a key, as a compacted topic wants it."""
+    client = Producer({"bootstrap.servers": bootstrap})
+    client.produce(topic, value, key=b"last", partition=0)
+    assert not client.flush(20)
+
+
 def test_a_copy_that_begins_inside_a_batch(
     pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,9 +212,10 @@ def test_a_copy_that_begins_inside_a_batch(
     make_topic(pair[1], topic_name)
     produce(pair[0], topic_name, values(300), batch=100, codec="snappy")
 
-    def first_part(self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
+    def first_part(self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
         first, second, *_ = rewrite(raws, replace(sink.recipe, max_bytes=9000))
         sink.append(first, verdict)
+        yield
         raise sink.refuse(second.header.base_offset, "as if it died", "")
 
     with monkeypatch.context() as patched:

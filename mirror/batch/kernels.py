@@ -5,7 +5,7 @@ compiled when this module is imported, once for a machine: the result is kept (`
 process loads it from there. Where nothing can be kept, each process compiles for itself. Importing numba takes half a
 second, which is why only what rewrites a batch imports this module, and only when there is one to rewrite.
 
-Positions and sizes are 32-bit: a decompressed batch is capped far below 2 GiB (`recipe.CAP`).
+Positions and sizes are 32-bit: what is opened at a time is capped below 2 GiB (`recipe.LARGEST_RECORD`).
 """
 
 from __future__ import annotations
@@ -113,6 +113,22 @@ def _memcpy(_: Any, out: Any, at: Any, data: Any, start: Any, size: Any) -> Any:
 
 
 _copy: Any = intrinsic(_memcpy)
+
+
+@_kernel(_PAIR(_BYTES, _INT, _INT))
+def whole_records(data: Any, limit: int, most: int) -> tuple[int, int]:
+    """How many records, up to `most`, a records section begins with that have at most `limit` bytes together, or are
+    one, and where the last one ends; nothing behind a record that is cut short, or has no length.
+    """
+    count = at = 0
+    while count < most and at < limit:
+        length, following = read_varint(data, at, len(data))
+        end = following + length
+        if following < 0 or length < 1 or end > len(data) or (count and end > limit):
+            break
+        at = end
+        count += 1
+    return count, at
 
 
 @_kernel(_INT(_SPACE, _INT, _BYTES, _INT, _INT))

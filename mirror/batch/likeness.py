@@ -48,13 +48,12 @@ def marker_difference(first: int, end: int, theirs: RawBatch | None) -> str:
         return ""
     if its.magic == 2 and its.is_dense:
         return "the source has a record where the target has a marker"
-    from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+    from mirror.batch.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
     try:
-        found = read(theirs)
+        there = any(((first <= part.offsets) & (part.offsets < end)).any() for part in portions(theirs))
     except BadRecords as damage:
         return f"the source's batch cannot be read: {damage.detail}"
-    there = any(first <= offset < end for offset in found.offsets)
     return "the source has a record where the target has a marker" if there else ""
 
 
@@ -81,10 +80,12 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
 
 
 def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:
-    from mirror.batch.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+    from mirror.batch.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
+    timed = not ours.header.attributes & APPEND_TIME
     try:
-        return records_difference(read(ours), read(theirs), timed=not ours.header.attributes & APPEND_TIME)
+        pairs = ((mine, its) for mine in portions(ours) for its in portions(theirs))
+        return next(filter(None, (records_difference(mine, its, timed=timed) for mine, its in pairs)), "")
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
 

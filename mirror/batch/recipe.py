@@ -5,17 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-#: Bytes that a batch may decompress to, unless told otherwise.
+#: Bytes that a batch which is opened whole may decompress to, unless told otherwise.
 CAP: Final = 64 * 1024 * 1024
+#: Bytes of records, without compression, that are opened at a time of a batch that is opened in portions. Batches end
+#: where portions do, so another number makes other batches: it is no setting (`rewrite.py`).
+PORTION: Final = 16 * 1024 * 1024
+#: Bytes that one record may have without compression where whoever opens it has no bound of its own. Positions in a
+#: portion are 32-bit.
+LARGEST_RECORD: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Records below `first_offset` are left out: they are mirrored already. `codec`: an id for all batches, None keeps
-    each one's own. `max_bytes`: what the target takes as one batch. `cap`: what a batch may decompress to, in bytes.
+    each one's own. `max_bytes`: what the target takes as one batch. `portion`: bytes of records, without compression,
+    that are opened at a time, and the most that one batch is made of; more only where one record has more. `cap`: bytes
+    that such a record may have, and what a compressed set of magic 0 or 1, which is opened whole, may decompress to.
     """
 
     first_offset: int = 0
     codec: int | None = None
     max_bytes: int = 2**31 - 1
-    cap: int = CAP
+    portion: int = PORTION
+    cap: int = LARGEST_RECORD

@@ -13,7 +13,7 @@ new place; `column` gathers one into Arrow's layout for whoever wants that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, Literal
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirror.batch import kernels
-from mirror.batch.codecs import Buffer, decompress
+from mirror.batch.codecs import Buffer, chunks, decompress
 from mirror.batch.header import APPEND_TIME, RawBatch
-from mirror.batch.recipe import CAP
-from mirror.errors import BadRecords
+from mirror.batch.recipe import CAP, LARGEST_RECORD, PORTION
+from mirror.errors import BadRecords, TooManyBytes
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -35,8 +35,10 @@ Column = tuple[Int32s, Bytes, NDArray[np.bool_]]
 
 #: Length, attributes, two deltas, two lengths and a header count of one byte each.
 SMALLEST_RECORD: Final = 7
-#: A batch of more records is refused: its columns alone would take more than 160 MB. The default limits of brokers
-#: and producers are far below.
+#: The longest number that begins a record.
+_LONGEST_LENGTH: Final = 5
+#: A batch of more records is refused where it is opened whole: its columns alone would take more than 160 MB. The
+#: default limits of brokers and producers are far below.
 MOST_RECORDS: Final = 1 << 22
 
 
@@ -146,6 +148,61 @@ def read(raw: RawBatch, cap: int = CAP) -> Records:
     except BadRecords as problem:
         raise problem.at(header.base_offset) from None
     return found.with_timestamp(header.max_timestamp) if header.attributes & APPEND_TIME else found
+
+
+def portions(raw: RawBatch, cap: int = LARGEST_RECORD, portion: int = PORTION) -> Iterator[Records]:
+    """The same records, of a batch that may decompress to any size: in portions of at most `portion` bytes, or of one
+    record, of at most `cap`. Where they end follows from the records' sizes alone.
+
+    Held at a time are a portion twice, and its columns. Raises BadRecords, with the batch's base offset, for a payload
+    that is not what the header says, as soon as it comes to that, and TooManyBytes for a larger record.
+    """
+    try:
+        yield read(raw, portion)
+        return
+    except TooManyBytes:
+        pass  # as a stream, from its beginning
+    header = raw.header
+    try:
+        for found in _streamed(raw, cap, portion):
+            yield found.with_timestamp(header.max_timestamp) if header.attributes & APPEND_TIME else found
+    except BadRecords as problem:
+        raise problem.at(header.base_offset) from None
+
+
+def _streamed(raw: RawBatch, cap: int, portion: int) -> Iterator[Records]:
+    header = raw.header
+    source, buffer, ended = chunks(header.codec, raw.records), bytearray(), False
+    done, before, least = 0, -1, max(portion, _LONGEST_LENGTH)
+    needed = least
+    while done < header.count:
+        while len(buffer) < needed and not ended:
+            piece = next(source, None)
+            ended = piece is None
+            buffer += piece or b""
+        count, end = kernels.whole_records(np.frombuffer(buffer, np.uint8), portion, header.count - done)
+        needed = least if count else _next_size(buffer, done, header.count, ended=ended)
+        if max(needed, end) > max(cap, least):
+            raise TooManyBytes(f"a record of {max(needed, end)} bytes without compression, more than {cap}")
+        if not count:
+            continue
+        section = bytes(memoryview(buffer)[:end])
+        del buffer[:end]
+        found = decode(section, count, header.base_offset, header.base_timestamp, header.last_offset_delta)
+        if int(found.offsets[0]) <= before:
+            raise BadRecords(f"record {done} of {header.count}: an offset delta is out of order")
+        before, done = int(found.offsets[-1]), done + count
+        if done == header.count and (buffer or any(map(len, source))):
+            raise BadRecords(f"record {done - 1} of {header.count}: bytes follow the last record")
+        yield found
+
+
+def _next_size(buffer: bytearray, number: int, count: int, *, ended: bool) -> int:
+    """Bytes of the record that a buffer begins with, and does not hold whole. Raises BadRecords where it never will."""
+    length, following = kernels.read_varint(np.frombuffer(buffer, np.uint8), 0, len(buffer))
+    if ended or following < 0 or length < 1:
+        raise BadRecords(f"record {number} of {count}: a record begins beyond the records section")
+    return int(following + length)
 
 
 def encode(records: Records, base_timestamp: int) -> memoryview:

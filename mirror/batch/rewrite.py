@@ -5,8 +5,17 @@ timestamps untouched. What comes out is dense, as a broker demands of a producer
 and carries the source's offsets: a batch with holes becomes one batch for each run without them. Where offsets are
 translated, one batch closes up over them.
 
-The result is a function of the source batches and the recipe, so two writers append the same batches (invariant P2 in
-`position.py`).
+A batch of any size is rewritten: it is decompressed as a stream, its records are opened in portions, and a batch ends
+where a portion does. So what is held is bounded by a portion, whatever the batch decompresses to, and so is what a
+reader of the copy has to open. Only one record that is larger than `Recipe.cap` is refused.
+
+The result is a function of the source batches, of the target's codec and largest batch, and of nothing else, so two
+writers append the same batches (invariant P2 in `position.py`). Decision: a portion has a fixed size, counted from the
+batch's first record, wherever a writer begins in it; it does not follow the memory that a task has, which changes with
+the number of tasks and with a setting. What follows the memory is `Recipe.cap` alone, which decides whether a record is
+written, and never where a batch ends. What resume compares (`position.py`: the last batch's records, offset by offset,
+and the position that the journal keeps) does not ask where batches end either, so a copy that another version made of
+other portions goes on.
 """
 
 from __future__ import annotations
@@ -21,7 +30,7 @@ from crc32c import crc32c
 from mirror.batch import legacy, records
 from mirror.batch.codecs import compress
 from mirror.batch.header import CRC_AT, CRC_FROM, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, parse_header
-from mirror.batch.recipe import CAP, Recipe
+from mirror.batch.recipe import CAP, LARGEST_RECORD, PORTION, Recipe
 from mirror.batch.records import MOST_RECORDS, Int64s, Records, joined
 from mirror.errors import RecordTooLarge
 
@@ -37,6 +46,13 @@ def read(raw: RawBatch, cap: int = CAP) -> Records:
     return records.read(raw, cap) if raw.header.magic == 2 else legacy.read(raw, cap)
 
 
+def portions(raw: RawBatch, cap: int = LARGEST_RECORD, portion: int = PORTION) -> Iterator[Records]:
+    """The same of a batch of any size, in portions (`records.portions`); what magic 0 or 1 wraps comes whole, and has
+    at most `cap` bytes. Raises BadRecords.
+    """
+    return records.portions(raw, cap, portion) if raw.header.magic == 2 else iter((legacy.read(raw, cap),))
+
+
 def rewrite(raws: Sequence[RawBatch], recipe: Recipe) -> tuple[RawBatch, ...]:
     """The batches of `rewritten`."""
     return tuple(batch for batch, _ in rewritten(raws, recipe))
@@ -45,14 +61,15 @@ def rewrite(raws: Sequence[RawBatch], recipe: Recipe) -> tuple[RawBatch, ...]:
 def rewritten(
     raws: Sequence[RawBatch], recipe: Recipe, *, closes_up: bool = False
 ) -> Iterator[tuple[RawBatch, Int64s]]:
-    """The records of `raws`, batches of one codec in offset order, as the fewest dense batches that fit and
-    stay under the cap, each with its records' source offsets. A batch ends at each hole, unless it `closes_up`.
+    """The records of `raws`, batches of one codec in offset order, as the fewest dense batches of each portion that
+    fit, each with its records' source offsets. A batch ends at each hole, unless it `closes_up`.
 
     Base offsets and CRCs are set and producer fields are empty; `restamp` does the rest. Raises BadRecords for a
-    payload that is not what its header says, RecordTooLarge for a record that fits into no batch.
+    payload that is not what its header says, TooManyBytes for a record that has too many bytes to be opened,
+    RecordTooLarge for one that fits into no batch: each behind the batches that come before.
     """
     codec = raws[0].header.codec if recipe.codec is None else recipe.codec
-    for every in _together(raws, recipe.cap):
+    for every in _together(raws, recipe):
         wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
         for run in (wanted,) if closes_up else dense(wanted):
             yield from fitting(run, codec, recipe.max_bytes)
@@ -64,19 +81,19 @@ def pieces(offsets: Int64s) -> tuple[tuple[int, int], ...]:
     return tuple((int(offsets[start]), stop - start) for start, stop in pairwise(edges))
 
 
-def _together(raws: Sequence[RawBatch], cap: int) -> Iterator[Records]:
-    """Batches joined as long as they stay below `cap` and `MOST_RECORDS`, which each of them does alone: small as
-    they are, tiny batches may decompress to any size together.
+def _together(raws: Sequence[RawBatch], recipe: Recipe) -> Iterator[Records]:
+    """Portions, and batches joined as long as they stay below one and `MOST_RECORDS`: small as they are, tiny batches
+    may decompress to any size together.
     """
     parts: list[Records] = []
     size = count = 0
     for raw in raws:
-        part = read(raw, cap)
-        if parts and (size + len(part.data) > cap or count + len(part) > MOST_RECORDS):
-            yield joined(parts)
-            parts, size, count = [], 0, 0
-        parts.append(part)
-        size, count = size + len(part.data), count + len(part)
+        for part in portions(raw, recipe.cap, recipe.portion):
+            if parts and (size + len(part.data) > recipe.portion or count + len(part) > MOST_RECORDS):
+                yield joined(parts)
+                parts, size, count = [], 0, 0
+            parts.append(part)
+            size, count = size + len(part.data), count + len(part)
     yield joined(parts)
 
 

@@ -161,9 +161,9 @@ def show(*parts: Table | Text) -> None:
 
 def _measure() -> Callable[[RawBatch], int]:
     """Bytes of the records of a batch of magic 2 without compression; what is returned raises BadRecords."""
-    from mirror.batch.codecs import decompress  # noqa: PLC0415 -- nobody else needs the codecs
+    from mirror.batch.codecs import uncompressed_size  # noqa: PLC0415 -- nobody else needs the codecs
 
-    return lambda raw: len(decompress(raw.header.codec, raw.records)) if raw.header.codec else len(raw.records)
+    return lambda raw: uncompressed_size(raw.header.codec, raw.records)
 
 
 def json_line(value: Any) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from mirror.batch.header import RawBatch, split
-from mirror.batch.rewrite import read
+from mirror.batch.rewrite import portions
 from mirror.batch.segment import SPAN, Walk
 from mirror.errors import BadRecords, ConfigError, MalformedBatch
 from mirror.reading import offsetindex, timeindex
@@ -119,6 +119,8 @@ def _first_of(walk: Walk, mapped: Mapped, when: int, start: int) -> Dated | None
 
 
 def _first_inside(raw: RawBatch, when: int, start: int) -> Dated | None:
-    records = read(raw)
-    (late,) = np.nonzero((records.timestamps >= when) & (records.offsets >= start))
-    return Dated(int(records.offsets[late[0]]), int(records.timestamps[late[0]])) if len(late) else None
+    for records in portions(raw):
+        (late,) = np.nonzero((records.timestamps >= when) & (records.offsets >= start))
+        if len(late):
+            return Dated(int(records.offsets[late[0]]), int(records.timestamps[late[0]]))
+    return None

@@ -6,7 +6,7 @@ Importing this loads the compiler of `mirror.batch.kernels`, so whoever compares
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.records import Records, encode, headers, key, value
-from mirror.batch.rewrite import read
+from mirror.batch.rewrite import portions
 from mirror.errors import BadRecords
 from mirror.verify.report import NOTHING, Kind, covering
 
@@ -31,12 +31,22 @@ Lose = Callable[[tuple[int, int], int], None]
 class Run:
     """One side: the records of its batch at hand that were not matched yet. Records from `end` on do not count.
 
-    `until` is the last offset of the batches so far.
+    `rows`: the portion of these at hand.
+    `more`: the portions that follow, which are opened when these are matched.
+    `at`: the offset behind the portion at hand.
+    `base`, `until`: base offset and last offset of the batch.
+    `count`: its records, as its header states them.
+    `floor`: records below it do not count either.
     """
 
     end: int
     rows: Records | None = None
+    more: Iterator[Records] | None = None
+    at: int = -1
+    base: int = -1
     until: int = -1
+    count: int = 0
+    floor: int = 0
 
     @property
     def first(self) -> int | None:
@@ -45,8 +55,33 @@ class Run:
 
     def cut(self, floor: int) -> None:
         """Leave out what lies below `floor`."""
+        self.floor = floor
         if self.rows is not None:
             self.rows = self.rows.rows(int(np.searchsorted(self.rows.offsets, floor)), len(self.rows))
+
+    def take(self, raw: RawBatch) -> int:
+        """Put a batch at hand; how many records its first portion has. Raises BadRecords."""
+        self.base = self.at = raw.header.base_offset
+        self.until, self.count = raw.header.last_offset, max(0, raw.header.count)
+        self.more = portions(raw)
+        self.rows = None
+        first = next(self.more)
+        self._put(first)
+        return len(first)
+
+    def open(self) -> None:
+        """Put the next portion at hand where nothing is left of the last one. Raises BadRecords."""
+        while self.first is None and self.more and (part := next(self.more, None)) is not None:
+            self._put(part)
+
+    def _put(self, part: Records) -> None:
+        first, last = np.searchsorted(part.offsets, (self.floor, self.end)).tolist()
+        self.rows = part.rows(first, max(first, last))
+        self.at = int(part.offsets[-1]) + 1 if len(part) else self.at
+
+    def drop(self) -> None:
+        """Match nothing more of the batch at hand."""
+        self.rows = self.more = None
 
 
 class Matching:
@@ -82,23 +117,16 @@ class Matching:
             return 0
         self._cut(floor)
         self._tell_single(run)  # the other side has gone beyond what was left of the last batch
-        run.until = raw.header.last_offset
         try:
-            every = read(raw)
+            count = run.take(raw)
         except BadRecords as problem:
-            if is_source and (lost := covering(self._lost, raw.header.base_offset, run.until)):
-                self._has_lost, run.rows = True, None
-                self._told_lost(lost, max(0, raw.header.count))
-                return 0
-            sides = (problem.detail, "") if is_source else ("", problem.detail)
-            self._end(raw.header.base_offset, Kind.UNDECODABLE, *sides)
+            self._told_unreadable(run, problem)
             return 0
-        run.rows = every.rows(0, int(np.searchsorted(every.offsets, run.end)))
         if not is_source:
             self._timed = not raw.header.attributes & APPEND_TIME  # such a broker shows a clock of its own
-        run.cut(floor)
+        self._open(run)
         self._match()
-        return len(every)
+        return count
 
     def finish(self, floor: int, *, source_goes_on: bool, target_goes_on: bool) -> None:
         """No more batches: what is left is on one side only, unless the other goes on and could not be read."""
@@ -111,8 +139,26 @@ class Matching:
                 self._tell_single(run)
 
     def _cut(self, floor: int) -> None:
-        self._source.cut(floor)
-        self._target.cut(floor)
+        for run in (self._source, self._target):
+            run.cut(floor)
+            self._open(run)
+
+    def _open(self, run: Run) -> None:
+        try:
+            run.open()
+        except BadRecords as problem:
+            self._told_unreadable(run, problem)
+
+    def _told_unreadable(self, run: Run, problem: BadRecords) -> None:
+        """A batch cannot be read, or not to its end: an accepted loss, or the end of the comparison."""
+        is_source = run is self._source
+        if is_source and (lost := covering(self._lost, max(run.at, run.floor), run.until)):
+            self._has_lost = True
+            run.drop()
+            self._told_lost(lost, run.count)
+            return
+        sides = (problem.detail, "") if is_source else ("", problem.detail)
+        self._end(run.base, Kind.UNDECODABLE, *sides)
 
     def _match(self) -> None:
         while not self._is_over and (source := self._source.rows) is not None and (target := self._target.rows):
@@ -125,7 +171,11 @@ class Matching:
                 self._source.rows = source.rows(count, len(source))
                 self._target.rows = target.rows(count, len(target))
             if not len(unlike):
-                return
+                self._open(self._source)
+                self._open(self._target)
+                if self._source.first is None or self._target.first is None:
+                    return
+                continue
             both = int(source.offsets[count]), int(target.offsets[count])
             if both[0] > both[1]:
                 self._tell_single(self._target)
@@ -141,6 +191,7 @@ class Matching:
         upto = lost[1] if before is None else min(lost[1], before)
         count = int(np.searchsorted(rows.offsets, upto))
         self._source.rows = rows.rows(count, len(rows))
+        self._open(self._source)
         self._has_lost = True
         self._told_lost(lost, count)
         return True
@@ -167,7 +218,8 @@ class Matching:
 
     def _end(self, offset: int, kind: Kind, source: str, target: str) -> None:
         self._is_over = True
-        self._source.rows = self._target.rows = None
+        self._source.drop()
+        self._target.drop()
         self._tell(offset, kind, source, target)
 
 

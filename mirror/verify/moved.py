@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror.batch.header import RawBatch
+from mirror.batch.recipe import LARGEST_RECORD
 from mirror.policy.runs import RunIndex
 from mirror.verify.compare import Bounds
 
@@ -46,4 +47,4 @@ def moved_batches(raw: RawBatch, index: RunIndex) -> Sequence[RawBatch]:
 
     from mirror.batch.rewrite import build, dense, read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
-    return tuple(build(run, _UNCOMPRESSED) for run in dense(read(raw).relocated(index.to_source)))
+    return tuple(build(run, _UNCOMPRESSED) for run in dense(read(raw, LARGEST_RECORD).relocated(index.to_source)))

@@ -157,10 +157,10 @@ class Rows:
             return None
         if sizes is Sizes.STATED:
             return declared_size(raw.header.codec, raw.records)
-        from mirror.batch.codecs import decompress  # noqa: PLC0415 -- who measures nothing needs no codecs
+        from mirror.batch.codecs import uncompressed_size  # noqa: PLC0415 -- who measures nothing needs no codecs
 
         try:
-            return len(decompress(raw.header.codec, raw.records))
+            return uncompressed_size(raw.header.codec, raw.records)
         except BadRecords:
             return None
 
