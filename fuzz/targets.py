@@ -13,7 +13,7 @@ from typing import Final
 
 from vectors.corpus import load
 
-from fuzz import disks, layout, payloads, relay, settings, wire
+from fuzz import brokerlogs, disks, layout, payloads, relay, settings, wire
 from fuzz.limits import CAP, Check
 from mirror.batch import codecs
 from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, HEADER_BYTES, RawBatch, split
@@ -156,5 +156,7 @@ TARGETS: Final = {
     "replica": Target(disks.replica, _replicas),
     "sidecars": Target(disks.sidecars, disks.small_files),
     "timeindex": Target(disks.timeindex, disks.time_indexes),
+    "metadata": Target(brokerlogs.metadata, brokerlogs.metadata_values),
+    "commits": Target(brokerlogs.commits, brokerlogs.stored_commits),
     "properties": Target(settings.properties, settings.property_files),
 }

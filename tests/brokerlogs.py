@@ -1,0 +1,61 @@
+"""Messages as brokers write them to logs of their own, encoded here once more from Kafka's description of them."""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+from mirror.reading.metadatalog import ConfigSet, Message, PartitionMade, TopicMade, TopicRemoved, Transaction
+
+
+def varint(number: int) -> bytes:
+    """An unsigned varint."""
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def compact(text: str | None) -> bytes:
+    """A string of a flexible version."""
+    return b"\0" if text is None else varint(len(text.encode()) + 1) + text.encode()
+
+
+def plain(text: str) -> bytes:
+    """A string of a version that is not flexible."""
+    return struct.pack(">h", len(text.encode())) + text.encode()
+
+
+def metadata_record(message: Message) -> bytes:
+    """The value of a record of the metadata log."""
+    match message:
+        case TopicMade(name, topic_id):
+            kind, version, body = 2, 0, compact(name) + topic_id.bytes
+        case PartitionMade(topic_id, partition):
+            replicas = struct.pack(">b2i", 3, 1, 2)
+            leader = struct.pack(">iii", 1, 7, 9)
+            kind, version, body = 3, 2, struct.pack(">i", partition) + topic_id.bytes + 2 * replicas + b"\1\1" + leader
+            body += b"\1"
+        case ConfigSet(topic, name, value):
+            kind, version, body = 4, 0, b"\2" + compact(topic) + compact(name) + compact(value)
+        case TopicRemoved(topic_id):
+            kind, version, body = 9, 0, topic_id.bytes
+        case Transaction(ended):
+            kind, version, body = 23 if ended is None else 24 if ended else 25, 0, b""
+    return varint(1) + varint(kind) + varint(version) + body + b"\0"
+
+
+def offset_key(group: str, topic: str, partition: int, kind: int = 1) -> bytes:
+    """The key of a group's offset."""
+    return struct.pack(">h", kind) + plain(group) + plain(topic) + struct.pack(">i", partition)
+
+
+def offset_value(offset: int, metadata: str, version: int = 3, topic_id: UUID | None = None) -> bytes:
+    """The value of a group's offset."""
+    text = compact(metadata) if version >= 4 else plain(metadata)
+    found = struct.pack(">hq", version, offset) + (struct.pack(">i", 5) if version >= 3 else b"") + text
+    found += struct.pack(">q", 1_700_000_000_000) + (struct.pack(">q", -1) if version == 1 else b"")
+    if version >= 4:
+        found += b"\0" if topic_id is None else b"\1\0\x10" + topic_id.bytes
+    return found
