@@ -316,6 +316,9 @@ def census(
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic there; may be repeated.")
     ] = None,
     ratio: Annotated[bool, typer.Option("--ratio", help="Decompress, for all compression ratios.")] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Decode, for what the format costs each record of these topics.")
+    ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE.html", help="Write it as a page with plots, too.")
     ] = None,
@@ -329,7 +332,15 @@ def census(
     from mirror.commands.census import census as take_census
 
     logs.configure(json=as_json, level=log_level)
-    told = take_census(target, side=side, topics=topics or (), measured=ratio, report_file=report, as_json=as_json)
+    told = take_census(
+        target,
+        side=side,
+        topics=topics or (),
+        measured=ratio,
+        records=records,
+        report_file=report,
+        as_json=as_json,
+    )
     raise typer.Exit(told)
 
 

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from rawbatches import batch, legacy, raw
+from recordoracle import Record, encoded
 from releases import NotFetched, release
 from test_gaps import transactions
 from test_inspect import ABORT, lines, marker, transactional
@@ -41,7 +42,7 @@ from mirror.batch.header import APPEND_TIME, DELETE_HORIZON
 from mirror.cli import app
 from mirror.commands.census import as_dict
 from mirror.commands.censuspage import page
-from mirror.commands.censuswords import told
+from mirror.commands.censuswords import ratio, told
 from mirror.embedded import Cluster
 from mirror.errors import BadRecords, ConfigError, ExitCode
 from mirror.java import find
@@ -52,7 +53,7 @@ from mirror.spark.batches.plan import planned
 from mirror.spark.batches.pushed import narrowed
 from mirror.spark.batches.slices import FileSlice
 from mirror.spark.batches.wanted import Wanted
-from mirror.spark.census import Census, Group, taken
+from mirror.spark.census import Census, Group, Sums, taken
 
 MANUAL = Path(__file__).parent.parent / "docs" / "batches.md"
 
@@ -631,7 +632,7 @@ def test_what_the_discarded_format_would_spare(spark: SparkSession, tmp_path: Pa
     only = Census(tuple(one for one in groups if one.topic == "typical"), 0.0)
     text = " ".join(told(only))
     assert "10.0 bytes of a batch's header: 17.5 % of the 57 bytes that Kafka documents, 16.4 % of all 61" in text
-    assert "of the smallest, 7 bytes, 14 %" in text
+    assert "and a byte or two of each record: --records measures" in text
     assert as_dict(only)["overhead"]["kip931"] == {"headers": 20, "attributes": 129 + 16_384}
 
 
@@ -654,10 +655,13 @@ def test_the_page_needs_nothing_and_hides_nothing() -> None:
 
 @pytest.mark.spark
 def test_the_command_takes_a_census_of_a_folder(tmp_path: Path) -> None:
-    segment(tmp_path / "orders-0", 0, typical(0, 200, 500), b"x" * 40)
+    held_records = [Record(number, number, b"key", b"value" * 9, ()) for number in range(200)]
+    held = batch(0, count=200, payload=encoded(held_records), base_timestamp=0, max_timestamp=199)
+    segment(tmp_path / "orders-0", 0, held, b"x" * 40)
+    segment(tmp_path / "odd-0", 0, batch(0, count=2, payload=b"no records"))
     report = tmp_path / "census.html"
     ended = subprocess.run(
-        [sys.executable, "-m", "mirror", "census", str(tmp_path), "--json", "--report", str(report)],
+        [sys.executable, "-m", "mirror", "census", str(tmp_path), "--records", "--json", "--report", str(report)],
         capture_output=True,
         text=True,
         check=False,
@@ -665,8 +669,24 @@ def test_the_command_takes_a_census_of_a_folder(tmp_path: Path) -> None:
     )
     assert ended.returncode == ExitCode.DATA_AT_RISK, ended.stderr
     found = json.loads(ended.stdout)
-    assert (found["batches"], found["records"], found["damaged"]) == (1, 200, 1)
-    assert "1 log damaged" in report.read_text(encoding="utf-8")
+    assert (found["batches"], found["records"], found["damaged"]) == (2, 202, 1)
+    measured = found["records_measured"]
+    assert (measured["orders"]["measured"], measured["orders"]["unread"]) == (200, 0)
+    # of two bytes are the deltas from 64 on
+    assert (measured["orders"]["values"], measured["orders"]["format"]) == (200 * 45, 200 * 7 + 2 * 136)
+    assert (measured["odd"]["measured"], measured["odd"]["unread"]) == (0, 1)
+    assert (found["ratio"], found["ratio_share"]) == (1, 1)
+    page = report.read_text(encoding="utf-8")
+    assert "1 log damaged" in page
+    assert "the format takes 8.4 of the 56.4 bytes of a record" in page
+    assert "1 batch could not be decoded" in page
+
+
+def test_a_ratio_tells_what_it_rests_on() -> None:
+    of = {"batches": 1, "bytes": 161, "known": 40, "uncompressed": 120}
+    assert ratio(Sums(**of)) == "3.0 (40 %)"
+    assert ratio(Sums(**of | {"known": 100, "uncompressed": 300})) == "3.0"
+    assert ratio(Sums(**of | {"known": 0})) == "?"
 
 
 def test_a_census_of_nothing_is_usage(tmp_path: Path) -> None:

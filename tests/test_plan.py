@@ -246,9 +246,13 @@ def test_plan_then_run_then_nothing_to_do(
     make_topic(source, topic_name, 2, {"retention.ms": "7200000", "segment.ms": "3600000"})
     produce(source, topic_name, [b"x"] * 30)
     trimmed(source, topic_name, 20)
-    config = config_file(tmp_path, source, target, [topic_name], topic_name, naming={"prefix": "eu."})
     copy = f"eu.{topic_name}"
 
+    ahead = config_file(
+        tmp_path, source, target, [topic_name], f"{topic_name}-ahead", naming={"prefix": "eu."}, start="2999-01-01"
+    )
+    assert "is in the future: of what is there now nothing is mirrored" in planned(ahead)[1]["advice"][0]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, naming={"prefix": "eu."})
     code, told = planned(config)
     assert code == ExitCode.CHANGES
     assert (told["source"]["cluster_id"], told["target"]["cluster_id"]) == (
@@ -270,6 +274,21 @@ def test_plan_then_run_then_nothing_to_do(
     code, told = planned(config)
     assert (code, told["changes"]) == (ExitCode.DONE, False), told
     assert CliRunner().invoke(app, ["plan", str(config)]).stdout.endswith("nothing to do\n")
+
+    # What there is on both sides is compared, and what rests is named.
+    produce(source, topic_name, [b"y"] * 5)
+    assert CliRunner().invoke(app, ["pause", str(config), topic_name]).exit_code == 0
+    code, told = planned(config)
+    assert (code, told["paused"]) == (ExitCode.DONE, [topic_name])
+    extent = {"source": topic_name, "target": copy, "source_offsets": 15, "target_offsets": 10, "behind": 5}
+    assert told["copies"] == [extent]
+    shown = CliRunner().invoke(app, ["plan", str(config)])
+    assert (
+        f"  {topic_name}: 15 offsets, its copy {copy} 10; 5 offsets to copy\n1 copy there, of which 1" in shown.stdout
+    )
+    assert f"advice: {topic_name}: paused; nothing of it is mirrored before mirror resume CONFIG" in shown.stdout
+    assert CliRunner().invoke(app, ["resume", str(config), topic_name]).exit_code == 0
+    assert planned(config)[1]["paused"] == []
 
     # What changes on the source is the next plan.
     admin = Admin(settings.source)

@@ -13,6 +13,7 @@ from recordoracle import Record, decoded, encoded, varint
 
 from mirror.batch import records
 from mirror.batch.codecs import compress
+from mirror.batch.framing import COUNTED, FORMAT, counted, framing, varint_sizes
 from mirror.batch.recipe import CAP
 from mirror.batch.records import Records, column, decode, encode, headers, joined, key, value
 from mirror.errors import BadRecords, TooManyBytes
@@ -178,3 +179,30 @@ def test_a_long_batch_of_odd_records() -> None:
     assert as_list(found) == wanted
     assert bytes(encode(found, CLOCK)) == encoded(wanted)
     assert found.offsets.dtype == np.int64
+
+
+# --- what the format costs --------------------------------------------------------------------------------------------
+
+
+@given(some_records())
+def test_every_byte_of_a_record_is_counted_once(given_: list[Record]) -> None:
+    section = encoded(given_)
+    found = counted(decode(section, len(given_), BASE, CLOCK), BASE, CLOCK)
+    parts = sum(found[name] for name in (*FORMAT, "keys", "values", "headers"))
+    assert (found["measured"], parts) == (len(given_), len(section))
+    assert len(given_) <= found["kip931"] <= 2 * len(given_)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_sizes_of_numbers(numbers: list[int]) -> None:
+    assert varint_sizes(np.array(numbers, np.int64)).tolist() == [len(varint(number)) for number in numbers]
+
+
+def test_what_holds_no_record_costs_none() -> None:
+    assert set(framing(raw(batch(0, attributes=0x30, count=1))).values()) == {0}
+    with pytest.raises(BadRecords, match="offset 7"):
+        framing(raw(batch(7, count=3, payload=b"no records")))
+    smallest = encoded([Record(0, 0, None, None, ())])
+    found = framing(raw(batch(7, count=1, payload=smallest, base_timestamp=CLOCK)))
+    assert list(found) == list(COUNTED)
+    assert sum(found[name] for name in FORMAT) == len(smallest) == 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from mirror.admin.acls import AclPlan, given_in, plan_acls
@@ -20,6 +21,7 @@ from mirror.identity import ADVICE, DELETED, made_anew
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
+from mirror.offsets.pauses import paused_in
 from mirror.policy.remedies import allow, begin_anew
 from mirror.policy.rules import Severity
 from mirror.policy.selection import select
@@ -55,6 +57,19 @@ class MissingRight:
         return f"no {self.operation} right on {where}; grant it: {self.command}"
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Offsets that a topic's partitions and those of its copy hold, from log start to log end; and how many the copy
+    has still to get, None where offsets move.
+    """
+
+    source: str
+    target: str
+    source_offsets: int
+    target_offsets: int
+    behind: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
     """What a start of the flow would make, change and follow, and why it would be refused.
@@ -64,7 +79,8 @@ class FlowPlan:
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
     that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
     `gone`: topics that were mirrored and that the source has no more. `held`: copies that are left as they are, and
-    why.
+    why. `paused`: topics of which nothing is mirrored before they are resumed. `extents`: both sides of each copy that
+    is there. `start_ahead`: when topics would begin that have no copy yet, if that is in the future.
     """
 
     flow: str
@@ -82,6 +98,9 @@ class FlowPlan:
     recreated: tuple[str, ...]
     gone: tuple[str, ...]
     held: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    start_ahead: datetime | None = None
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -95,7 +114,13 @@ class FlowPlan:
         """What works, and costs something."""
         findings = self.topics.findings if self.topics else ()
         blocker = (self.acls.blocker,) if self.acls.blocker else ()
-        return (*(str(one) for one in findings if one.severity is Severity.ADVISE), *blocker, *self.gone, *self.held)
+        what = "is in the future: of what is there now nothing is mirrored"
+        ahead = (f"topics.start, {self.start_ahead.isoformat()}, {what}",) if self.start_ahead else ()
+        paused = (
+            f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in self.paused
+        )
+        advised = (str(one) for one in findings if one.severity is Severity.ADVISE)
+        return (*ahead, *paused, *advised, *blocker, *self.gone, *self.held)
 
     @property
     def has_changes(self) -> bool:
@@ -122,11 +147,14 @@ def plan_flow(settings: Settings) -> FlowPlan:
             raise
     padding: tuple[Filling, ...] = ()
     gaps: tuple[Filling, ...] = ()
+    extents: tuple[Extent, ...] = ()
     starts: dict[TopicPartition, int] = {}
     if topics:
+        spans = source.spans(topics.source_topics.values()), target.spans(topics.target_topics.values())
+        extents = tuple(_extents(*spans, topics, is_equal=settings.topics.offsets == "preserve"))
         starts = asyncio.run(planned_starts(settings, topics, history))
         if settings.topics.offsets == "preserve":
-            padding, gaps = _fillings(source, target, topics, starts)
+            padding, gaps = _fillings(*spans, topics, starts)
         if settings.sync.acls:
             principals = settings.sync.acl_principals
             pairs, given = topics.allowed().pairs, given_in(own.newest)
@@ -158,7 +186,15 @@ def plan_flow(settings: Settings) -> FlowPlan:
         held=tuple(
             f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()
         ),
+        paused=tuple(sorted(paused_in(own.newest) & {pair.source for pair in topics.pairs})) if topics else (),
+        extents=extents,
+        start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
     )
+
+
+def _ahead(settings: Settings) -> datetime | None:
+    start = settings.topics.start
+    return start if isinstance(start, datetime) and start > datetime.now(UTC) else None
 
 
 def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[str]:
@@ -175,10 +211,33 @@ def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
 
 
+def _extents(
+    ours: Mapping[tuple[str, int], Span], theirs: Mapping[tuple[str, int], Span], plan: TopicPlan, *, is_equal: bool
+) -> Iterator[Extent]:
+    """Both sides of each copy that is there; `is_equal`: by equal offsets."""
+    nothing = Span(start=0, end=0)
+    for pair in plan.pairs:
+        if pair.target not in plan.target_topics:
+            continue
+        sides = [
+            (ours.get((pair.source, number), nothing), theirs.get((pair.target, number), nothing))
+            for number in range(pair.partitions)
+        ]
+        yield Extent(
+            pair.source,
+            pair.target,
+            sum(one.end - one.start for one, _ in sides),
+            sum(other.end - other.start for _, other in sides),
+            sum(max(0, one.end - max(one.start, other.end)) for one, other in sides) if is_equal else None,
+        )
+
+
 def _fillings(
-    source: Admin, target: Admin, plan: TopicPlan, starts: Mapping[TopicPartition, int]
+    ours: Mapping[tuple[str, int], Span],
+    theirs: Mapping[tuple[str, int], Span],
+    plan: TopicPlan,
+    starts: Mapping[TopicPartition, int],
 ) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
-    ours, theirs = source.spans(plan.source_topics.values()), target.spans(plan.target_topics.values())
     padding: list[Filling] = []
     gaps: list[Filling] = []
     for pair in plan.pairs:

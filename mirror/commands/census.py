@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from mirror import config as configuration
 from mirror import errors
 from mirror.batch.header import HEADER_BYTES
 from mirror.commands.censuspage import page
-from mirror.commands.censuswords import cells, told, warnings
+from mirror.commands.censuswords import FRAMING_HEAD, cells, framing_cells, told, warnings
 from mirror.commands.tables import console, count, plain, print_json, size, table
 from mirror.commands.verify import check_writable
 from mirror.config import SparkSettings
@@ -41,15 +42,23 @@ _OURS: Final = re.compile(r"mirror\.errors\.(\w+): (.*)")
 
 
 def census(
-    target: Path, *, side: str | None, topics: Sequence[str], measured: bool, report_file: Path | None, as_json: bool
+    target: Path,
+    *,
+    side: str | None,
+    topics: Sequence[str],
+    measured: bool,
+    records: bool,
+    report_file: Path | None,
+    as_json: bool,
 ) -> ExitCode:
     """Take the census of a flow's cluster, or of a folder of segments, and print it; DATA_AT_RISK for damage.
+    `measured`: decompress for the ratios; `records`: decode, for what the format costs each record.
 
     Raises ConfigError, ClusterError, and EngineLost where Spark gives it up.
     """
     if report_file is not None:
         check_writable(report_file)
-    found = _taken(target, side, topics, measured=measured)
+    found = _taken(target, side, topics, measured=measured, records=records)
     if report_file is not None:
         report_file.write_text(page(found, str(target)), encoding="utf-8")
     if as_json:
@@ -60,7 +69,7 @@ def census(
     return ExitCode.DATA_AT_RISK if found.whole.damaged or refused else ExitCode.DONE
 
 
-def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: bool) -> Census:
+def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: bool, records: bool) -> Census:
     began = time.monotonic()
     given = {"damage": "flag", "uncompressed": "measured" if measured else "stated"}
     if topics:
@@ -80,7 +89,8 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
     if options.flow is not None and (bound := options.flow.limits.bytes_per_second):
         given["bytes_per_second"] = str(max(1, bound // max(1, min(slices, context.defaultParallelism))))
     try:
-        return Census(taken_by(context, given), time.monotonic() - began)
+        groups, framings = taken_by(context, given, records=records)
+        return Census(groups, time.monotonic() - began, framings)
     except Exception as failure:  # whatever Spark raises
         raise _error(failure) from failure
     finally:
@@ -116,6 +126,7 @@ def as_dict(found: Census) -> dict[str, Any]:
             "attributes": whole.attributes,
             "kip931": {"headers": whole.spared, "attributes": whole.attributes},
         },
+        "records_measured": {one.topic: {**asdict(one), "format": one.format} for one in found.framings} or None,
     }
 
 
@@ -127,6 +138,11 @@ def rendered(found: Census) -> Parts:
         shown = table(title, *((name, "right") for name in ("batches", "records", "size", "share", "mean", "ratio")))
         for name, sums in groups.items():
             shown.add_row(plain(name) or "?", *cells(sums, whole))
+        parts += [shown, Text()]
+    if found.framings:
+        shown = table("bytes of a record", *((name, "right") for name in FRAMING_HEAD))
+        for one in found.framings:
+            shown.add_row(plain(one.topic) or "?", *framing_cells(one))
         parts += [shown, Text()]
     parts += [Text(line) for line in told(found)]
     parts += [Text(line, "yellow") for line in warnings(found)]
@@ -142,5 +158,6 @@ def _sums(sums: Sums) -> dict[str, Any]:
         "records": sums.records,
         "bytes": sums.bytes,
         "ratio": None if sums.ratio is None else round(sums.ratio, 3),
+        "ratio_share": None if sums.ratio_share is None else round(sums.ratio_share, 4),
         "uncompressed": sums.uncompressed if sums.known else None,
     }

@@ -9,7 +9,7 @@ from typing import Final
 from xml.etree.ElementTree import Element, SubElement
 
 from mirror import __version__
-from mirror.commands.censuswords import cells, told, warnings
+from mirror.commands.censuswords import FRAMING_HEAD, cells, framing_cells, told, warnings
 from mirror.commands.htmlpage import document, put_head, put_table, put_text, written
 from mirror.commands.tables import count, number, size
 from mirror.spark.census import Census, Sums
@@ -40,6 +40,9 @@ def page(found: Census, subject: str) -> str:
     _sizes(body, found)
     put_text(body, "h2", "Topics")
     put_table(body, ("topic", *_HEAD), [(name or "?", *cells(sums, whole)) for name, sums in found.by_topic.items()])
+    if found.framings:
+        put_text(body, "h2", "Mean bytes of a record, before compression")
+        put_table(body, ("topic", *FRAMING_HEAD), [(one.topic or "?", *framing_cells(one)) for one in found.framings])
     foot = SubElement(body, "footer")
     when = signoff.at(int(time.time() * 1000))
     put_text(foot, "p", f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s")

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from textwrap import wrap
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
-from mirror.admin.plan import Filling, FlowPlan, plan_flow
+from mirror.admin.plan import Extent, Filling, FlowPlan, plan_flow
 from mirror.admin.values import Creation
 from mirror.commands.tables import COMMAND, console, count, duration, number, plain, print_json
 from mirror.config import Settings
 from mirror.errors import ExitCode
 from mirror.names import first_of
+
+#: Copies that differ are shown one by one, up to so many.
+_EXTENTS: Final = 20
 
 
 def plan(settings: Settings, *, as_json: bool) -> ExitCode:
@@ -57,6 +60,8 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "acls_revoked": [asdict(one) for one in found.acls.revoked],
         "beginnings": [asdict(one) for one in found.beginnings],
         "padding": [asdict(one) for one in found.padding],
+        "paused": list(found.paused),
+        "copies": [asdict(one) for one in found.extents],
         "gaps_at_most": [asdict(one) for one in found.gaps],
         "advice": list(found.advice),
         "refused": list(found.refusals),
@@ -87,6 +92,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         for one in topics.rekeyed:
             changed = f" by {', '.join(one.expressions)}" if one.expressions else ""
             yield f"> {one.source} goes to {count(one.partitions, 'partition')} of {one.target}{changed}"
+        yield from compared(found.extents)
         yield from created(topics.creations)
         for grown in topics.growths:
             yield f"~ {grown.topic}: {grown.before} -> {count(grown.partitions, 'partition')}"
@@ -108,6 +114,20 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     yield from (f"refused: {text}" for text in found.refusals)
     if not found.refusals:
         yield "`mirror run` makes these changes" if found.has_changes else "nothing to do"
+
+
+def compared(extents: Sequence[Extent]) -> Iterator[str]:
+    """Both sides of the copies that are there: a line for each of the first that differ, and one for all of them."""
+    differing = [one for one in extents if one.behind or one.source_offsets != one.target_offsets]
+    for one in differing[:_EXTENTS]:
+        behind = "" if one.behind is None else f"; {count(one.behind, 'offset')} to copy"
+        yield (
+            f"  {one.source}: {count(one.source_offsets, 'offset')}, its copy {one.target}"
+            f" {number(one.target_offsets)}{behind}"
+        )
+    if extents:
+        other = f", of which {number(len(differing))} hold other offsets than their sources" if differing else ""
+        yield f"{count(len(extents), 'copy', 'copies')} there{other}"
 
 
 def created(creations: Sequence[Creation]) -> Iterator[str]:

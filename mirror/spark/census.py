@@ -3,12 +3,11 @@
 One job reads every header once and brings back a small table of groups; every figure is a sum over that table.
 
 **Overhead of the format** (magic 2). A batch spends 61 bytes on its header, and each record one byte on attributes
-that nothing uses. KIP-931, discarded, would have spared that byte behind a flag of the batch, so that the smallest
-record (length, attributes, timestamp delta, offset delta, key length, value length, header count: 7 bytes) takes 6,
-14 % less. And it would have made three fields of the header variable-length: last offset delta (4 bytes), base
-timestamp (8) and, as a delta to that, max timestamp (8). A timestamp of our time takes 6 bytes then, and a delta from
-128 to 16,383 takes 2: 20 bytes become 10. Of the 57 bytes that Kafka's documentation lists (it leaves out the count)
-that is 17.5 %, of all 61 it is 16.4 %.
+that nothing uses. KIP-931, discarded, would have spared that byte behind a flag of the batch; what the format takes of
+each record is measured (`framing.py`), not assumed. And it would have made three fields of the header variable-length:
+last offset delta (4 bytes), base timestamp (8) and, as a delta to that, max timestamp (8). A timestamp of our time
+takes 6 bytes then, and a delta from 128 to 16,383 takes 2: 20 bytes become 10. Of the 57 bytes that Kafka's
+documentation lists (it leaves out the count) that is 17.5 %, of all 61 it is 16.4 %.
 """
 
 from __future__ import annotations
@@ -17,10 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.pandas.functions import arrow_udf
 
-from mirror.batch.header import HEADER_BYTES
+from mirror.batch.framing import COUNTED, FORMAT, framing
+from mirror.batch.header import HEADER_BYTES, RawBatch, parse_header
+from mirror.errors import BadRecords
 from mirror.spark.batches.source import NAME, register
 
 #: Bytes of the three fields that KIP-931 would have made variable-length.
@@ -97,6 +101,38 @@ class Group:
     damaged: int
 
 
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """What the records of one topic are made of, in bytes before compression; names as in `framing.COUNTED`, of which
+    `measured` counts records. `unread` counts batches that could not be decoded.
+    """
+
+    topic: str
+    unread: int
+    measured: int
+    lengths: int
+    attributes: int
+    timestamp_deltas: int
+    offset_deltas: int
+    key_lengths: int
+    value_lengths: int
+    header_counts: int
+    keys: int
+    values: int
+    headers: int
+    kip931: int
+
+    @property
+    def format(self) -> int:
+        """Bytes that are neither keys, values nor headers."""
+        return sum(getattr(self, name) for name in FORMAT)
+
+    @property
+    def bytes(self) -> int:
+        """All bytes of the records."""
+        return self.format + self.keys + self.values + self.headers
+
+
 _SUMS: Final = tuple(one.name for one in fields(Group))[5:]
 
 
@@ -121,6 +157,12 @@ class Sums:
         return self.uncompressed / self.known if self.known else None
 
     @property
+    def ratio_share(self) -> float | None:
+        """The share of the bytes of all records sections that the ratio rests on, from 0 to 1."""
+        payload = self.bytes - HEADER_BYTES * self.batches
+        return min(1.0, self.known / payload) if self.known and payload > 0 else None
+
+    @property
     def mean(self) -> float | None:
         """Bytes of a batch."""
         return self.bytes / self.batches if self.batches else None
@@ -128,10 +170,13 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The groups of a census, and what they add up to. `seconds` is how long it took."""
+    """The groups of a census, and what they add up to. `seconds` is how long it took. `framings`: what records are made
+    of, by topic; empty where that was not asked for.
+    """
 
     groups: tuple[Group, ...]
     seconds: float
+    framings: tuple[Framing, ...] = ()
 
     @property
     def whole(self) -> Sums:
@@ -188,12 +233,40 @@ def added(groups: Sequence[Group]) -> Sums:
     return Sums(*(sum(getattr(one, name) for one in groups) for name in _SUMS))
 
 
-def taken_by(context: SparkContext, options: Mapping[str, str]) -> tuple[Group, ...]:
-    """The same, of what options of `kafka-batches` ask for. Raises what Spark raises."""
+def taken_by(
+    context: SparkContext, options: Mapping[str, str], *, records: bool = False
+) -> tuple[tuple[Group, ...], tuple[Framing, ...]]:
+    """The same, of what options of `kafka-batches` ask for; and, in a job of its own, what the `records` are made of.
+    Raises what Spark raises.
+    """
     spark = SparkSession(context)
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # the groups are few
     register(spark)
-    return taken(spark, spark.read.format(NAME).options(**options).load())
+    reader = spark.read.format(NAME).options(**options)
+    groups = taken(spark, reader.load())
+    return groups, framings(reader.option("data", "true").option("uncompressed", "none").load()) if records else ()
+
+
+def framings(batches: DataFrame) -> tuple[Framing, ...]:
+    """What the records of rows of `kafka-batches` with their `data` are made of, by topic, in one job."""
+    measured = arrow_udf(_framings, "array<bigint>")  # type: ignore[call-overload] # its kind follows from the type hints
+    held = batches.where("magic = 2 AND control IS NULL AND damage IS NULL AND records > 0")
+    sums = [f"coalesce(sum(found[{number}]), 0) AS {name}" for number, name in enumerate(COUNTED)]
+    rows = held.select("topic", measured("data").alias("found")).groupBy("topic")
+    summed = rows.agg(*map(expr, ("count(IF(found IS NULL, 1, NULL)) AS unread", *sums)))
+    return tuple(Framing(row[0] or "", *row[1:]) for row in summed.orderBy("topic").collect())
+
+
+def _framings(data: pa.Array) -> pa.Array:
+    """The counts of each batch; null for one that cannot be decoded."""
+    found: list[list[int] | None] = []
+    for one in data:
+        held = memoryview(one.as_buffer())
+        try:
+            found.append(list(framing(RawBatch(parse_header(held), held)).values()))
+        except BadRecords:
+            found.append(None)
+    return pa.array(found, pa.list_(pa.int64()))
 
 
 def taken(spark: SparkSession, batches: DataFrame) -> tuple[Group, ...]:
