@@ -134,21 +134,31 @@ def restore(
     skip_damage: Annotated[
         bool, typer.Option("--skip-damage", help="Leave out damaged batches, and go on behind them.")
     ] = False,
+    with_settings: Annotated[
+        bool, typer.Option("--settings/--no-settings", help="Set what the lost cluster had set on its topics.")
+    ] = True,
+    with_groups: Annotated[
+        bool, typer.Option("--groups/--no-groups", help="Commit what its consumer groups had committed.")
+    ] = True,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Take the flow from a mirror that runs it.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read every batch, and write nothing.")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Copy topics from the data folders of brokers that are gone: same bytes, same offsets.
+    """Copy topics from the data folders of brokers that are gone: same bytes, same offsets, settings and groups.
 
     Exit code 4 where something is missing or damaged, each thing named; 10 for what --dry-run found.
 
     Example: mirror restore configs/quickstart.yaml --from /mnt/disk-of-broker-1 --from /mnt/disk-of-broker-2
     """
+    from mirror.commands.restore import Wanted
     from mirror.commands.restore import restore as restore_flow
 
     logs.configure(json=as_json, level=log_level)
-    code = restore_flow(config.load(config_file), folders, dry_run=dry_run, as_json=as_json, skip_damage=skip_damage)
-    raise typer.Exit(code)
+    wanted = Wanted(
+        settings=with_settings, groups=with_groups, skip_damage=skip_damage, take_over=take_over, dry_run=dry_run
+    )
+    raise typer.Exit(restore_flow(config.load(config_file), folders, wanted, as_json=as_json))
 
 
 @app.command()

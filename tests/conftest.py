@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,18 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of a restore run here, one after another."""
+    from mirror.spark.restoring import Portion, Restored, restored
+
+    def here(_: object, __: str, portions: Sequence[Portion], done: Callable[[Restored], None]) -> None:
+        for one in restored(portions):
+            done(one)
+
+    monkeypatch.setattr("mirror.spark.restoring.restore_on_spark", here)
 
 
 @pytest.fixture

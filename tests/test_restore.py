@@ -8,8 +8,10 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,19 @@ from samerecords import assert_same_records, read
 from test_gaps import transactions
 
 from mirror.admin.client import Admin
+from mirror.admin.topics import ensure_flow_topic
 from mirror.admin.values import ConfigChange
 from mirror.commands import restore as command
-from mirror.config import load
+from mirror.config import Settings, load
 from mirror.embedded import Cluster
 from mirror.errors import ConfigError, PreflightError
-from mirror.offsets.journal import Journal
+from mirror.offsets.firstseen import seen_in
+from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.losses import Lost, losses_in
-from mirror.spark.restoring import Portion, Restored, restored
+from mirror.offsets.owner import Owner
+from mirror.spark import restoring
+from mirror.spark.handover import Watched
+from mirror.spark.restoring import Portion
 from mirror.states import State
 from mirror.wire.cluster import Cluster as KafkaCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
@@ -123,6 +130,7 @@ def test_a_restore_that_is_killed_and_started_again(
             kill_tree(process)
     reached = log_ends(target, topic, len(ends))
     assert all(0 < at < end for at, end in zip(reached, ends, strict=True)), "nothing was tested"
+    assert asyncio.run(named(target, topic)) == {topic}, "a mirror that runs now knows the copy for the flow's"
 
     config.write_text(unbound)
     code, told = restore(config, data_folder(source_cluster))
@@ -134,6 +142,13 @@ def test_a_restore_that_is_killed_and_started_again(
         copies = {raw.header.base_offset: raw for raw in ours}
         assert all(bytes(copies[raw.header.base_offset].records) == bytes(raw.records) for raw in data)
     assert assert_same_records(source, target, topic, 2) == 2_010
+
+
+async def named(bootstrap: str, flow: str) -> set[str]:
+    """The target topics that a flow's journal names."""
+    host, port = bootstrap.split(":")
+    async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        return {*seen_in(await Journal(cluster, flow).newest())}
 
 
 def await_share(bootstrap: str, topic: str, ends: Sequence[int], process: subprocess.Popen[bytes]) -> None:
@@ -169,17 +184,6 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     assert not psutil.wait_procs(tree[1:], 30)[1]
 
 
-@pytest.fixture
-def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks run here, one after another."""
-
-    def here(_: Any, __: str, portions: Sequence[Portion], done: Callable[[Restored], None]) -> None:
-        for one in restored(portions):
-            done(one)
-
-    monkeypatch.setattr("mirror.spark.restoring.restore_on_spark", here)
-
-
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
 def test_offsets_that_move(
@@ -196,7 +200,7 @@ def test_offsets_that_move(
     produce(source, topic_name, [b"%d" % number for number in range(30)])
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate"))
     folder = data_folder(source_cluster)
-    assert command.restore(config, [folder], dry_run=False, as_json=True) == 0
+    assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=True) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["partitions"][0]["records"] == 40
     values = [(record[1], record[2]) for record in read(target, topic_name, 0)]
@@ -228,7 +232,7 @@ def test_what_is_missing_or_damaged_is_told(
     damaged[len(damaged) // 2] ^= 1
     segment.write_bytes(damaged)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
-    assert command.restore(config, [lost], dry_run=False, as_json=False) == 4
+    assert command.restore(config, [lost], command.Wanted(dry_run=False), as_json=False) == 4
     told = capsys.readouterr().out
     assert f"no replica in these folders of {topic_name}-1" in told
     assert "damaged behind offset 19" in told
@@ -260,11 +264,11 @@ def test_one_damaged_batch_is_left_out_and_all_behind_it_is_restored(
     segment.write_bytes(damaged)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     for dry_run in (True, False):
-        assert command.restore(config, [lost], dry_run=dry_run, as_json=False) == 4
+        assert command.restore(config, [lost], command.Wanted(dry_run=dry_run), as_json=False) == 4
         told = capsys.readouterr().out
         assert "--skip-damage leaves out offsets 0 to 99 alone" in told
     for dry_run in (True, False):
-        assert command.restore(config, [lost], dry_run=dry_run, as_json=True, skip_damage=True) == 4
+        assert command.restore(config, [lost], command.Wanted(dry_run=dry_run, skip_damage=True), as_json=True) == 4
         found = json.loads(capsys.readouterr().out)["partitions"][0]
         assert (found["start"], found["committed_end"]) == (0, 500)
         assert found["lost"] == [{"first_offset": 0, "last_offset": 99, "reason": "damage"}]
@@ -296,7 +300,7 @@ def test_old_records_into_a_missing_topic_never_expire(
     make_topic(source, topic_name, configs={"retention.ms": "-1"})
     produce(source, topic_name, [b"%d" % number for number in range(100)], begin_ms=OLD_MS)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
-    assert command.restore(config, [data_folder(source_cluster)], dry_run=False, as_json=False) == 0
+    assert command.restore(config, [data_folder(source_cluster)], command.Wanted(dry_run=False), as_json=False) == 0
     told = capsys.readouterr().out
     assert "1 of 1 partition restored whole" in told
     assert f"{topic_name} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had" in told
@@ -321,7 +325,7 @@ def test_a_target_that_would_delete_what_is_restored_is_refused_before_anything_
     admin, folder = Admin(config.target), data_folder(source_cluster)
 
     def restore_now() -> int:
-        return command.restore(config, [folder], dry_run=False, as_json=False)
+        return command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False)
 
     with pytest.raises(PreflightError, match=r"the files have some that are 30\.0 days old") as refused:
         restore_now()
@@ -353,7 +357,9 @@ def test_an_old_record_behind_young_ones_is_seen_before_its_partition_is_written
     produce(source, topic_name, [b"old"], begin_ms=OLD_MS)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     for dry_run in (True, False):
-        assert command.restore(config, [data_folder(source_cluster)], dry_run=dry_run, as_json=False) == 4
+        assert (
+            command.restore(config, [data_folder(source_cluster)], command.Wanted(dry_run=dry_run), as_json=False) == 4
+        )
         assert "30.0 days old; nothing was written" in capsys.readouterr().out
         assert log_ends(target, topic_name, 1) == [0]
 
@@ -378,10 +384,10 @@ def test_records_that_the_target_deletes_meanwhile_are_not_told_as_restored(
             await delete_records(cluster, TopicPartition(topic_name, 0), 60)
 
     folder = data_folder(source_cluster)
-    assert command.restore(config, [folder], dry_run=False, as_json=False) == 0
+    assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False) == 0
     asyncio.run(expire())
     capsys.readouterr()
-    assert command.restore(config, [folder], dry_run=False, as_json=False) == 4
+    assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False) == 4
     told = capsys.readouterr().out
     assert "the target has deleted offsets 0 to 59 since; they cannot be put back at these offsets" in told
     assert "0 of 1 partition restored whole" in told
@@ -398,8 +404,134 @@ def test_what_cannot_be_restored_is_refused(
     produce(source, topic_name, [b"one"], partition=1)
     config = load(config_file(tmp_path, source, target, [topic_name, "nothing-of-it"], flow=topic_name))
     with pytest.raises(PreflightError) as refused:
-        command.restore(config, [data_folder(source_cluster)], dry_run=True, as_json=True)
+        command.restore(config, [data_folder(source_cluster)], command.Wanted(dry_run=True), as_json=True)
     assert "nothing-of-it: there are no files of it in these folders" in str(refused.value)
     assert f"{topic_name}: 1 of the 2 partitions in the files are on the target" in str(refused.value)
     with pytest.raises(ConfigError, match="no such folder"):
-        command.restore(config, [tmp_path / "gone"], dry_run=True, as_json=True)
+        command.restore(config, [tmp_path / "gone"], command.Wanted(dry_run=True), as_json=True)
+
+
+ELSEWHERE = Owner(instance="elsewhere", host="elsewhere", pid=7, at_ms=0, claim=50)
+
+
+async def append(config: Settings, *entries: tuple[bytes, bytes]) -> None:
+    """Records of the flow's journal."""
+    async with KafkaCluster(Endpoint.of(config.target)) as cluster:
+        journal = Journal(cluster, config.flow)
+        await cluster.refresh([journal.partition.topic])
+        await journal.append(entries)
+
+
+@contextlib.contextmanager
+def a_mirror_elsewhere(config: Settings) -> Iterator[None]:
+    """One that says every moment that it has the flow, until somebody takes it over."""
+    ended = threading.Event()
+
+    async def says_so() -> None:
+        async with KafkaCluster(Endpoint.of(config.target)) as cluster:
+            seen = Watched(Journal(cluster, config.flow))
+            await cluster.refresh([seen.journal.partition.topic])
+            while not ended.is_set():
+                await seen.look()
+                if seen.claims.owner is not None and seen.claims.owner.instance != ELSEWHERE.instance:
+                    await seen.journal.append([(ENDED, json.dumps({"instance": ELSEWHERE.instance}).encode())])
+                    return
+                await seen.journal.append([(OWNER, ELSEWHERE.to_json())])
+                await asyncio.sleep(0.2)
+
+    with ThreadPoolExecutor(1) as threads:
+        saying = threads.submit(lambda: asyncio.run(says_so()))
+        try:
+            yield
+        finally:
+            ended.set()
+            saying.result()
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its claim in the journal; and a restore of which the flow is taken while it runs writes nothing more."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(100)])
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    admin, folder = Admin(config.target), data_folder(source_cluster)
+    ensure_flow_topic(admin, config.flow)
+    with a_mirror_elsewhere(config):
+        for dry_run in (True, False):
+            with pytest.raises(PreflightError, match=r"a mirror runs already \(pid 7 on elsewhere\)"):
+                command.restore(config, [folder], command.Wanted(dry_run=dry_run), as_json=True)
+        assert not admin.describe([topic_name]), "nothing was made"
+        here = restoring.restore_on_spark
+
+        def taken_meanwhile(settings: Any, flow: str, portions: Sequence[Portion], done: Any) -> None:
+            theirs = replace(ELSEWHERE, instance="third", claim=99)
+            asyncio.run(append(config, (OWNER, theirs.to_json())))
+            here(settings, flow, portions, done)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("mirror.spark.restoring.restore_on_spark", taken_meanwhile)
+            code = command.restore(config, [folder], command.Wanted(take_over=True), as_json=True)
+    assert code == 6
+    assert log_ends(target, topic_name, 1) == [0], "nothing was written"
+    asyncio.run(append(config, (ENDED, json.dumps({"instance": "third"}).encode())))
+    assert command.restore(config, [folder], command.Wanted(), as_json=True) == 0
+    assert log_ends(target, topic_name, 1) == [100]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_topic_that_is_not_the_flows_is_not_written_to(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Though its records are the same: that is not known, and who made it may write on."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    keeping = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**63 - 1)}
+    for bootstrap in (source, target):
+        make_topic(bootstrap, topic_name, configs=keeping)
+        produce(bootstrap, topic_name, [b"%d" % number for number in range(50)])
+    produce(source, topic_name, [b"more"])
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    with pytest.raises(PreflightError, match="this flow's journal does not name it: nothing is written to it"):
+        command.restore(config, [data_folder(source_cluster)], command.Wanted(), as_json=True)
+    assert log_ends(target, topic_name, 1) == [50]
+    assert not Admin(config.target).describe([journal_topic(config.flow)]), "a refusal leaves no trace"
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_folders_of_a_deleted_topic_are_left_out(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One topic was deleted, and another one has its name; a broker that was away then still has the first one's."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    admin, folder, old = Admin(config.source), data_folder(source_cluster), tmp_path / "old"
+    make_topic(source, topic_name, 2)
+    produce(source, topic_name, [b"old"])
+    shutil.copytree(folder / f"{topic_name}-0", old / f"{topic_name}-0")
+    admin.delete_topics([topic_name])
+    wait_until(lambda: not admin.describe([topic_name]))
+    make_topic(source, topic_name, 1)
+    produce(source, topic_name, [b"new"])
+    for dry_run, code in ((True, 10), (False, 0)):
+        wanted = command.Wanted(dry_run=dry_run)
+        assert command.restore(config, [old, folder], wanted, as_json=True) == code
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any(f"{old / topic_name}-0 is left out: its topic (id " in note for note in notes)
+    assert [record[2] for record in read(target, topic_name, 0)] == [b"new"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """What a cluster does by itself may take a moment."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -162,7 +162,7 @@ class Gate:
             and _standing(pair, plan, history, source_id, has_records=True).standing is Standing.FOREIGN
         ]
         spans = self.target.spans(unclaimed)
-        empty = {topic.name for topic in unclaimed if _is_empty(topic, spans)}
+        empty = {topic.name for topic in unclaimed if is_empty(topic, spans)}
         return {
             pair.target: _standing(pair, plan, history, source_id, has_records=pair.target not in empty)
             for pair in plan.pairs
@@ -355,7 +355,7 @@ def _ids(pair: TopicPair, plan: TopicPlan) -> tuple[UUID | None, UUID | None]:
     return plan.source_topics[pair.source].topic_id, plan.target_topics[pair.target].topic_id
 
 
-def _is_empty(topic: TopicInfo, spans: Mapping[tuple[str, int], Span]) -> bool:
+def is_empty(topic: TopicInfo, spans: Mapping[tuple[str, int], Span]) -> bool:
     """Whether no partition ever held a record; of one without a leader that is not known."""
     found = [spans.get((topic.name, one.partition)) for one in topic.partitions]
     return all(span is not None and span.end == 0 for span in found)

@@ -2,25 +2,31 @@
 
 K1  nothing that is restored expires by itself: a topic that is missing is made so that it deletes nothing and takes
     every batch as it is (`KEEPING`), until somebody sets what it had
-K2  a topic that is there and would delete what is restored, for its age or for its size, is refused before anything
+K2  a topic on the target that holds records is written to only where the flow's journal names it as the copy of that
+    very topic, and no other flow's does (`adoption.py`)
+K3  a topic that is there and would delete what is restored, for its age or for its size, is refused before anything
     is written: a log's end never goes back, so records that expired once can never be put back at their offsets
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
+from mirror.admin.adoption import Standing, is_empty, standing_of
 from mirror.admin.client import Admin
 from mirror.admin.configs import any_time
-from mirror.admin.topics import TopicPlan, broker_defaults, naming_findings, refused
-from mirror.admin.values import ConfigValue, Creation, plain_values
+from mirror.admin.history import History
+from mirror.admin.topics import NO_HISTORY, TopicPlan, broker_defaults, naming_findings, refused
+from mirror.admin.values import ConfigValue, Creation, TopicInfo, plain_values
 from mirror.config import Settings
-from mirror.policy.remedies import set_configs
+from mirror.policy.remedies import begin_anew, set_configs
 from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity
 from mirror.policy.selection import TopicPair, select
+from mirror.reading.metadatalog import KnownTopic
 from mirror.wire.cluster import Endpoint
 
 #: Of a topic that is made here, where the target has as many brokers.
@@ -40,15 +46,21 @@ KEEPING: Final[Mapping[str, str]] = {
 class Found:
     """What files hold of a topic: its number of partitions, the oldest timestamp in ms since 1970 (None where records
     have none), and the bytes of its largest partition. `mixed`: words for folders of different topics by this name.
+    `topic_id`: the topic's, None where its brokers had no ids. `known`: what the lost cluster's metadata log tells of
+    it.
     """
 
     partitions: int
     oldest_ms: int | None = None
     bytes: int = 0
     mixed: str = ""
+    topic_id: UUID | None = None
+    known: KnownTopic | None = None
 
 
-def plan_restoration(target: Admin, topics: Mapping[str, Found], settings: Settings) -> TopicPlan:
+def plan_restoration(
+    target: Admin, topics: Mapping[str, Found], settings: Settings, history: History = NO_HISTORY
+) -> TopicPlan:
     """The plan for topics of which there are files. Writes nothing; raises ClusterError when the target cannot be
     read.
     """
@@ -79,6 +91,7 @@ def plan_restoration(target: Admin, topics: Mapping[str, Found], settings: Setti
         for pair in selection.pairs
         if pair.rekeying is not None
     ]
+    findings += _foreign(target, selection.pairs, topics, existing, history)
     if not selection.pairs and not selection.missing:
         findings.append(refused("", "no topic in these folders matches topics.include and escapes topics.exclude"))
     for pair in selection.pairs:
@@ -107,13 +120,52 @@ def plan_restoration(target: Admin, topics: Mapping[str, Found], settings: Setti
     )
 
 
+def as_made(target: Admin, creation: Creation, found: Iterable[str]) -> dict[str, ConfigValue]:
+    """The settings of a topic that is to be made, as far as they are known before: where the target has no topic that
+    shows which it knows, it is taken to know those that were `found`. Raises ClusterError.
+    """
+    others = target.topic_configs(target.topic_names()[:1])
+    shown = {name: one.value for configs in others.values() for name, one in configs.items()}
+    known = (shown or dict.fromkeys(found, "")) | broker_defaults(target)
+    own = {name: ConfigValue(value=value, is_default=False) for name, value in creation.configs.items()}
+    return {name: ConfigValue(value=value, is_default=True) for name, value in known.items()} | own
+
+
+def _foreign(
+    target: Admin,
+    pairs: Sequence[TopicPair],
+    topics: Mapping[str, Found],
+    existing: Mapping[str, TopicInfo],
+    history: History,
+) -> Iterator[Finding]:
+    """The refusals of topics on the target that are not this flow's to write to (K2)."""
+    spans = target.spans(existing.values())
+    for pair in pairs:
+        if (theirs := existing.get(pair.target)) is None:
+            continue
+        ours = TopicInfo(name=pair.source, topic_id=topics[pair.source].topic_id, partitions=())
+        seen, claim = history.seen.get(pair.target), history.claims.get(pair.target)
+        verdict = standing_of(pair, ours, theirs, seen, claim, "", has_records=not is_empty(theirs, spans))
+        match verdict.standing:
+            case Standing.CLAIMED:
+                text = f"{verdict.reason}: end that flow with `mirror failover`"
+            case Standing.FOREIGN | Standing.FROZEN:
+                begin = begin_anew(Endpoint.of(target.settings), pair.target).removeprefix(". To begin anew: ")
+                text = (
+                    f"holds records, and {verdict.reason}: nothing is written to it. Delete it where it may go: {begin}"
+                )
+            case _:
+                continue
+        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)")
+
+
 def _too_few(pair: TopicPair, partitions: int) -> Finding:
     text = f"{partitions:,} of the {pair.partitions:,} partitions in the files are on the target: add the others there"
     return refused(pair.target, text)
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
-    """What an existing topic would do to the records of files (K2)."""
+    """What an existing topic would do to the records of files (K3)."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
         yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}")

@@ -56,6 +56,8 @@ _BY_WEIGHT: Final = (
     *(Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED),
     *(Standing.HELD_BACK, Standing.HINDERED, Standing.ACTIVE),
 )
+#: Why a group is beyond where it stands on the source.
+FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
 _SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
 #: States in which an offset may mean other records on the target than on the source, or padding (G2).
 _UNLIKE: Final = frozenset(
@@ -526,7 +528,7 @@ class GroupSync:
             still = "may still have" if ends.source_start is None else "still has"
             cause = f"the target deleted its next records, of which the source {still} {ends.start - wanted}"
         elif reached is not None and reached > wanted:
-            cause = "it is further on the target: it read on there, or was put back on the source since"
+            cause = FURTHER
         elif wanted > ends.end:
             cause = f"the target ends at offset {ends.end}"
         else:

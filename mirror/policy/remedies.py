@@ -6,7 +6,7 @@ broker knows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mirror.errors import AccessDenied, NotAuthenticated, PartitionStop
 from mirror.states import State
@@ -33,12 +33,13 @@ def begin_anew(target: Endpoint, topic: str) -> str:
     return f". To begin anew: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic {topic}"
 
 
-def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str]) -> str:
-    """The command that gives a topic settings."""
+def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str], dropped: Sequence[str] = ()) -> str:
+    """The command that gives a topic settings, and takes `dropped` ones back to the cluster's default."""
     told = ",".join(f"{name}={_listed(value)}" for name, value in configs.items())
     return (
         f"kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics --entity-name {topic}"
-        f" --add-config {told}"
+        + (f" --add-config {told}" if told else "")
+        + (f" --delete-config {','.join(dropped)}" if dropped else "")
     )
 
 

@@ -26,10 +26,13 @@ from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
+from mirror.offsets.owner import Owner
 from mirror.pipeline import Pipeline
 from mirror.policy.remedies import set_configs
 from mirror.reading.archive import PartitionLog, load
 from mirror.reading.shelf import Shelf
+from mirror.spark.handover import Watched
+from mirror.spark.holding import successor
 from mirror.spark.plan import task_count
 from mirror.spark.session import close_context, first_line, open_context, rows_of, slots_of
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -47,7 +50,7 @@ class Portion:
 
     `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
     where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
-    batch and write nothing.
+    batch and write nothing. `owner`: the claim under which it is written; nothing more is once another one stands.
     """
 
     flow: str
@@ -60,6 +63,7 @@ class Portion:
     bytes_per_second: float | None = None
     skip_damage: bool = False
     dry_run: bool = False
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,9 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
     mine = found.assignment
     async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
+        seen = Watched(journal)
+        if taken := await _taken_over(seen, portion.owner):
+            return replace(found, problem=taken)
         ledgers = Ledgers(journal, {}, None)
         pipeline = Pipeline(
             portion.flow,
@@ -154,17 +161,18 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         for loss in found.lost:  # before anything goes behind them
             log_loss(loss)
         await journal.append_all(map(loss_entry, found.lost))
-        tending = asyncio.create_task(_tend(pipeline, ledgers))
+        tending = asyncio.create_task(_tend(pipeline, ledgers, seen, portion.owner))
         try:
             await pipeline.run(_A_YEAR)
         finally:
             tending.cancel()
             await asyncio.wait([tending])
-        problem = ""
+        problem = await _taken_over(seen, portion.owner)
         try:
             await ledgers.record()
         except (ClusterError, WireError) as lost:
-            problem = f"where offsets moved to is not recorded: {lost}"
+            text = f"where offsets moved to is not recorded: {lost}"
+            problem = f"{problem}; {text}" if problem else text
         (figures,) = pipeline.figures("restore")
         begins = await _log_start(target, mine.target)
     if not mine.rules.translates:  # a log may begin earlier than its files: somebody had copied more of it
@@ -190,8 +198,15 @@ async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
         return -1
 
 
-async def _tend(pipeline: Pipeline, ledgers: Ledgers) -> None:
-    """Record where offsets move to, and end what does not get on."""
+async def _taken_over(seen: Watched, owner: Owner | None) -> str:
+    """Why nothing more may be written under a claim; the empty string where it may."""
+    if owner is None or (now := await successor(seen, owner)) is None:
+        return ""
+    return f"a mirror ({now}) took the flow over: end it, and restore again; what is there is not written twice"
+
+
+async def _tend(pipeline: Pipeline, ledgers: Ledgers, seen: Watched, owner: Owner | None) -> None:
+    """Record where offsets move to, and end what does not get on, or what another owner took."""
     reached, since = -1, time.monotonic()
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
@@ -201,6 +216,8 @@ async def _tend(pipeline: Pipeline, ledgers: Ledgers) -> None:
         if now > reached:
             reached, since = now, time.monotonic()
         elif time.monotonic() - since > PATIENCE:
+            pipeline.finish()
+        if await _taken_over(seen, owner):
             pipeline.finish()
 
 

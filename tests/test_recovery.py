@@ -1,0 +1,178 @@
+"""A whole cluster is lost, and comes back from its disks: records, settings, and groups that go on where they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as At
+from groupoffsets import commit, committed
+from helpers import config_file, settings_between
+from samerecords import read
+from test_gaps import transactions
+
+from mirror.admin.client import Admin
+from mirror.admin.lostsettings import plan_settings
+from mirror.admin.restoration import KEEPING
+from mirror.admin.values import ConfigValue, Creation
+from mirror.commands import restore as command
+from mirror.config import load
+from mirror.embedded import Cluster
+
+SETTINGS = {
+    "orders": {"cleanup.policy": "compact", "max.message.bytes": "2000000", "min.insync.replicas": "1"},
+    "clicks": {"retention.ms": "86400000", "segment.ms": "3600000"},
+    "plain": {},
+}
+#: What is not set before everything is checked.
+HELD = {"clicks": {"retention.ms": "86400000"}}
+
+
+def now(**values: str) -> dict[str, ConfigValue]:
+    """Settings of a copy as a restore makes it, and some by their brokers' default."""
+    made = {name: ConfigValue(value=value, is_default=False) for name, value in KEEPING.items()}
+    return made | {name: ConfigValue(value=value, is_default=True) for name, value in values.items()}
+
+
+def test_what_is_set_held_and_left() -> None:
+    found = {
+        "cleanup.policy": "compact",
+        "retention.ms": "7",
+        "message.timestamp.type": "LogAppendTime",
+        "segment.ms": "9",
+        "min.insync.replicas": "2",
+        "remote.storage.enable": "true",
+        "of.another.kafka": "x",
+        "flush.ms": "3",
+    }
+    there = now(**{"segment.ms": "1", "min.insync.replicas": "1", "remote.storage.enable": "false"})
+    there["flush.ms"] = ConfigValue(value="4", is_default=False)  # somebody set it
+    plan = plan_settings("orders", found, there, KEEPING, replicas=1, is_own=True)
+    assert {one.name: one.after for one in plan.changes} == {"cleanup.policy": "compact", "segment.ms": "9"}
+    assert plan.held == {"retention.ms": "7", "message.timestamp.type": "LogAppendTime"}
+    assert plan.dropped == ("retention.bytes",)
+    assert plan.left.keys() == {"min.insync.replicas", "remote.storage.enable", "of.another.kafka", "flush.ms"}
+    foreign = plan_settings("orders", found, there, KEEPING, replicas=3, is_own=False)
+    assert (foreign.changes, foreign.dropped) == ((), ())
+    assert foreign.held.keys() == found.keys() - {"remote.storage.enable", "of.another.kafka"}
+
+
+def fill(bootstrap: str, topic: str, partitions: int) -> None:
+    """Keyed records, some of them overwritten, in each partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "compression.type": "zstd"})
+    for partition in range(partitions):
+        for number in range(200):
+            producer.produce(topic, b"value %d" % number, key=b"key %d" % (number % 50), partition=partition)
+        producer.flush(60)
+    assert not len(producer)
+
+
+def commit_in_transaction(bootstrap: str, group: str, topic: str, offset: int, *, ends_well: bool) -> None:
+    """Offsets that count only with their transaction."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    client = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-{uuid4().hex}"})
+    client.init_transactions(60)
+    client.begin_transaction()
+    client.send_offsets_to_transaction([At(topic, 0, offset)], consumer.consumer_group_metadata(), 60)
+    (client.commit_transaction if ends_well else client.abort_transaction)(60)
+    consumer.close()
+
+
+def next_value(bootstrap: str, group: str, topic: str) -> tuple[int, bytes]:
+    """Offset and value of what a consumer of a group reads first in partition 0; a group without an offset fails."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        (at,) = consumer.committed([At(topic, 0)], timeout=60)
+        consumer.assign([at])
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None, message.error()
+        return message.offset() or 0, message.value() or b""
+    finally:
+        consumer.close()
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_cluster_that_is_lost_goes_on_elsewhere(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three brokers, killed together; their disks; another cluster. Topics have settings of their own, groups offsets,
+    some of these by transactions.
+    """
+    target = target_cluster.bootstrap
+    with Cluster.start(nodes=3, name="lost", folder=tmp_path / "lost") as lost:
+        source = lost.bootstrap.split(",", maxsplit=1)[0]
+        topics = {kind: f"{kind}-{topic_name}" for kind in SETTINGS}
+        ours = settings_between(lost.bootstrap, target, list(topics.values()))
+        theirs = Admin(ours.source)
+        theirs.create_topics(
+            [
+                Creation(topic=topics[kind], partitions=2, replication_factor=3, configs=configs)
+                for kind, configs in SETTINGS.items()
+            ]
+        )
+        for kind in ("orders", "plain"):
+            fill(source, topics[kind], 2)
+        transactions(source, topics["clicks"], [True, False, True, False])
+        groups = {kind: f"{kind}-of-{topic_name}" for kind in ("plain", "committed", "aborted", "end")}
+        commit(source, groups["plain"], topics["orders"], 70)
+        commit(source, groups["plain"], topics["orders"], 120)
+        commit(source, groups["aborted"], topics["orders"], 40)
+        commit(source, groups["end"], topics["clicks"], 24)
+        commit_in_transaction(source, groups["committed"], topics["orders"], 150, ends_well=True)
+        commit_in_transaction(source, groups["aborted"], topics["orders"], 160, ends_well=False)
+        wanted = {name: [list(read(source, name, number)) for number in range(2)] for name in topics.values()}
+        for number in range(3):
+            lost.kill(number)
+
+        disks = [node.folder / "data" for node in lost.nodes]
+        config = load(config_file(tmp_path, lost.bootstrap, target, list(topics.values()), flow=topic_name))
+
+        def restore(**more: bool) -> tuple[int, Any]:
+            capsys.readouterr()
+            code = command.restore(config, disks, command.Wanted(**more), as_json=True)
+            return code, json.loads(capsys.readouterr().out)
+
+        code, planned = restore(dry_run=True)
+        assert code == 10, planned
+        code, told = restore()
+    assert code == 0, told
+    assert {name: [list(read(target, name, number)) for number in range(2)] for name in topics.values()} == wanted
+
+    copies = Admin(ours.target).topic_configs(topics.values())
+    for kind, configs in SETTINGS.items():
+        held = HELD.get(kind, {})
+        applied = {name: value for name, value in configs.items() if name not in held}
+        for report in (planned, told):
+            found = report["settings"][topics[kind]]
+            assert (found["found"], found["applied"], found["held"]) == (configs, applied, held)
+        assert {name: copies[topics[kind]][name].value for name in applied} == applied
+        assert copies[topics[kind]]["retention.ms"].value == "-1"
+    assert "retention.ms=86400000" in told["never_expire"][topics["clicks"]]
+    assert "--delete-config retention.bytes" in told["never_expire"][topics["clicks"]]
+
+    stood = {"plain": 120, "committed": 150, "aborted": 40}
+    assert {kind: committed(target, groups[kind], topics["orders"]) for kind in stood} == stood
+    assert committed(target, groups["end"], topics["clicks"]) == 24
+    for kind, offset in stood.items():
+        assert next_value(target, groups[kind], topics["orders"]) == (offset, b"value %d" % offset)
+    assert (told["groups"]["not_reached"], told["groups"]["hindrances"]) == ([], [])
+
+    commit(target, groups["plain"], topics["orders"], 180)  # it has read on
+    code, again = restore()
+    assert code == 0, again
+    assert sum(one["records"] for one in again["partitions"]) == 0
+    assert committed(target, groups["plain"], topics["orders"]) == 180
+    assert again["settings"][topics["orders"]]["applied"] == {}, "what is set is not set again"
