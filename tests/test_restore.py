@@ -526,7 +526,7 @@ def test_folders_of_a_deleted_topic_are_left_out(
         assert command.restore(config, [old, folder], wanted, as_json=True) == code
         notes = json.loads(capsys.readouterr().out)["notes"]
         assert any(f"{old / topic_name}-0 is left out: its topic (id " in note for note in notes)
-    assert [record[2] for record in read(target, topic_name, 0)] == [b"new"]
+    assert [record[4] for record in read(target, topic_name, 0)] == [b"new"]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
