@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from uuid import UUID
 
+from mirror.embedded import Cluster
 from mirror.reading.metadatalog import ConfigSet, Message, PartitionMade, TopicMade, TopicRemoved, Transaction
 
 
@@ -58,4 +60,13 @@ def offset_value(offset: int, metadata: str, version: int = 3, topic_id: UUID | 
     found += struct.pack(">q", 1_700_000_000_000) + (struct.pack(">q", -1) if version == 1 else b"")
     if version >= 4:
         found += b"\0" if topic_id is None else b"\1\0\x10" + topic_id.bytes
+    return found
+
+
+def folders_of(cluster: Cluster, topic: str) -> dict[int, list[Path]]:
+    """The folders of a topic's partitions, by number."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted(cluster.folder.rglob(f"{topic}-[0-9]*")):
+        if path.is_dir() and path.name.removeprefix(f"{topic}-").isdigit():
+            found.setdefault(int(path.name.removeprefix(f"{topic}-")), []).append(path)
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from brokerlogs import metadata_record, offset_key, offset_value
+from brokerlogs import folders_of, metadata_record, offset_key, offset_value
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as At
 from groupoffsets import commit
@@ -143,15 +143,6 @@ def test_what_no_coordinator_wrote_is_refused() -> None:
     ):
         with pytest.raises(BadRecords):
             groupoffsets.decode_value(stored)
-
-
-def folders_of(cluster: Cluster, topic: str) -> dict[int, list[Path]]:
-    """The folders of a topic's partitions, by number."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted(cluster.folder.rglob(f"{topic}-[0-9]*")):
-        if path.is_dir() and path.name.removeprefix(f"{topic}-").isdigit():
-            found.setdefault(int(path.name.removeprefix(f"{topic}-")), []).append(path)
-    return found
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from brokerlogs import folders_of
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as At
 from groupoffsets import commit, committed
-from helpers import config_file, settings_between
+from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
 from test_gaps import transactions
 
@@ -176,3 +179,53 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
     assert sum(one["records"] for one in again["partitions"]) == 0
     assert committed(target, groups["plain"], topics["orders"]) == 180
     assert again["settings"][topics["orders"]]["applied"] == {}, "what is set is not set again"
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_group_that_cannot_be_put_where_it_stood_is_named(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One had read what is damaged now: it goes on at the copy's end. One has a member on the target: it stays."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(100)])
+    ahead, active = f"{topic_name}-ahead", f"{topic_name}-active"
+    for group in (ahead, active):
+        commit(source, group, topic_name, 80)
+    disk = tmp_path / "disk"
+    for path in folders_of(source_cluster, topic_name)[0][0].parent.glob("__consumer_offsets-*"):
+        shutil.copytree(path, disk / path.name)
+    shutil.copytree(folders_of(source_cluster, topic_name)[0][0], disk / f"{topic_name}-0")
+    segment = next((disk / f"{topic_name}-0").glob("*.log"))
+    stored = bytearray(segment.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    segment.write_bytes(stored)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+    make_topic(target, f"{topic_name}-other")
+    member = Consumer({"bootstrap.servers": target, "group.id": active})
+    try:
+        member.subscribe([f"{topic_name}-other"])
+        deadline = time.monotonic() + 60
+        while not member.assignment():
+            member.poll(0.1)
+            assert time.monotonic() < deadline
+        assert command.restore(config, [disk], command.Wanted(), as_json=True) == 4
+    finally:
+        member.close()
+    told = json.loads(capsys.readouterr().out)
+    (end,) = [one["committed_end"] for one in told["partitions"]]
+    assert 0 < end < 80
+    (gap,) = told["groups"]["not_reached"]
+    assert (gap["group"], gap["reached"]) == (active, None)
+    assert "it has members on the target" in gap["cause"]
+    assert [(one["group"], one["offset"], one["goes_on_at"]) for one in told["groups"]["beyond"]] == [
+        (active, 80, end),
+        (ahead, 80, end),
+    ]
+    assert committed(target, ahead, topic_name) == end
+    assert committed(target, active, topic_name) < 0
