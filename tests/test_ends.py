@@ -217,6 +217,8 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             }
             assert again[pause[0]] == pause[1]
             assert Owner.read(again[OWNER]).instance == Owner.read(known[OWNER]).instance
+            kept = await asyncio.to_thread(theirs.topic_configs, [journal])
+            assert kept[journal]["cleanup.policy"].value == "compact"
             await eventually(lambda: any(key.startswith(b"state/") for key in asyncio.run(newest(settings))))
             done = await asyncio.to_thread(CliRunner().invoke, app, ["failover", str(file), "--json"])
             assert done.exit_code == 0, done.output

@@ -23,7 +23,7 @@ from mirror.offsets.firstseen import FirstSeen, same_id
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.policy.rekeying import Rekeying
-from mirror.policy.remedies import allow
+from mirror.policy.remedies import allow, set_configs
 from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight
 from mirror.policy.selection import OWN_PREFIX, Selection, TopicPair, select
 from mirror.wire.cluster import Endpoint
@@ -278,8 +278,40 @@ def apply(target: Admin, plan: TopicPlan, failures: dict[str, MirrorError] | Non
 
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:
-    """Create the flow's compacted topic unless it is there; its name."""
-    return _ensure(target, journal_topic(flow), OWN_COMPACTED)
+    """Create the flow's compacted topic unless it is there; its name. One that somebody else made, or a broker by
+    itself, is set to be compacted: records of a journal must not expire.
+
+    Raises PreflightError where that cannot be done.
+    """
+    name = journal_topic(flow)
+    if target.describe([name]):
+        _keep(target, name)
+    else:
+        _ensure(target, name, OWN_COMPACTED)
+    return name
+
+
+def _keep(target: Admin, journal: str) -> None:
+    """Let nothing of a flow's journal expire."""
+    try:
+        found = plain_values(target.topic_configs([journal]).get(journal, {}))
+    except AccessDenied:
+        return  # the right to see it is none of those that a flow needs
+    if (policy := found.get("cleanup.policy", "compact")) == "compact":
+        return
+    changes = [
+        ConfigChange(topic=journal, name=name, before=found.get(name), after=after)
+        for name, after in OWN_COMPACTED.items()
+    ]
+    try:
+        target.alter_configs(changes)
+    except (AccessDenied, BrokerError) as problem:
+        command = set_configs(Endpoint.of(target.settings), journal, {"cleanup.policy": "compact"})
+        raise PreflightError(
+            f"{journal} on cluster {target.settings.alias}, the flow's journal, has cleanup.policy={policy}, so what"
+            f" it keeps would expire; it cannot be changed ({problem}): {command}"
+        ) from problem
+    log.warning("journal_settings_changed", topic=journal, before=policy, after="compact")
 
 
 def ensure_heartbeats(target: Admin, flow: str) -> bool:

@@ -63,7 +63,8 @@ class Tidings:
     `owner`: our claim, once the flow was taken; it is said again every few seconds, and where another record than a
     newer claim came after it. Where the journal lost records that were read, all of it is read again, the flow is
     claimed anew unless somebody else did since, and `rewrite` writes again what only we know; `on_lost` is called then.
-    `make_journal` makes a topic that is gone. Figures of partitions that `is_planned` does not know are passed over.
+    `make_journal` makes a topic that is gone, and mends the settings of one that somebody else made. Figures of
+    partitions that `is_planned` does not know are passed over.
 
     `live`: figures by source partition, the newest by the order in which they came; clocks of executors do not decide,
     and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
@@ -131,6 +132,7 @@ class Tidings:
             self.place = news.place
             if news.lost is not None:
                 self._learn_anew(news.entries, news.lost)
+                await self._make_anew()  # whoever made it may have made it otherwise
             else:
                 self.learn(news.entries)
             await self._say_again(journal)
