@@ -130,7 +130,8 @@ def test_a_restore_that_is_killed_and_started_again(
             kill_tree(process)
     reached = log_ends(target, topic, len(ends))
     assert all(0 < at < end for at, end in zip(reached, ends, strict=True)), "nothing was tested"
-    assert asyncio.run(named(target, topic)) == {topic}, "a mirror that runs now knows the copy for the flow's"
+    known = asyncio.run(named(target, topic))
+    assert known == {topic: source_cluster.cluster_id}, "a mirror that runs now knows the copy for the flow's"
 
     config.write_text(unbound)
     code, told = restore(config, data_folder(source_cluster))
@@ -144,11 +145,11 @@ def test_a_restore_that_is_killed_and_started_again(
     assert assert_same_records(source, target, topic, 2) == 2_010
 
 
-async def named(bootstrap: str, flow: str) -> set[str]:
-    """The target topics that a flow's journal names."""
+async def named(bootstrap: str, flow: str) -> dict[str, str | None]:
+    """The target topics that a flow's journal names, and the cluster that each is copied from."""
     host, port = bootstrap.split(":")
     async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
-        return {*seen_in(await Journal(cluster, flow).newest())}
+        return {name: one.cluster_id for name, one in seen_in(await Journal(cluster, flow).newest()).items()}
 
 
 def await_share(bootstrap: str, topic: str, ends: Sequence[int], process: subprocess.Popen[bytes]) -> None:

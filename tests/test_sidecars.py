@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror.reading.sidecars import history_of, log_start_of, topic_id_of
+from mirror.commands.lostdisks import look_over
+from mirror.errors import ConfigError
+from mirror.reading.sidecars import cluster_id_of, history_of, log_start_of, topic_id_of
 from mirror.reading.timeindex import largest_timestamp
 
 HISTORY, STARTS, METADATA = "leader-epoch-checkpoint", "log-start-offset-checkpoint", "partition.metadata"
@@ -90,3 +92,14 @@ def test_what_is_too_large_is_not_read(folder: Path) -> None:
         with path.open("wb") as file:
             file.truncate(1 << 40)
     assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
+
+
+def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:
+    for name, text in (("one", "#now\nversion=1\ncluster.id=A-b_c\nnode.id=1\n"), ("two", "cluster.id = other\n")):
+        (tmp_path / name / "orders-0").mkdir(parents=True)
+        (tmp_path / name / "orders-0" / f"{0:020}.log").touch()
+        (tmp_path / name / "meta.properties").write_text(text)
+    assert [cluster_id_of(tmp_path / name) for name in ("one", "two", "none")] == ["A-b_c", "other", None]
+    assert look_over([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
+    with pytest.raises(ConfigError, match=r"one of cluster A-b_c, .*two of cluster other"):
+        look_over([tmp_path / "one", tmp_path / "two"], groups=True)

@@ -3,24 +3,26 @@ own logs on them tell.
 
 D1  a folder whose topic id the metadata log says was removed is of a deleted topic, and is left out; so are folders of
     another id than a topic has there, where there are some with that id
-D2  a topic that the metadata log does not know is restored all the same: the log may end before it was made
+D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
+D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from mirror.admin.restoration import Found
+from mirror.errors import ConfigError
 from mirror.names import first_of
 from mirror.policy.selection import INTERNAL_PREFIX
 from mirror.reading.archive import mixed_in, partitions_in
 from mirror.reading.groupoffsets import OFFSETS_TOPIC, GroupOffsets, offsets_in
 from mirror.reading.metadatalog import METADATA, ClusterTopics, topics_in
 from mirror.reading.replica import bytes_of, oldest_of
-from mirror.reading.sidecars import topic_id_of
+from mirror.reading.sidecars import cluster_id_of, topic_id_of
 from mirror.wire.cluster import TopicPartition
 
 
@@ -30,6 +32,7 @@ class Disks:
 
     partitions: the folders of each partition.
     topics: what a glance at the folders, and the metadata log, tell of each topic.
+    cluster_id: the lost cluster's; None where no folder tells.
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
@@ -37,14 +40,18 @@ class Disks:
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
     topics: Mapping[str, Found]
+    cluster_id: str | None
     knows_settings: bool
     offsets: GroupOffsets | None
     notes: Sequence[str]
 
 
 def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
-    """Look at all folders, without the records of topics. Raises ConfigError as `partitions_in` does."""
+    """Look at all folders, without the records of topics. Raises ConfigError as `partitions_in` does, and for
+    folders of two clusters (D2).
+    """
     found: dict[TopicPartition, Sequence[Path]] = {**partitions_in(folders)}
+    cluster_id = _cluster_id(path for paths in found.values() for path in paths)
     notes: list[str] = []
     known = topics_in(paths) if (paths := found.pop(METADATA, None)) is not None else None
     if known is not None:
@@ -67,10 +74,23 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
     return Disks(
         partitions=found,
         topics=_topics(found, known),
+        cluster_id=cluster_id,
         knows_settings=known is not None,
         offsets=offsets,
         notes=notes,
     )
+
+
+def _cluster_id(folders: Iterable[Path]) -> str | None:
+    """Raises ConfigError for folders of two clusters (D2)."""
+    ids: dict[str, Path] = {}
+    for data in dict.fromkeys(folder.parent for folder in folders):
+        if (cluster_id := cluster_id_of(data)) is not None:
+            ids.setdefault(cluster_id, data)
+    if len(ids) > 1:
+        told = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
+        raise ConfigError(f"folders of different clusters: {told}. Name the folders of one of them")
+    return next(iter(ids), None)
 
 
 def _absent(committed: Mapping[int, Sequence[Path]], known: ClusterTopics | None) -> Iterator[str]:
@@ -86,7 +106,7 @@ def _absent(committed: Mapping[int, Sequence[Path]], known: ClusterTopics | None
 def _of_now(
     found: Mapping[TopicPartition, Sequence[Path]], ids: Mapping[Path, UUID | None], known: ClusterTopics
 ) -> tuple[dict[TopicPartition, Sequence[Path]], list[str]]:
-    """The folders of topics as they were in the end, and what is to be said of the others (D1, D2)."""
+    """The folders of topics as they were in the end, and what is to be said of the others (D1, D3)."""
     current = {
         at.topic
         for at, paths in found.items()

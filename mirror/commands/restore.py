@@ -122,8 +122,8 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
 
 async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Disks) -> set[str]:
     """Name the copies in the flow's journal before anything is written to them, so that a mirror goes on behind them
-    even where this is killed; the target topics that the flow has made. Which cluster the files are of is not known,
-    so their topics' ids are to tell. What the journal tells of a target topic already, stays.
+    even where this is killed; the target topics that the flow has made. Where the disks do not tell which cluster they
+    are of, their topics' ids are to tell. What the journal tells of a target topic already, stays.
     """
     made = {one.topic for one in plan.creations}
     there = target.describe({pair.target for pair in plan.pairs})
@@ -135,7 +135,8 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
                 source_topic=pair.source,
                 topic_id=disks.topics[pair.source].topic_id,
                 target_topic_id=there[pair.target].topic_id,
-                cluster_id=None,
+                cluster_id=disks.cluster_id,
+                origins=() if disks.cluster_id is None else (disks.cluster_id,),
                 made=pair.target in made,
                 adopted=pair.target not in made,
             )

@@ -155,7 +155,7 @@ class Report:
         had = [f"{name}={known.found[name]}" for name in RETENTION if name in known.found]
         default = [name for name in RETENTION if name not in known.found]
         told = [*had, *([f"its brokers' default of {' and '.join(default)}"] if default else [])]
-        return f", {' and '.join(told)}"
+        return f": {' and '.join(told)}"
 
     def _settings_lines(self) -> Iterator[str]:
         for topic, one in (self.settings or {}).items():

@@ -25,6 +25,8 @@ PARTITION_FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<part
 
 #: Sixteen bytes in Base64 for URLs, without padding (Kafka `Uuid.toString`).
 _ID: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
+#: Any text by which an operator formats a cluster; Kafka's own are ids as above.
+_CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 _NO_ID: Final = UUID(int=0)
 _VERSION: Final = 0
 _LAST_EPOCH: Final = 2**31 - 1
@@ -40,6 +42,18 @@ def topic_id_of(folder: Path) -> UUID | None:
             if name == b"topic_id" and _ID.fullmatch(value := value.strip()):
                 found = UUID(bytes=base64.urlsafe_b64decode(value + b"=="))
                 return None if found == _NO_ID else found
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def cluster_id_of(folder: Path) -> str | None:
+    """The id of the cluster that a data folder is of, by its `meta.properties`; None where that says nothing."""
+    try:
+        for line in _lines(folder / "meta.properties", _OF_ONE):
+            name, _, value = line.partition(b"=")
+            if name.strip() == b"cluster.id" and _CLUSTER_ID.fullmatch(value := value.strip()):
+                return value.decode()
     except (OSError, ValueError):
         return None
     return None
