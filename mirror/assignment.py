@@ -97,7 +97,8 @@ class Assignment:
     """One partition to mirror. `until` bounds a copy; None follows the source for ever. Between the offsets
     `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
     source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
-    journal keeps of the copy; None where it keeps nothing.
+    journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
+    are on record as lost, as far as the end of the copy may lie behind them.
     """
 
     source: TopicPartition
@@ -109,6 +110,7 @@ class Assignment:
     since: int = 0
     last: LastPosition | None = None
     stop: KnownStop | None = None
+    losses: tuple[tuple[int, int], ...] = ()
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:

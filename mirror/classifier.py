@@ -63,6 +63,9 @@ UNKNOWN_MAGIC = Verdict(Action.REFUSE, "unknown_magic")
 UNKNOWN_CODEC = Verdict(Action.REFUSE, "unknown_codec")
 IMPOSSIBLE = Verdict(Action.REFUSE, "impossible_header")
 
+#: The header tells which offsets the batch takes, and no version of the mirror can read its records.
+UNREADABLE = frozenset({UNKNOWN_CODEC, IMPOSSIBLE})
+
 VERDICTS = (
     *(CLEAN, OWN_PRODUCER, WAS_TRANSACTIONAL, HAD_HORIZON, APPEND_TIME_BOTH, FOREIGN_PRODUCER),
     *(LEGACY, STARTS_INSIDE, HOLES, APPEND_TIME_KEPT, TOO_LARGE, CODEC_FIXED),

@@ -1,8 +1,11 @@
-"""A damaged batch of a live log: which offsets it takes, so that these may be left out, and no others.
+"""What a mirror cannot write of a live log: which offsets it takes, so that these may be left out, and no others.
 
 What a damaged header says cannot be believed. The next sound batch tells where the damage ends: a leader gives the
 bytes of its log as they follow each other, whatever a header says. Behind the last batch of a log there is none; then
 the end of the log tells, as the same answer has it.
+
+A sound batch that must be rewritten may hold records that nobody can read, or one that is too large for the target: its
+header is true, and tells the offsets.
 """
 
 from __future__ import annotations
@@ -11,10 +14,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from mirror.batch.header import split
+from mirror.batch.recipe import Recipe
 from mirror.batch.segment import DamageKind, Walk
+from mirror.classifier import UNREADABLE, Action, classify
+from mirror.policy.aborted import Aborted
+from mirror.policy.rules import Rules
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import Fetched, fetch_at
-from mirror.wire.queries import READ_UNCOMMITTED
+from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
 
 #: Bytes asked for, one after the other, until the next sound batch is among them.
 _SIZES: Final = (1 << 20, 8 << 20, 64 << 20)
@@ -22,13 +30,14 @@ _SIZES: Final = (1 << 20, 8 << 20, 64 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Offsets from `first` to before `next_offset` that a damaged batch takes; none where nothing tells how far it
-    reaches.
+    """Offsets from `first` to before `next_offset` that a damaged batch takes, or what else cannot be written; none
+    where nothing tells how far it reaches. `reason` is that of the loss (`assignment.Loss`).
     """
 
     first: int
     next_offset: int
     detail: str
+    reason: str = "damage"
 
     def is_between(self, offsets: tuple[int, int] | None) -> bool:
         """Whether it is known how far it reaches, and all of it lies between two offsets."""
@@ -69,3 +78,31 @@ def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
     if first is None or (lies and behind.next_offset == first.header.next_offset):
         return Damaged(offset, offset, detail)  # no CRC covers a base offset: that of the next batch does not fit
     return Damaged(offset, max(offset, sound.base_offset), detail)
+
+
+async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int, rules: Rules) -> Damaged | None:
+    """What a mirror by these rules comes to from an offset on, of sound batches, and cannot write; None where it comes
+    to what it can write, and where the log ends. Raises as `fetch_at` does, and MalformedBatch.
+    """
+    while True:
+        fetched = await fetch_at(cluster, partition, offset, max_bytes=_SIZES[0], isolation=READ_COMMITTED)
+        before, aborted = offset, Aborted(fetched.aborted)
+        for raw in split(fetched.records):
+            is_aborted = aborted.covers(raw)
+            if raw.header.last_offset < offset:
+                continue
+            verdict = classify(raw.header, rules, next_offset=offset, aborted=is_aborted)
+            if verdict.action is not Action.DROP:
+                if verdict in UNREADABLE:
+                    header = raw.header
+                    return Damaged(max(offset, header.base_offset), header.next_offset, f"REFUSE for {verdict.reason}")
+                if verdict.action is not Action.REWRITE:
+                    return None
+                from mirror.batch.rewrite import unfit  # noqa: PLC0415 -- loads the compiler, seldom needed
+
+                recipe = Recipe(first_offset=offset, codec=rules.codec, max_bytes=rules.max_message_bytes)
+                found = unfit(raw, recipe)
+                return None if found is None else Damaged(*found)
+            offset = raw.header.next_offset
+        if offset == before:
+            return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from mirror.assignment import STANDING, Assignment, KnownStop, LastPosition
+from mirror.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
 from mirror.errors import PartitionStop
 from mirror.fetcher import Cursor
 from mirror.observe.figures import Figures
@@ -24,7 +24,8 @@ class Keeper:
     """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too. `note`
     is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `stop` is the one that is met, and `lifted` one that was known and does not stand any more.
-    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one.
+    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
+    are the source's offsets, from and to before, that were left out here.
     """
 
     assignment: Assignment
@@ -45,6 +46,7 @@ class Keeper:
     stop: KnownStop | None = None
     lifted: bool = False
     target_topic_id: UUID | None = None
+    left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """A stop that is known is told until it turns out otherwise."""
@@ -65,6 +67,18 @@ class Keeper:
     def meets(self, target_topic_id: UUID | None) -> None:
         """The target topic has this id now; None where that cannot be told."""
         self.target_topic_id = target_topic_id or self.target_topic_id
+
+    def may_leave_out(self, loss: Loss) -> bool:
+        """Whether a policy, or a person, allows to go on without some records."""
+        rules, accepted = self.assignment.rules, self.assignment.accepted
+        if rules.skips_too_large if loss.reason == "too_large" else rules.skips_damage:
+            return True
+        return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
+
+    @property
+    def losses(self) -> tuple[tuple[int, int], ...]:
+        """The source's offsets that are known to be left out of the copy, in offset order."""
+        return tuple(sorted({*self.assignment.losses, *self.left_out}))
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""

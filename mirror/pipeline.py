@@ -49,7 +49,7 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
 from mirror.position import Position, resume, settled_end
 from mirror.retracing import Recall, resume_translated, unrecorded
-from mirror.sink import Sink, Tally
+from mirror.sink import Sink, Tally, Unwritable
 from mirror.states import State
 from mirror.turns import Turns
 from mirror.wire.backoff import Backoff
@@ -264,37 +264,55 @@ class Pipeline:
         """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
 
         Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
-        more is held than the task may, the next one waits for acks of this partition, and the others with it. Raises
-        PartitionStop.
+        more is held than the task may, the next one waits for acks of this partition, and the others with it. Records
+        that cannot be written are left out where that is allowed. Raises PartitionStop.
         """
-        for _ in self._writer.carrying_out(verdict, raws, sink):
-            self._writer.flush()
-            await asyncio.sleep(0)
-            while self._writer.room(sink.source) < 0 and self._writer.holds() > self._held:
-                if self._fetcher.is_finished:
-                    break
-                self._moved.clear()
-                await self._moved.wait()
-            if sink is not keeper.sink or self._fetcher.is_finished:
-                return False
+        while raws:
+            try:
+                for _ in self._writer.carrying_out(verdict, raws, sink):
+                    self._writer.flush()
+                    await asyncio.sleep(0)
+                    while self._writer.room(sink.source) < 0 and self._writer.holds() > self._held:
+                        if self._fetcher.is_finished:
+                            break
+                        self._moved.clear()
+                        await self._moved.wait()
+                    if sink is not keeper.sink or self._fetcher.is_finished:
+                        return False
+            except Unwritable as stop:
+                if not keeper.may_leave_out(stop.loss):
+                    raise
+                if not await self._leave_out(keeper, sink, stop.loss):
+                    return False
+                raws = tuple(raw for raw in raws if raw.header.next_offset > sink.next_offset)
+            else:
+                break
+        return True
+
+    async def _leave_out(self, keeper: Keeper, sink: Sink, loss: Loss) -> bool:
+        """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
+        try:
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+        except (ClusterError, WireError) as problem:
+            self._writer.doubt(sink, str(problem))
+        if sink.unsettled or sink is not keeper.sink:
+            return False
+        keeper.left_out.append((loss.first, loss.next_offset))
+        self._writer.lose(loss, sink)
         return True
 
     async def _lose(self, keeper: Keeper, sink: Sink, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
-        mine, cursor = keeper.assignment, keeper.cursor
+        mine = keeper.assignment
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
             for together in sink.coalescer.rest():
                 if not await self._carry_out(keeper, sink, *together):
                     return
-            if self._on_loss is not None:
-                await self._on_loss(loss)
-            if not sink.unsettled and cursor is keeper.cursor and sink is keeper.sink:
-                self._writer.lose(loss, sink)
+            await self._leave_out(keeper, sink, loss)
         except PartitionStop as stop:
             self._stop(keeper, stop)
-        except (ClusterError, WireError) as problem:
-            self._writer.doubt(sink, str(problem))
         self._writer.flush()
 
     def _relayed(self, arrival: Arrival) -> None:
@@ -409,8 +427,8 @@ class Pipeline:
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
         logs = self._flow, self._source, mine.source, self._target, mine.target
         if mine.rules.translates:
-            return await resume_translated(*logs, accepted, self._recall, mine.since, last)
-        return await resume(*logs, accepted, mine.since, last), None
+            return await resume_translated(*logs, accepted, self._recall, mine.since, last, keeper.losses)
+        return await resume(*logs, accepted, mine.since, last, keeper.losses), None
 
     async def _align(self, keeper: Keeper, position: Position) -> None:
         """Let the target begin where the source does, or the flow in it."""

@@ -10,6 +10,7 @@
         watermark could still be cut back)
     P5  the last data batch in the target equals its source batch, and the source has no record where the target has
         none behind it, or nothing is written. Where the target was a source before (a failback), its last records do
+        (what the journal has on record as lost, the source may still have)
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
         keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
     P7  where there is nothing to compare, because either log has deleted it, the copy is believed only where its end is
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -137,8 +138,9 @@ class Logs:
     """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
     target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
     flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
-    of the copy; `kept_until` is where the leader epoch of that ends in the source now, None where that is not known.
-    `target_epoch` is the leader epoch in which the target's end was read.
+    of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
+    where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
+    leader epoch in which the target's end was read.
     """
 
     source: TopicPartition
@@ -150,6 +152,7 @@ class Logs:
     own: Stamp
     since: int = 0
     last: LastPosition | None = None
+    losses: tuple[tuple[int, int], ...] = ()
     kept_until: int | None = None
     target_epoch: int = -1
 
@@ -267,6 +270,7 @@ async def look_at_logs(
     target_partition: TopicPartition,
     since: int = 0,
     last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
 ) -> Logs:
     """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
     end = await settled_end(target, target_partition)
@@ -284,7 +288,9 @@ async def look_at_logs(
         )
     own = Stamp(producer_id(flow, target_partition))
     tail = tail if end > target_start else None
-    return Logs(source_partition, start, readable, target_start, end, tail, own, since, last, kept, target_epoch)
+    return Logs(
+        source_partition, start, readable, target_start, end, tail, own, since, last, losses, kept, target_epoch
+    )
 
 
 async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatch | None:
@@ -312,14 +318,16 @@ async def resume(
     accepted: tuple[int, int] | None = None,
     since: int = 0,
     last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
 ) -> Position:
     """The position of one partition, with the check that both logs agree up to there (P5 to P8).
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
-    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic.
+    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
+    `losses` are on record there as lost.
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
     tail, own, ours = logs.tail, logs.own, logs.tail_is_ours
 
@@ -439,7 +447,7 @@ async def _compared(
     """
     ours, following = data
     end, start = logs.end, logs.start
-    if difference := await gap_difference(source, logs.source, max(start, following), end):
+    if difference := await gap_difference(source, logs.source, max(start, following), end, logs.losses):
         detail = f"the target has no record from offset {max(start, following)} to {end - 1}: {difference}"
         raise logs.unlike(end, detail, None)
     if ours is None or is_our_padding(ours, logs.own):
@@ -583,8 +591,11 @@ async def next_stamp(
     return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
 
 
-async def gap_difference(source: Cluster, partition: TopicPartition, first: int, end: int) -> str:
-    """What is wrong with a target that has no record of the source's from `first` to before `end`, or the empty string.
+async def gap_difference(
+    source: Cluster, partition: TopicPartition, first: int, end: int, losses: Sequence[tuple[int, int]] = ()
+) -> str:
+    """What is wrong with a target that has no record of the source's from `first` to before `end`, or the empty
+    string; what is on record as lost is nothing wrong.
 
     Of a long gap the first `_GAP_BYTES` are read, and its last offsets.
     """
@@ -592,12 +603,23 @@ async def gap_difference(source: Cluster, partition: TopicPartition, first: int,
     async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
         if not crc_holds(raw):  # damaged, and left out as a loss: there are no records to compare
             continue
-        if difference := marker_difference(first, end, None if is_aborted else raw):
-            return difference
+        for begin, upto in _outside(losses, first, end):
+            if difference := marker_difference(begin, upto, None if is_aborted else raw):
+                return difference
         size += len(raw.data)
         if size > _GAP_BYTES and raw.header.next_offset < end - _LOOK_BACK:
-            return await gap_difference(source, partition, end - _LOOK_BACK, end)
+            return await gap_difference(source, partition, end - _LOOK_BACK, end, losses)
     return ""
+
+
+def _outside(losses: Sequence[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
+    """The offsets from `first` to before `end` without those that are lost, which are in offset order."""
+    left = []
+    for lost, following in losses:
+        if first < min(lost, end):
+            left.append((first, min(lost, end)))
+        first = max(first, following)
+    return [*left, (first, end)] if first < end else left
 
 
 def _is_a_mirrors(raw: RawBatch | None) -> bool:

@@ -17,7 +17,7 @@ all of that, timestamps included, what is left may be taken for the lost one, wh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mirror.assignment import LastBatch, LastPosition
@@ -84,6 +84,7 @@ async def complete(
     accepted: tuple[int, int] | None = (0, NO_LIMIT),
     since: int = 0,
     last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
     *,
     confirmed: bool = False,
 ) -> None:
@@ -97,7 +98,7 @@ async def complete(
     partitions = source, source_partition, target, target_partition
     try:
         with contextlib.suppress(*(() if confirmed else (Unconfirmed,))):
-            await resume_translated(flow, *partitions, accepted, holding(ledger), since, last)
+            await resume_translated(flow, *partitions, accepted, holding(ledger), since, last, losses)
     finally:
         for runs in (*ledger.pending()[0], ledger.runs):
             index.learn(runs.begin, runs)
@@ -113,17 +114,19 @@ async def resume_translated(
     recall: Recall,
     since: int = 0,
     last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
 ) -> tuple[Position, Ledger]:
     """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `position.py`), and its
     ledger, complete up to there.
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
-    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic.
+    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
+    `losses` are on record there as lost.
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `look_at_logs` does.
     """
     # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
     await recall(target_partition, NO_LIMIT)
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last)
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     logs.check_source_epoch()
     ledger = await recall(target_partition, logs.end)
     batch: LastBatch | None = None
@@ -217,7 +220,8 @@ async def _counted(
     if distance(last.stamp, stamp) != left:
         return None
     stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    theirs = _Records(batches(source, logs.source, last.source_next, stable, READ_COMMITTED), last.source_next)
+    begin = last.source_next
+    theirs = _Records(batches(source, logs.source, begin, stable, READ_COMMITTED), begin, logs.losses)
     at = last.source_next
     while left and await theirs.more():
         count = min(left, theirs.left)
@@ -235,7 +239,7 @@ async def _check_gap(runs: Runs, logs: Logs, source: Cluster) -> None:
         return
     last = runs.to_source(runs.next_target - 1)
     first = max(logs.start, last + 1) if last is not None else runs.next_source
-    if difference := await gap_difference(source, logs.source, first, runs.next_source):
+    if difference := await gap_difference(source, logs.source, first, runs.next_source, logs.losses):
         detail = f"nothing was mirrored of offsets {first} to {runs.next_source - 1}: {difference}"
         raise logs.truncated(runs.next_source, f"{detail}; the source's log was cut back or replaced")
 
@@ -312,7 +316,7 @@ async def _retrace(
     # a batch of which the source deleted the first records still has them inside
     start = max(at, logs.start)
     stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    theirs = _Records(batches(source, logs.source, start, stable, READ_COMMITTED), start)
+    theirs = _Records(batches(source, logs.source, start, stable, READ_COMMITTED), start, logs.losses)
     ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
     try:
         while await ours.more():
@@ -373,7 +377,7 @@ async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition
         return None
     at = max(at, logs.since)
     stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    theirs = _Records(batches(source, logs.source, at, stable, READ_COMMITTED), at)
+    theirs = _Records(batches(source, logs.source, at, stable, READ_COMMITTED), at, logs.losses)
     while await theirs.more():
         assert theirs.raw is not None
         if theirs.raw.header.max_timestamp >= stamp:
@@ -385,10 +389,17 @@ async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition
 
 
 class _Records:
-    """One log's records, a batch at a time, from offset `begin` on; of the batch at hand, `left` are to come."""
+    """One log's records, a batch at a time, from offset `begin` on; of the batch at hand, `left` are to come. Those at
+    the offsets `losses`, from and to before, do not count.
+    """
 
-    def __init__(self, log: AsyncIterator[tuple[RawBatch, bool]], begin: int) -> None:
-        self._log, self._begin = log, begin
+    def __init__(
+        self,
+        log: AsyncIterator[tuple[RawBatch, bool]],
+        begin: int,
+        losses: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self._log, self._begin, self._losses = log, begin, losses
         self._rows: Records | None = None
         self._contents: list[Content] = []
         self._taken: list[tuple[int, int]] = []
@@ -411,7 +422,11 @@ class _Records:
                 self._taken.append((header.base_offset, header.next_offset))
             else:
                 self.left = header.count
-                if header.magic < 2 or not header.is_dense or header.base_offset < self._begin:
+                lost = [one for one in self._losses if one[0] <= header.last_offset and header.base_offset < one[1]]
+                self._taken += lost
+                if any(first <= header.base_offset and header.next_offset <= following for first, following in lost):
+                    self.left = 0  # what cannot be read is among them
+                elif lost or header.magic < 2 or not header.is_dense or header.base_offset < self._begin:
                     self.left = len(self.rows)
         return True
 
@@ -423,7 +438,11 @@ class _Records:
         assert self.raw is not None
         if self._rows is None:
             every = read(self.raw, LARGEST_RECORD)
-            self._rows = every.rows(int(every.offsets.searchsorted(self._begin)), len(every))
+            every = every.rows(int(every.offsets.searchsorted(self._begin)), len(every))
+            for first, following in self._losses:
+                kept = (every.offsets < first) | (every.offsets >= following)
+                every = every if kept.all() else every.taken(kept.nonzero()[0])
+            self._rows = every
             self._contents = _contents(self._rows)
         return self._rows
 

@@ -40,6 +40,14 @@ MARKERS: Final = 1000
 FENCE: Final = MARKERS + 1
 
 
+class Unwritable(PartitionStop):
+    """The stop for records that the target will not take, or nobody can read; `loss`: what is left out to go on."""
+
+    def __init__(self, loss: Loss, detail: str, advice: str) -> None:
+        super().__init__(State.REFUSED, *loss.source, loss.first, detail, advice)
+        self.loss = loss
+
+
 @dataclass(slots=True)
 class Tally:
     """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
@@ -354,6 +362,11 @@ class Sink:
     def refuse(self, offset: int, detail: str, advice: str, state: State = State.REFUSED) -> PartitionStop:
         """The stop for what cannot be written."""
         return PartitionStop(state, self.source.topic, self.source.partition, offset, detail, advice)
+
+    def unwritable(self, first: int, next_offset: int, reason: str, detail: str, advice: str) -> Unwritable:
+        """The same for the records of the source from `first` to before `next_offset`, which may be left out."""
+        loss = Loss(self.source, self.target, first, next_offset, reason, detail)
+        return Unwritable(loss, detail, f"{advice}, or run `mirror accept CONFIG {self.source.topic}` to leave it out")
 
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""

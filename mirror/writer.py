@@ -39,7 +39,7 @@ from typing import Any, Final
 from mirror.assignment import Loss
 from mirror.batch.header import RawBatch
 from mirror.channel import Channel, channel_purpose
-from mirror.classifier import ALREADY_MIRRORED, Action, Verdict
+from mirror.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.errors import (
     BadRecords,
     ClusterUnreachable,
@@ -77,6 +77,8 @@ ANSWER_TIMEOUT: Final = ACK_TIMEOUT + 10
 _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
+
+_CHECK_SOURCE: Final = "Check the source's copy of the batch"
 
 #: Seconds that a look at the log's end holds good for sending markers.
 FRESH: Final = 2.0
@@ -156,8 +158,10 @@ class Writer:
             case Action.REWRITE:
                 yield from self._rewrite(verdict, raws, sink)
             case Action.REFUSE:
-                advice = "Check the source's copy of the batch"
-                raise sink.refuse(raws[0].header.base_offset, f"REFUSE for reason {verdict.reason}", advice)
+                detail = f"REFUSE for reason {verdict.reason}"
+                if verdict in UNREADABLE:
+                    raise _unreadable(sink, raws[0], detail)
+                raise sink.refuse(raws[0].header.base_offset, detail, _CHECK_SOURCE)
 
     def lose(self, loss: Loss, sink: Sink) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
@@ -193,9 +197,15 @@ class Writer:
                 "Raise limits.memory_mb: a task opens a record of up to a third of its share of that",
             ) from large
         except RecordTooLarge as record:
-            raise sink.refuse(record.offset, record.detail, "Raise max.message.bytes of the target topic") from record
+            offset, advice = record.offset, "Raise max.message.bytes of the target topic"
+            raise sink.unwritable(offset, offset + 1, "too_large", record.detail, advice) from record
         except BadRecords as damage:
-            raise sink.refuse(damage.offset, damage.detail, "Check the source's copy of the batch") from damage
+            number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
+            if number:
+                yield from self._rewrite(verdict, raws[:number], sink)
+                if sink.unsettled:
+                    return
+            raise _unreadable(sink, raws[number], damage.detail) from damage
         sink.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
 
     def flush(self) -> None:
@@ -465,6 +475,16 @@ class Writer:
     def _stopped(self, sink: Sink, stop: PartitionStop) -> None:
         sink.stop = sink.stop or stop
         self._unsettle(sink, stop.detail)
+
+
+def _unreadable(sink: Sink, raw: RawBatch, detail: str) -> PartitionStop:
+    """The stop for what is left of a batch whose records cannot be read."""
+    header = raw.header
+    # a compressed set of magic 0 or 1 tells its last offset alone
+    first = max(sink.next_offset, header.base_offset) if header.magic == 2 else sink.next_offset
+    if first >= header.next_offset:
+        return sink.refuse(header.base_offset, detail, _CHECK_SOURCE)
+    return sink.unwritable(first, header.next_offset, "damage", detail, _CHECK_SOURCE)
 
 
 def _of(partition: TopicPartition, answer: Any) -> Any:

@@ -16,12 +16,13 @@ from confluent_kafka import Producer
 from mirror.admin.client import Admin
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
 from mirror.admin.values import Creation
-from mirror.assignment import Assignment, assign
+from mirror.assignment import Assignment, Loss, assign
 from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
+from mirror.offsets.losses import loss_entry
 from mirror.offsets.standing import StandingLog, standing_in
 from mirror.pipeline import Pipeline
 from mirror.spark.beginning import recorded
@@ -198,7 +199,11 @@ async def _copied(
         if names_copies:
             await target.refresh({assignment.target.topic for assignment in assignments})
             await recorded(source, journal, assignments, await journal.newest())
-        pipeline = Pipeline(settings.flow, source, target, handed, MEMORY_BYTES, recall=ledgers.recall)
+
+        async def on_loss(loss: Loss) -> None:
+            await journal.append([loss_entry(loss)])
+
+        pipeline = Pipeline(settings.flow, source, target, handed, MEMORY_BYTES, on_loss=on_loss, recall=ledgers.recall)
         await pipeline.run(COPY_SECONDS)
         if records_runs:
             await ledgers.record()

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from helpers import config_file, make_topic, mirror_once, produce, stored_batches
+from helpers import config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from rawbatches import batch
 from samerecords import read
 
+from mirror.batch.codecs import ZSTD
+from mirror.commands.verify import verify_flow
 from mirror.config import load
 from mirror.damage import Damaged, look
 from mirror.embedded import Cluster
@@ -120,6 +123,102 @@ def test_one_damaged_batch_is_passed_over_where_offsets_move(
     assert (again.state, again.records) == (State.CAUGHT_UP, 1)
 
 
+def large_topic(pair: tuple[str, str], topic: str, **configs: str) -> list[tuple[Any, ...]]:
+    """A topic with batches of ten records, two in a row of which, and the last one, are too large for the target; the
+    records that are not.
+    """
+    random = Random(3)
+    values = [random.randbytes(6000 if number in (14, 15, 29) else 100) for number in range(30)]
+    make_topic(pair[0], topic)
+    make_topic(pair[1], topic, configs={"max.message.bytes": "5000", **configs})
+    produce(pair[0], topic, values, codec="zstd")
+    return [one for one in read(pair[0], topic, 0) if len(one[4]) == 100]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_records_that_are_too_large_are_left_out_where_that_is_the_policy(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str
+) -> None:
+    """Each by itself, its batch's other records not; a mirror that starts behind one goes on, whatever is allowed."""
+    pair = source_cluster.bootstrap, target_cluster.bootstrap
+    sound = large_topic(pair, topic_name)
+    more: dict[str, Any] = {"offsets": offsets}
+    stopped = mirror_once(*pair, [topic_name], topic_name, **more)[TopicPartition(topic_name, 0)]
+    assert (stopped.state, stopped.next_offset) == (State.REFUSED, 14)
+    assert "Raise max.message.bytes of the target topic" in stopped.detail
+    assert f"mirror accept CONFIG {topic_name}" in stopped.detail
+    found = mirror_once(*pair, [topic_name], topic_name, on_too_large="skip", **more)[TopicPartition(topic_name, 0)]
+    assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 30, 3)
+    assert found.filled == (3 if offsets == "preserve" else 0)
+    key = slice(0 if offsets == "preserve" else 1, None)
+    assert [one[key] for one in read(pair[1], topic_name, 0)] == [one[key] for one in sound]
+    again = mirror_once(*pair, [topic_name], topic_name, records_runs=False, **more)[TopicPartition(topic_name, 0)]
+    assert (again.state, again.records) == (State.CAUGHT_UP, 0), again
+    report = verify_flow(settings_between(*pair, [topic_name], topic_name, **more))
+    assert report.differences == ()
+    (partition,) = report.partitions
+    assert (partition.lost, partition.lost_records) == (((14, 15), (15, 16), (29, 30)), 3)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("attributes", [ZSTD, 5], ids=["garbage", "codec"])
+def test_records_that_cannot_be_read_are_left_out_where_that_is_the_policy(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, attributes: int
+) -> None:
+    """A payload that does not decompress, in a batch that must be rewritten, and a codec that nobody knows."""
+    pair = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(pair[0], topic_name)
+    make_topic(pair[1], topic_name, configs={"compression.type": "gzip"})
+    produce(pair[0], topic_name, [b"%d" % value for value in range(30)])
+    sound = [one for one in read(pair[0], topic_name, 0) if one[0] // 10 != 1]
+    replace_batch(source_cluster, topic_name, 10, attributes)
+    stopped = mirror_once(*pair, [topic_name], topic_name)[TopicPartition(topic_name, 0)]
+    assert (stopped.state, stopped.next_offset) == (State.REFUSED, 10)
+    assert f"mirror accept CONFIG {topic_name}" in stopped.detail
+    found = mirror_once(*pair, [topic_name], topic_name, on_damage="skip")[TopicPartition(topic_name, 0)]
+    assert (found.state, found.next_offset, found.lost, found.filled) == (State.CAUGHT_UP, 30, 10, 10)
+    assert list(read(pair[1], topic_name, 0)) == sound
+
+
+def replace_batch(cluster: Cluster, topic: str, offset: int, attributes: int) -> None:
+    """By one of the same size and offsets whose CRC holds, and whose payload is garbage."""
+    segment = next(next(cluster.folder.rglob(f"{topic}-0")).glob("*.log"))
+    old = next(raw for raw in stored_batches(cluster.bootstrap, topic) if raw.header.base_offset == offset)
+    header = old.header
+    new = batch(offset, count=header.count, attributes=attributes, payload=b"?" * len(old.records))
+    assert len(new) == header.size
+    data = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.seek(data.index(bytes(old.data)))
+        file.write(new)
+
+
+@pytest.mark.brokers
+@pytest.mark.spark
+def test_a_record_that_is_too_large_and_that_a_person_accepts(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """`mirror accept` names it and those right behind it, and what comes later stops again."""
+    pair = source_cluster.bootstrap, target_cluster.bootstrap
+    sound = large_topic(pair, topic_name)
+    config = config_file(tmp_path, *pair, [topic_name], flow=topic_name)
+    mirror_once(*pair, [topic_name], topic_name)
+    for first, last in ((14, 15), (29, 29)):
+        told = json.loads(mirror("accept", str(config), topic_name, "--json").stdout)
+        (loss,) = told["losses"]
+        assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (first, last, "too_large")
+        found = mirror_once(*pair, [topic_name], topic_name)[TopicPartition(topic_name, 0)]
+    assert (found.state, found.next_offset) == (State.CAUGHT_UP, 30)
+    assert list(read(pair[1], topic_name, 0)) == sound
+    assert "nothing to accept" in mirror("accept", str(config), topic_name).stdout
+
+
+def mirror(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mirror", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
 @pytest.mark.brokers
 @pytest.mark.spark
 def test_a_damaged_batch_that_a_person_accepts(
@@ -129,10 +228,6 @@ def test_a_damaged_batch_that_a_person_accepts(
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     sound = damaged_topic(source_cluster, topic_name, 4)
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-
-    def mirror(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "mirror", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
     assert mirror("run", str(config), "--once").returncode == 4
     told = json.loads(mirror("accept", str(config), topic_name, "--json").stdout)

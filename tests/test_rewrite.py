@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 import pytest
@@ -17,7 +17,7 @@ from mirror.batch.codecs import compress
 from mirror.batch.header import RawBatch
 from mirror.batch.recipe import PORTION, Recipe
 from mirror.batch.records import Records, headers, key, read, value
-from mirror.batch.rewrite import build, portions, rewrite, rewritten
+from mirror.batch.rewrite import build, portions, rewrite, rewritten, unfit
 from mirror.errors import BadRecords, RecordTooLarge, TooManyBytes
 
 CLOCK = 1_700_000_000_000
@@ -220,6 +220,39 @@ def test_a_record_that_fits_into_no_batch() -> None:
     with pytest.raises(RecordTooLarge, match=r"takes 50\d\d bytes alone, more than the 4000") as told:
         rewrite([stored(records)], Recipe(max_bytes=4000))
     assert told.value.offset == 1001
+
+
+@given(
+    st.lists(st.sampled_from([10, 300, 700]), min_size=1, max_size=20),
+    st.lists(st.integers(1, 3), min_size=20, max_size=20),
+    st.integers(0, 4),
+    st.integers(100, 3000),
+)
+def test_what_is_too_large_is_named_in_runs_and_the_rest_is_written(
+    sizes: list[int], steps: list[int], codec: int, portion: int
+) -> None:
+    """As a writer goes on that leaves out what is named, one run after the other."""
+    offsets = list(accumulate(steps[: len(sizes)]))
+    records = [one for offset, size in zip(offsets, sizes, strict=True) for one in some([offset], size, offset)]
+    source, limit = stored(records, codec=codec), 500
+    named: list[int] = []
+    written: list[Facts] = []
+
+    def write(first: int) -> None:
+        for made, _ in rewritten([source], Recipe(first_offset=first, max_bytes=limit, portion=portion)):
+            written.extend(facts(made))
+
+    first = 1000
+    while (found := unfit(source, Recipe(first_offset=first, max_bytes=limit, portion=portion))) is not None:
+        assert (found.reason, "bytes alone" in found.detail) == ("too_large", True)
+        named += range(found.first, found.next_offset)
+        with pytest.raises(RecordTooLarge) as told:
+            write(first)
+        assert told.value.offset == found.first
+        first = found.next_offset
+    write(first)
+    assert named == [1000 + offset for offset, size in zip(offsets, sizes, strict=True) if size > 400]
+    assert written == [one for one in facts(source) if one[0] not in named]
 
 
 def test_another_codec() -> None:

@@ -293,15 +293,16 @@ async def tails(
                 raise PartitionStop(stop.state, *one, stop.offset, stop.detail, stop.advice)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
+            losses = standing.lost_of(other)
             sides = source, one, target, other
             for tried in range(1, _TRIES + 1):
                 try:
                     async with at_once:
                         if indexes is None:
-                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last)
+                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses)
                         else:
                             recall = holding(Ledger(indexes.setdefault(other, RunIndex()).last))
-                            await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last)
+                            await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)
                         return
                 except (ClusterError, WireError):
                     if tried == _TRIES:

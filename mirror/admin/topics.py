@@ -364,6 +364,7 @@ def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> R
         coalesce_bytes=settings.coalesce_bytes,
         continues_on_loss=settings.on_data_loss == "continue",
         skips_damage=settings.on_damage == "skip",
+        skips_too_large=settings.on_too_large == "skip",
     )
 
 

@@ -44,7 +44,7 @@ def marker_difference(first: int, end: int, theirs: RawBatch | None) -> str:
     if theirs is None or theirs.header.is_control:
         return ""
     its = theirs.header
-    if its.magic == 2 and (end <= its.base_offset or not its.count):
+    if its.last_offset < first or (its.magic == 2 and (end <= its.base_offset or not its.count)):
         return ""
     if its.magic == 2 and its.is_dense:
         return "the source has a record where the target has a marker"

@@ -21,8 +21,9 @@ other portions goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -32,7 +33,7 @@ from mirror.batch.codecs import compress
 from mirror.batch.header import CRC_AT, CRC_FROM, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, parse_header
 from mirror.batch.recipe import CAP, LARGEST_RECORD, PORTION, Recipe
 from mirror.batch.records import MOST_RECORDS, Int64s, Records, joined
-from mirror.errors import RecordTooLarge
+from mirror.errors import BadRecords, RecordTooLarge, TooManyBytes
 
 _NONE: Final = -1
 #: Lengths tried by proportion before the range of what is left is halved.
@@ -73,6 +74,41 @@ def rewritten(
         wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
         for run in (wanted,) if closes_up else dense(wanted):
             yield from fitting(run, codec, recipe.max_bytes)
+
+
+class Unfit(NamedTuple):
+    """Offsets from `first` to before `next_offset` whose records cannot be written; `reason` is that of a loss."""
+
+    first: int
+    next_offset: int
+    detail: str
+    reason: str
+
+
+def unfit(raw: RawBatch, recipe: Recipe) -> Unfit | None:
+    """What of a batch cannot be written: its first record that is too large, with those right behind it that are, too,
+    or all of it from where it cannot be read; None where it can be rewritten, by a task with enough memory.
+    """
+    found: Unfit | None = None
+    header = raw.header
+    while True:
+        try:
+            for _ in rewritten([raw], recipe):
+                if found is not None:
+                    return found  # a record that can be written comes next
+        except RecordTooLarge as record:
+            if found is not None and record.offset != found.next_offset:
+                return found
+            first, detail = (found.first, found.detail) if found is not None else (record.offset, record.detail)
+            found = Unfit(first, record.offset + 1, detail, "too_large")
+            recipe = replace(recipe, first_offset=record.offset + 1)
+        except TooManyBytes:
+            return found
+        except BadRecords as damage:
+            first = max(recipe.first_offset, header.base_offset) if header.magic == 2 else recipe.first_offset
+            return found or Unfit(first, header.next_offset, damage.detail, "damage")
+        else:
+            return found
 
 
 def pieces(offsets: Int64s) -> tuple[tuple[int, int], ...]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirror.admin.client import Admin
+from mirror.admin.judged import rules_for
 from mirror.admin.topics import ensure_flow_topic
 from mirror.assignment import KnownStop, LastPosition, Loss
 from mirror.commands.tables import count, number, print_json
 from mirror.config import Settings
-from mirror.damage import damaged_at
+from mirror.damage import damaged_at, unwritable_at
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop
 from mirror.identity import other_topic, recreated
 from mirror.offsets.firstseen import seen_in
@@ -25,6 +26,7 @@ from mirror.offsets.ledgers import indexes_of
 from mirror.offsets.losses import accept_entry
 from mirror.offsets.standing import Standing, lifted_entry, position_entry, standing_in
 from mirror.offsets.starts import starts_in
+from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger, RunIndex
 from mirror.position import Position, Unconfirmed, resume
 from mirror.retracing import holding, resume_translated
@@ -34,6 +36,8 @@ from mirror.wire.queries import EARLIEST, list_offset
 
 #: Looks at a partition that is being mirrored meanwhile, before that is an error.
 _TRIES: Final = 3
+#: The flow, and both sides of a partition.
+_Sides = tuple[str, Cluster, TopicPartition, Cluster, TopicPartition]
 #: Tries to begin at a position, with what is accepted of losses and what is known of the copy.
 _Try = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
 
@@ -128,6 +132,7 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Accepted]:
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
+    rules, _ = rules_for(settings, topic)
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         await asyncio.gather(source.refresh([topic]), target.refresh([target_topic, journal_topic(settings.flow)]))
         ours, theirs = source.topics.get(topic), target.topics.get(target_topic)
@@ -153,31 +158,31 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
         indexes = await indexes_of(journal) if translates else {}
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
+            begins, losses = since.get(one.target, 0), standing.lost_of(one.target)
             if translates:
-                index = indexes.get(one.target, RunIndex())
-                attempt = _translated(logs, index, since.get(one.target, 0))
+                attempt = _translated(logs, indexes.get(one.target, RunIndex()), begins, losses)
             else:
-                attempt = _preserved(logs, since.get(one.target, 0))
-            await _settle(one, attempt, source, target, standing)
+                attempt = _preserved(logs, begins, losses)
+            await _settle(one, attempt, source, target, standing, rules)
         await journal.append_all(entry for one in found for entry in _entries(one, source))
         return found
 
 
-def _preserved(logs: tuple[str, Cluster, TopicPartition, Cluster, TopicPartition], since: int) -> _Try:
-    return lambda accepted, last: resume(*logs, accepted, since, last)
+def _preserved(logs: _Sides, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
+    return lambda accepted, last: resume(*logs, accepted, since, last, losses)
 
 
-def _translated(
-    logs: tuple[str, Cluster, TopicPartition, Cluster, TopicPartition], index: RunIndex, since: int
-) -> _Try:
+def _translated(logs: _Sides, index: RunIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
         runs = index.last.copy() if index.last is not None else None  # what a look adds is nobody else's
-        return resume_translated(*logs, accepted, holding(Ledger(runs)), since, last)
+        return resume_translated(*logs, accepted, holding(Ledger(runs)), since, last, losses)
 
     return attempt
 
 
-async def _settle(one: Accepted, attempt: _Try, source: Cluster, target: Cluster, standing: Standing) -> None:
+async def _settle(
+    one: Accepted, attempt: _Try, source: Cluster, target: Cluster, standing: Standing, rules: Rules
+) -> None:
     """Find out what has to be accepted so that a partition goes on."""
     ids = source.topic_id(one.source.topic), target.topic_id(one.target.topic)
     known = standing.positions.get(one.target)
@@ -204,7 +209,7 @@ async def _settle(one: Accepted, attempt: _Try, source: Cluster, target: Cluster
             break
     before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
     if stop is None and one.loss is None:
-        one.loss = await _damage_of(one, attempt, accepted, last, source)
+        one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
     one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
     one.stop = stop
     if stop is None and stood is not None:
@@ -212,18 +217,25 @@ async def _settle(one: Accepted, attempt: _Try, source: Cluster, target: Cluster
 
 
 async def _damage_of(
-    one: Accepted, attempt: _Try, accepted: tuple[int, int] | None, last: LastPosition | None, source: Cluster
+    one: Accepted,
+    attempt: _Try,
+    accepted: tuple[int, int] | None,
+    last: LastPosition | None,
+    source: Cluster,
+    rules: Rules,
 ) -> Loss | None:
-    """The damaged batch that a partition comes to next; None where it comes to a sound one, and where nothing tells how
-    far the damage reaches.
+    """The damaged batch that a partition comes to next, or what else cannot be written there; None where that can be,
+    and where nothing tells how far the damage reaches.
     """
     found = await attempt(accepted, last)
     position = found[0] if isinstance(found, tuple) else found
     assert isinstance(position, Position)
     damaged = await damaged_at(source, one.source, position.next_offset)
+    if damaged is None:
+        damaged = await unwritable_at(source, one.source, position.next_offset, rules)
     if damaged is None or damaged.next_offset <= damaged.first:
         return None
-    return Loss(one.source, one.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
+    return Loss(one.source, one.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
 
 
 async def _stop_of(attempt: _Try, accepted: tuple[int, int] | None, last: LastPosition | None) -> PartitionStop | None:

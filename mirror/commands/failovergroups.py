@@ -65,8 +65,9 @@ async def doubts_of(
         if one.state in _SURE and one.instance in instances:
             return None
         async with turns:
-            last = standing.positions.get(there)
-            return await _compared(settings, source, known, one, seen.get(there.topic), starts.get(there, 0), last)
+            last, losses = standing.positions.get(there), standing.lost_of(there)
+            begins = seen.get(there.topic), starts.get(there, 0)
+            return await _compared(settings, source, known, one, *begins, last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     found = await asyncio.gather(*map(of, asked.values()))
@@ -81,6 +82,7 @@ async def _compared(
     seen: FirstSeen | None,
     since: int,
     last: LastPosition | None,
+    losses: tuple[tuple[int, int], ...],
 ) -> Doubt | None:
     """What comparing both logs tells, as a lane that began now would; nothing is written."""
     target = known.journal.cluster
@@ -94,8 +96,9 @@ async def _compared(
     sides = settings.flow, source, at, target, there
     try:
         if settings.topics.offsets == "translate":
-            await complete(known.runs.setdefault(there, RunIndex()), *sides, _ANY_LOSS, since, last, confirmed=True)
-        elif (await resume(*sides, _ANY_LOSS, since, last)).begin >= 0:
+            index = known.runs.setdefault(there, RunIndex())
+            await complete(index, *sides, _ANY_LOSS, since, last, losses, confirmed=True)
+        elif (await resume(*sides, _ANY_LOSS, since, last, losses)).begin >= 0:
             return Doubt("padding stands in for its first records")
     except PartitionStop as stop:
         return Doubt(stop.detail, stop.state)

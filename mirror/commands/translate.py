@@ -14,6 +14,7 @@ from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.ledgers import indexes_of
+from mirror.offsets.standing import standing_in
 from mirror.offsets.starts import starts_of
 from mirror.policy.runs import RunIndex
 from mirror.position import settled_end
@@ -90,7 +91,8 @@ async def _moved(
     index = (await indexes_of(journal)).setdefault(target, RunIndex())
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
-        await complete(index, settings.flow, one, source, other, target, since=since)
+        losses = standing_in(await journal.newest()).lost_of(target)
+        await complete(index, settings.flow, one, source, other, target, since=since, losses=losses)
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 
 

@@ -91,6 +91,7 @@ class TopicSettings(Section):
     start: Start = "earliest"
     on_data_loss: Literal["stop", "continue"] = "stop"
     on_damage: Literal["stop", "skip"] = "stop"
+    on_too_large: Literal["stop", "skip"] = "stop"
     recompress: Literal["mirror", "target"] = "mirror"
     append_time: Literal["source", "target"] = "source"
     coalesce_bytes: Whole | None = Field(default=None, ge=1024)

@@ -69,13 +69,23 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
     found: dict[TopicPartition, list[Lost]] = {}
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
-            if key.startswith(_LOSS.encode()):
-                topic, partition, _ = key.decode()[len(_LOSS) :].rsplit("/", 2)
-                told = parsed(value)
-                lost = Lost(int(told["first"]), int(told["next"]), str(told.get("reason", RETENTION)))
-                if 0 <= lost.first < lost.next_offset:
-                    found.setdefault(TopicPartition(topic, int(partition)), []).append(lost)
+            if (told := read_loss(Entry(0, key, value))) is not None:
+                found.setdefault(told[0], []).append(told[1])
     return {target: tuple(sorted(lost)) for target, lost in found.items()}
+
+
+def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
+    """The target partition and the loss that a record tells of; None where it is about something else. Raises one of
+    `NOT_OURS` where it is not one that `loss_entry` made.
+    """
+    if not record.key.startswith(_LOSS.encode()) or record.value is None:
+        return None
+    topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
+    told = parsed(record.value)
+    lost = Lost(int(told["first"]), int(told["next"]), str(told.get("reason", RETENTION)))
+    if not 0 <= lost.first < lost.next_offset:
+        raise ValueError("a loss must have offsets that follow each other")
+    return TopicPartition(topic, int(partition)), lost
 
 
 def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:

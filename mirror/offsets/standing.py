@@ -20,12 +20,14 @@ from uuid import UUID
 from mirror.assignment import Assignment, KnownStop, LastBatch, LastPosition
 from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.offsets.journal import Change, Entry
-from mirror.offsets.losses import Accepted, accepted_for, accepted_in
+from mirror.offsets.losses import Accepted, accepted_for, accepted_in, read_loss
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
 POSITION: Final = b"position/"
 STOP: Final = b"stop/"
+#: Losses of one partition that a task is told: those before lie below the copy's last batch.
+_MOST_LOSSES: Final = 1000
 _LARGEST: Final = 2**63 - 1
 T = TypeVar("T")
 
@@ -145,25 +147,52 @@ def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
 
 @dataclass(slots=True)
 class Standing:
-    """What a journal tells of copies, by target partition: `accepted` losses, last `positions`, `stops` that stand."""
+    """What a journal tells of copies, by target partition.
+
+    `accepted`: the losses that a person accepted last.
+    `positions`: the last positions.
+    `stops`: those that stand.
+    `losses`: the source's offsets whose records are on record as lost, from each first one to the next one.
+    """
 
     accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
     positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
+    losses: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Whether a record is about a copy's position or stop. Raises one of `NOT_OURS` where it is garbled."""
+        """Whether a record is about a copy's position, stop or loss. Raises one of `NOT_OURS` where it is garbled."""
         if (told := read_position(record)) is not None:
             _put(self.positions, *told)
             return True
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
             return True
+        if (lost := read_loss(record)) is not None:
+            self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1].next_offset
+            return True
         return False
+
+    def lost_of(self, target: TopicPartition) -> tuple[tuple[int, int], ...]:
+        """The last losses of a partition, in offset order and joined where they follow each other: what a copy may lack
+        behind its last batch.
+        """
+        joined: list[tuple[int, int]] = []
+        for first, following in sorted(self.losses.get(target, {}).items()):
+            if joined and first <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(joined[-1][1], following)
+            else:
+                joined.append((first, following))
+        return tuple(joined[-_MOST_LOSSES:])
 
     def updated(self, one: Assignment) -> Assignment:
         """An assignment with what is told here of its copy's position and stop, on top of what it has."""
-        return replace(one, last=self.positions.get(one.target, one.last), stop=self.stops.get(one.target, one.stop))
+        return replace(
+            one,
+            last=self.positions.get(one.target, one.last),
+            stop=self.stops.get(one.target, one.stop),
+            losses=tuple(sorted({*one.losses, *self.lost_of(one.target)})),
+        )
 
     def handed(self, one: Assignment) -> Assignment:
         """An assignment with all that the journal tells of its copy."""
@@ -172,6 +201,7 @@ class Standing:
             accepted=accepted_for(one, self.accepted),
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
+            losses=self.lost_of(one.target),
         )
 
 

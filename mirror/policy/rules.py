@@ -57,7 +57,8 @@ class Rules:
     `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
     takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on
     behind records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are
-    damaged in the source. `codec`: the id that the mirror compresses to, None
+    damaged in the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records that
+    are too large for the target. `codec`: the id that the mirror compresses to, None
     where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
     `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
     be, in ms.
@@ -71,6 +72,7 @@ class Rules:
     deletes: bool = True
     continues_on_loss: bool = False
     skips_damage: bool = False
+    skips_too_large: bool = False
     codec: int | None = None
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
@@ -91,6 +93,7 @@ class Rules:
         coalesce_bytes: int | None = None,
         continues_on_loss: bool = False,
         skips_damage: bool = False,
+        skips_too_large: bool = False,
     ) -> Rules:
         """The rules that follow from the target topic's configs and the flow's settings.
 
@@ -108,6 +111,7 @@ class Rules:
             deletes="delete" in _policies(target),
             continues_on_loss=continues_on_loss,
             skips_damage=skips_damage,
+            skips_too_large=skips_too_large,
             codec=_codec(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),
@@ -193,7 +197,8 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
         key = "segment.bytes" if _number(target, "segment.bytes", _DEFAULT_SEGMENT) < largest else "max.message.bytes"
         yield (
             f"takes batches of {rules.max_message_bytes} bytes, its source of {largest}: larger ones are split, at a"
-            f" cost, and a record that is larger alone stops its partition; set {key} to {largest} or more"
+            " cost, and a record that is larger alone stops its partition, or is left out where topics.on_too_large is"
+            f" skip; set {key} to {largest} or more"
         )
     if old := _old_format(source):
         yield f"its source stores the old format {old}: every batch is rewritten"

@@ -152,7 +152,7 @@ async def _trace(
     moves = known.moves
     if not moves:
         return {}
-    caught_up = (_catch_up(moves, source, target, pair, known.since.get(pair.target, 0)) for pair in pairs)
+    caught_up = (_catch_up(moves, source, target, pair, known) for pair in pairs)
     found = readable(zip(pairs, await each(source, target, pairs, caught_up), strict=True), unread)
     return {pair: stop for pair, stop in found.items() if stop is not None}
 
@@ -351,11 +351,12 @@ def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[t
     return tuple(one for one in losses if one[0] < end and one[1] > begin)
 
 
-async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, since: int) -> PartitionStop | None:
+async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:
     """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
     index = moves.indexes.setdefault(pair.target, RunIndex())
+    since, losses = known.since.get(pair.target, 0), known.losses.get(pair.target, ())
     try:
-        await complete(index, moves.flow, source, pair.source, target, pair.target, since=since)
+        await complete(index, moves.flow, source, pair.source, target, pair.target, since=since, losses=losses)
     except PartitionStop as stop:
         return stop
     return None

@@ -44,7 +44,7 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "restamp": ("mirror.sink", "restamp"),
     "queue": ("mirror.sink", "Sink.append"),
     "gap": ("mirror.sink", "Sink.fill"),
-    "rewrite": ("mirror.writer", "Writer._rewrite"),
+    "rewrite": ("mirror.batch.rewrite", "build"),
     "ack": ("mirror.writer", "Writer._acknowledged"),
     "count": ("mirror.writer", "Writer._count"),
     "filled": ("mirror.writer", "Writer._filled"),
