@@ -341,6 +341,7 @@ def test_each_batch_is_told_with_all_its_header_says(tmp_path: Path) -> None:
         "crc_holds": True,
         "verdict": "REWRITE",
         "reason": "holes",
+        "unwritable": None,
     }
     assert (first["producer_id"], first["codec"], first["verdict"]) == (None, "none", "RESTAMP")
 
@@ -822,6 +823,17 @@ def test_verdicts_go_by_the_target_topics_rules(
     assert (verdict, "does not exist yet" in rules) == ("RESTAMP/own_producer", True)
     make_topic(target_cluster.bootstrap, topic_name, configs={"max.message.bytes": "1000"})
     assert judged() == ("REWRITE/too_large", f"the rules of {topic_name} on us")
+    (told,) = lines(run(topic_name, "--config", config, "--json"))
+    assert (told["unwritable"]["first_offset"], told["unwritable"]["last_offset"]) == (0, 0)
+    produce(
+        source_cluster.bootstrap,
+        topic_name,
+        [bytes(1000), random.randbytes(3000), random.randbytes(3000)],
+        codec="zstd",
+    )
+    told = lines(run(topic_name, "--config", config, "--json"))[-1]["unwritable"]
+    assert (told["first_offset"], told["last_offset"], told["reason"]) == (2, 3, "too_large")
+    assert "offset 2 would stop the mirror: a record takes 30" in run(topic_name, "--config", config).stdout
     other = f"{topic_name}-other"
     make_topic(source_cluster.bootstrap, other)
     produce(source_cluster.bootstrap, other, [b"x"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +21,9 @@ from mirror.batch.header import (
 from mirror.classifier import Action, Verdict
 from mirror.commands.tables import duration, number, table
 from mirror.policy.outcomes import Outcome
+
+if TYPE_CHECKING:
+    from mirror.batch.rewrite import Unfit
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: By name, how they are laid out.
@@ -50,7 +53,8 @@ class Seen:
     """One batch and what is known of it.
 
     `position` is the byte of its file where it begins, None where it came from a broker. `uncompressed` is the size of
-    its records in bytes without compression, None where nobody asked or it does not decompress.
+    its records in bytes without compression, None where nobody asked or it does not decompress. `unwritable`: the first
+    of its records that the target would not take, None where there is none, or it was not opened.
     """
 
     raw: RawBatch
@@ -59,6 +63,7 @@ class Seen:
     crc_holds: bool
     position: int | None
     uncompressed: int | None
+    unwritable: Unfit | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The batch for `--json`: sizes in bytes, times in ms since 1970 and as ISO text, null where there is none."""
@@ -91,6 +96,7 @@ class Seen:
             "crc_holds": self.crc_holds,
             "verdict": self.verdict.action,
             "reason": self.verdict.reason,
+            "unwritable": self.unwritable and _told(self.unwritable),
         }
 
     def cells(self, columns: Iterable[str]) -> list[str | Text]:
@@ -118,6 +124,15 @@ class Seen:
             "verdict": Text(str(self.verdict), _COLOURS.get(self.verdict.action, "")),
         }
         return [cells[name] for name in columns]
+
+
+def _told(found: Unfit) -> dict[str, Any]:
+    return {
+        "first_offset": found.first,
+        "last_offset": found.next_offset - 1,
+        "reason": found.reason,
+        "detail": found.detail,
+    }
 
 
 def columns_of(*, every: bool, ratio: bool) -> tuple[str, ...]:

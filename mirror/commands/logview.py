@@ -6,19 +6,23 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
 from mirror.batch.header import RawBatch
-from mirror.classifier import Action, classify
+from mirror.batch.recipe import Recipe
+from mirror.classifier import TOO_LARGE, Action, classify
 from mirror.commands.batches import Seen, batch_table, columns_of
 from mirror.commands.tables import console, count, number, size
 from mirror.commands.totals import LogTotals, totals_notes, totals_table
 from mirror.errors import BadRecords
 from mirror.policy.outcomes import Outcome
 from mirror.policy.rules import Rules
+
+if TYPE_CHECKING:
+    from mirror.batch.rewrite import Unfit
 
 #: Rows that are laid out together; the next ones get a head of their own, so that any number of rows can be shown.
 PAGE_ROWS: Final = 500
@@ -28,12 +32,15 @@ WIDE: Final = 150
 WIDEST: Final = 500
 #: Rows of a log that people get unless they ask for more.
 USUAL_ROWS: Final = 50
+#: Batches with a record that is too large, of those that people get by name.
+_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What to show. `first` is the least offset of interest; `limit` bounds the rows of each log, None for the usual.
-    `wide`: every column, however narrow the terminal. Nothing is decompressed but for `ratio`.
+    `wide`: every column, however narrow the terminal. Nothing is decompressed but for `ratio`, and what is too large
+    for the target, which may have a record that is too large alone.
     """
 
     first: int = 0
@@ -64,6 +71,7 @@ class LogView:
         self._page: Table | None = None
         self._columns = columns_of(every=wish.wide or console().width >= WIDE, ratio=wish.ratio)
         self._uncompressed = _measure() if wish.ratio else None
+        self._unwritable: list[Unfit] = []
         self.totals = LogTotals()
 
     @property
@@ -88,10 +96,15 @@ class LogView:
                 uncompressed = self._uncompressed(raw)
             except BadRecords:
                 self.totals.undecodable += 1
+        found = None
+        if verdict is TOO_LARGE or (self._wish.ratio and verdict.action is Action.REWRITE):
+            found = _unwritable(raw, self._rules, self._next_offset)
+        if found is not None:
+            self._unwritable.append(found)
         self.totals.take(raw, verdict, outcome, uncompressed)
         if self._left:
             self._left -= 1
-            self._show(Seen(raw, verdict, outcome, crc_holds, position, uncompressed))
+            self._show(Seen(raw, verdict, outcome, crc_holds, position, uncompressed, found))
 
     def close(self, told: Mapping[str, Any], notes: list[Text]) -> None:
         """Show the totals. `told` is what scripts get besides them, `notes` what people do."""
@@ -101,7 +114,8 @@ class LogView:
                 "first_offset": totals.first_offset if totals.first_offset >= 0 else None,
                 "last_offset": totals.last_offset if totals.last_offset >= 0 else None,
             }
-            json_line({"type": "summary", **self._identity, **offsets, **told, **totals.as_dict()})
+            amount = {"unwritable": len(self._unwritable)}
+            json_line({"type": "summary", **self._identity, **offsets, **told, **totals.as_dict(), **amount})
             return
         self._flush()
         whole = totals.all
@@ -119,7 +133,15 @@ class LogView:
         else:
             since = f" from offset {number(self._wish.first)} on" if self._wish.first else ""
             heading.append(f"no batches{since}", "yellow")
-        show(heading, *summed_up(totals), *notes, Text())
+        show(heading, *summed_up(totals), *self._unwritable_notes(), *notes, Text())
+
+    def _unwritable_notes(self) -> Iterator[Text]:
+        many = len(self._unwritable)
+        for one in self._unwritable[:_NAMED]:
+            yield Text(f"offset {number(one.first)} would stop the mirror: {one.detail}", "bold red")
+        if many > _NAMED:
+            more = count(many - _NAMED, "batch would", "batches would")
+            yield Text(f"and {more} stop it, too: --json names them", "bold red")
 
     def _show(self, seen: Seen) -> None:
         if self._wish.as_json:
@@ -164,6 +186,12 @@ def _measure() -> Callable[[RawBatch], int]:
     from mirror.batch.codecs import uncompressed_size  # noqa: PLC0415 -- nobody else needs the codecs
 
     return lambda raw: uncompressed_size(raw.header.codec, raw.records)
+
+
+def _unwritable(raw: RawBatch, rules: Rules, next_offset: int) -> Unfit | None:
+    from mirror.batch.rewrite import unfit  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    return unfit(raw, Recipe(first_offset=next_offset, codec=rules.codec, max_bytes=rules.max_message_bytes))
 
 
 def json_line(value: Any) -> None:
