@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -58,6 +60,14 @@ def rekeyed(folder: Path, config: Path) -> tuple[int, str]:
         return mirror.ended(), mirror.log
 
 
+def proved(config: Path) -> tuple[int, dict[str, Any]]:
+    """What `mirror verify` says."""
+    command = [sys.executable, "-m", "mirror", "verify", str(config), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
 def test_a_topic_by_a_field_of_its_values(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -71,11 +81,24 @@ def test_a_topic_by_a_field_of_its_values(
     before, after = read_committed(source, topic_name), read_committed(target, topic_name)
     assert complaints(before, after, 12, user_of) == []
     assert len({one.partition for one in after}) > 6
+    code, told = proved(config)
+    assert (code, told["whole"], told["spark"]) == (ExitCode.DONE, True, True), told
+    (report,) = told["rekeyed"]
+    assert (report["records"], report["target_records"], report["different"]) == (2000, 2000, 0)
 
     fill(source, topic_name, 500, 2)  # and what comes later, by another process
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DONE, log
     assert complaints(read_committed(source, topic_name), read_committed(target, topic_name), 12, user_of) == []
+
+    fill(source, topic_name, 100, 3)
+    produce(target, topic_name, [b"of nobody"], partition=7)
+    code, told = proved(config)
+    assert (code, told["different"]) == (ExitCode.DIFFERENT, 1), told
+    assert [one["kind"] for one in told["differences"]] == ["extra"]
+    assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
+    assert {one["kind"] for one in told["not_whole"]} == {"not there yet"}
+    assert sum(one["offsets"] for one in told["not_whole"]) == 100
 
 
 def test_a_record_that_exhausts_the_engine_stops_its_partition_alone(

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement
 from mirror import __version__
 from mirror.commands.htmlpage import document, put_head, put_table, put_text, written
 from mirror.commands.tables import count, number, size
-from mirror.commands.verifyview import compared
+from mirror.commands.verifyview import compared, rekeyed
 from mirror.verify import signoff
 from mirror.verify.report import PartitionReport, VerifyReport
 
@@ -101,6 +101,9 @@ def _topics(body: Element, report: VerifyReport) -> None:
             put_text(row, "td", text, "n")
         told = "equal" if one.equal else count(one.different, "difference")
         put_text(row, "td", told, "equal" if one.equal else "different")
+
+    for topic in report.rekeyed:
+        put_text(body, "p", rekeyed(topic), "different" if topic.different else "equal")
 
 
 def _partitions(body: Element, partitions: Sequence[PartitionReport]) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mirror.commands.tables import count, number, plain, size, table
 from mirror.verify import signoff
-from mirror.verify.report import TopicReport, VerifyReport
+from mirror.verify.report import RekeyedReport, TopicReport, VerifyReport
 
 #: Differences of one partition that a terminal gets; `--json` gives all that were kept.
 SHOWN: Final = 20
@@ -45,6 +45,9 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
                 "partition": one.pair.source.partition,
             }
             for one in report.partitions
+        ],
+        "rekeyed": [
+            {name: value for name, value in asdict(one).items() if name not in _NOT_TOLD} for one in report.rekeyed
         ],
         "not_verified": [
             {
@@ -126,9 +129,18 @@ def _notes(report: VerifyReport) -> list[Text]:
             Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
             for (topic, note), partitions in notes.items()
         ),
+        *(Text(rekeyed(one), "red" if one.different else "green") for one in report.rekeyed),
         *(Text(f"note: {plain(str(one))}", "yellow") for one in report.gone),
         *(Text(f"not verified: {plain(str(one))}", "red") for one in report.unread),
     ]
+
+
+def rekeyed(one: RekeyedReport) -> str:
+    """What became of a re-keyed topic, in a sentence."""
+    buried = f", {number(one.buried)} of them in the dead-letter topic" if one.buried else ""
+    found = count(one.different, "difference") if one.different else "each once, as the rule says, in its order"
+    told = f"{count(one.records, 'record')} computed once more and looked for{buried}"
+    return f"{plain(one.topic)} → {plain(one.target)}, re-keyed: {told}: {found}"
 
 
 def _shortfalls(report: VerifyReport) -> list[Text]:

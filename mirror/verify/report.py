@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
     MISSING and EXTRA are records that one side lacks, or a log's end. UNREADABLE is a log that goes on and cannot be
     read, UNDECODABLE a batch whose payload is not what its header says. STRAY is what the target has from nobody knows
-    where, in a topic whose offsets move.
+    where, in a topic whose offsets move. ORDER: records of a re-keyed topic that lie in another order.
     """
 
     TOPIC = "topic"
@@ -39,6 +39,7 @@ class Kind(StrEnum):
     UNDECODABLE = "undecodable"
     OPEN_TRANSACTION = "open transaction"
     STRAY = "stray"
+    ORDER = "order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,23 @@ def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RekeyedReport:
+    """What was compared of a re-keyed topic. `records` of the source were computed once more and looked for, `buried`
+    of them in the dead-letter topic; the target's `partitions` hold `target_records`. `different` counts all
+    differences, `differences` holds the first of them.
+    """
+
+    topic: str
+    target: str
+    partitions: int
+    records: int
+    target_records: int
+    buried: int
+    different: int
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
     """The partitions of one topic together; the numbers are the source's."""
 
@@ -266,7 +284,8 @@ class VerifyReport:
     `moved`: offsets are translated, and compared after that. `source_id` and `target_id` are the clusters' own ids,
     `begun_ms` (Unix time) is when the ends were fixed, `spark` says that Spark read, `resumed` how many ranges were
     found finished by an earlier run that was interrupted. `unread` are the partitions that could not be read, `gone`
-    the topics that the source has no more. `shortfalls` is what the target lacks, or what was not compared.
+    the topics that the source has no more. `shortfalls` is what the target lacks, or what was not compared. `rekeyed`
+    are the topics whose records go by a rule.
     """
 
     flow: str
@@ -284,11 +303,13 @@ class VerifyReport:
     unread: tuple[Unread, ...] = ()
     gone: tuple[Gone, ...] = ()
     shortfalls: tuple[Shortfall, ...] = ()
+    rekeyed: tuple[RekeyedReport, ...] = ()
 
     @property
     def different(self) -> int:
         """How many differences there are, kept or not."""
-        return len(self.misfits) + sum(report.different for report in self.partitions)
+        of_partitions = sum(report.different for report in self.partitions)
+        return len(self.misfits) + of_partitions + sum(report.different for report in self.rekeyed)
 
     @property
     def equal(self) -> bool:
@@ -304,7 +325,8 @@ class VerifyReport:
     @property
     def differences(self) -> tuple[Difference, ...]:
         """The differences that were kept, topics first."""
-        return (*self.misfits, *(one for report in self.partitions for one in report.differences))
+        of_rules = (one for report in self.rekeyed for one in report.differences)
+        return (*self.misfits, *of_rules, *(one for report in self.partitions for one in report.differences))
 
     @property
     def topics(self) -> tuple[TopicReport, ...]:

@@ -31,6 +31,7 @@ def facts(report: VerifyReport) -> dict[str, Any]:
         ],
         "not_verified": [[*one.pair.source, *one.pair.target] for one in report.unread],
         "gone": [[one.topic, one.target] for one in report.gone],
+        "rekeyed": [[one.topic, one.target, one.records, one.target_records, one.different] for one in report.rekeyed],
         "whole": report.is_whole,
         "not_whole": [
             [one.kind, one.topic, one.target, one.partition, one.first, one.next_offset, one.offsets]
@@ -55,7 +56,7 @@ def verdict(report: VerifyReport) -> str:
 
 
 def _likeness(report: VerifyReport, sides: str) -> str:
-    if not any(one.batches for one in report.partitions):
+    if not any(one.batches for one in report.partitions) and not any(one.records for one in report.rekeyed):
         return f"nothing {'to compare' if report.is_whole else 'was compared'} between {sides}"
     if any(one.own_timestamps for one in report.partitions):
         return f"{sides} are equal, but for timestamps that the target set itself"

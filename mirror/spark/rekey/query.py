@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from mirror.spark.rekey.arrow import map_in_arrow
 from mirror.spark.rekey.expressions import MADE, judged
@@ -20,12 +20,15 @@ def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list
 
     Whatever Spark raises says nothing of what was committed: the slots' numbers do.
     """
+    ordered = slices_of(session, work, used).repartitionById(work.slots, "slot").sortWithinPartitions(*ORDER)
+    return map_in_arrow(ordered, written(work), RECEIPT_DDL).collect()
+
+
+def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFrame:
+    """What the rule makes of the plan's ranges, as `packing` has slices; nothing is done before somebody asks."""
     ranges = session.range(0, len(work.plan.ranges), 1, len(work.plan.ranges))
     if work.plan.rule.keeps_records:
-        slices = map_in_arrow(ranges, packed(work), SLICE_DDL)
-    else:
-        records = map_in_arrow(ranges, rows(work, used), row_schema(used))
-        made = records.select(*CARRIED, judged(records, work.plan.rule).alias(MADE))
-        slices = map_in_arrow(made, repacked(work), SLICE_DDL)
-    ordered = slices.repartitionById(work.slots, "slot").sortWithinPartitions(*ORDER)
-    return map_in_arrow(ordered, written(work), RECEIPT_DDL).collect()
+        return map_in_arrow(ranges, packed(work), SLICE_DDL)
+    records = map_in_arrow(ranges, rows(work, used), row_schema(used))
+    made = records.select(*CARRIED, judged(records, work.plan.rule).alias(MADE))
+    return map_in_arrow(made, repacked(work), SLICE_DDL)

@@ -1,0 +1,126 @@
+"""What a proof of a re-keyed topic makes of records on both sides, by Spark alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from mirror.policy.rekeying import Rekeying
+from mirror.spark.rekey.packing import BURIED
+from mirror.spark.rekey.proof import _DDL, Extent, Subject, _judged
+from mirror.verify.report import Kind, Lack, RekeyedReport, Shortfall
+from mirror.wire.cluster import Endpoint
+
+pytestmark = pytest.mark.spark
+
+RULE = Rekeying(source="orders", target="by-user", partitions=2, dead_letter="dead", progress="mirror.f.rekey.by-user")
+NOWHERE = Endpoint("none", ())
+SUBJECT = Subject(flow="f", rule=RULE, source=NOWHERE, target=NOWHERE)
+EXTENT = Extent(
+    begin={0: 0, 1: 0},
+    done={0: 9, 1: 9},
+    end={0: 9, 1: 9},
+    target_begin={0: 0, 1: 0},
+    target_end={0: 9, 1: 9},
+    dead_begin={0: 0},
+    dead_end={0: 9},
+    source_id=None,
+    target_id=None,
+)
+#: Records that the rule makes: place, origin, offset there, key, what is in them, whether they must be there.
+Wanted = tuple[int, int, int, str | None, str, bool]
+#: Records of the target: place, offset, key, what is in them.
+Stored = tuple[int, int, str | None, str]
+
+
+def judged(
+    spark: SparkSession,
+    wanted: list[Wanted],
+    found: list[Stored],
+    subject: Subject = SUBJECT,
+    extent: Extent = EXTENT,
+) -> tuple[RekeyedReport, list[Shortfall]]:
+    def frame(rows: list[tuple[Any, ...]]) -> DataFrame:
+        return spark.createDataFrame(rows, _DDL)
+
+    def key(of: str | None) -> bytes | None:
+        return None if of is None else of.encode()
+
+    ours = [
+        (place, origin, at, 0, key(of), text == "", f"{of}{text}".encode(), must)
+        for place, origin, at, of, text, must in wanted
+    ]
+    theirs = [(place, -1, at, 0, key(of), text == "", f"{of}{text}".encode(), False) for place, at, of, text in found]
+    return _judged(subject, extent, frame(ours), frame(theirs))
+
+
+def kinds(report: RekeyedReport) -> list[Kind]:
+    return [one.kind for one in report.differences]
+
+
+def test_what_is_there_once_in_its_place_and_order(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [
+        (0, 0, 0, "a", "1", True),
+        (0, 0, 1, "a", "2", True),
+        (0, 1, 0, "a", "3", True),
+        (1, 0, 2, None, "4", True),
+        (1, 0, 3, "b", "5", False),
+    ]
+    found: list[Stored] = [(0, 0, "a", "3"), (0, 1, "a", "1"), (0, 2, "a", "2"), (1, 0, None, "4")]
+    for more in ([], [(1, 1, "b", "5")]):  # what is ahead of the plan may be there
+        report, lacks = judged(spark, wanted, [*found, *more])
+        assert (report.different, kinds(report), lacks, report.records) == (0, [], [], 4)
+
+
+def test_missing_repeated_foreign_and_out_of_order(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [(0, 0, at, "a", str(at), True) for at in range(4)]
+    found: list[Stored] = [(0, at, "a", str(at)) for at in range(4)]
+    report, _ = judged(spark, wanted, found[:3])
+    assert (report.different, kinds(report)) == (1, [Kind.MISSING])
+    assert (
+        str(report.differences[0])
+        == "orders-0 at offset 3: missing: 1 record on the source, none in by-user-0 on the target"
+    )
+    report, _ = judged(spark, wanted, [*found, (0, 9, "a", "2")])
+    assert (report.different, kinds(report)) == (1, [Kind.EXTRA])
+    report, _ = judged(spark, wanted, [*found[:3], (1, 3, "a", "3")])
+    assert sorted(kinds(report)) == [Kind.EXTRA, Kind.MISSING], "in another partition than its own"
+    report, _ = judged(spark, wanted, [found[0], (0, 1, "a", "2"), (0, 2, "a", "1"), found[3]])
+    assert (report.different, kinds(report)) == (1, [Kind.ORDER])
+    two_origins: list[Wanted] = [(0, 0, 0, "a", "1", True), (0, 1, 0, "a", "2", True)]
+    assert not judged(spark, two_origins, [(0, 0, "a", "2"), (0, 1, "a", "1")])[0].different, "they have no order"
+
+
+def test_records_that_are_alike_are_told_apart_by_their_order(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [(0, 0, 0, "a", "x", True), (0, 0, 1, "a", "y", True), (0, 0, 2, "a", "x", True)]
+    report, _ = judged(spark, wanted, [(0, 0, "a", "x"), (0, 1, "a", "y"), (0, 2, "a", "x")])
+    assert not report.different
+    report, _ = judged(spark, wanted, [(0, 0, "a", "x"), (0, 1, "a", "x"), (0, 2, "a", "y")])
+    assert kinds(report) == [Kind.ORDER]
+
+
+def test_dead_letters_are_there_and_may_be_beside_those_of_others(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [(BURIED, 0, 0, "a", "1", True), (0, 0, 1, "a", "2", True)]
+    found: list[Stored] = [(BURIED, 0, "z", "another rule's"), (BURIED, 1, "a", "1"), (0, 0, "a", "2")]
+    report, _ = judged(spark, wanted, found)
+    assert (report.different, report.buried, report.target_records) == (0, 1, 1)
+    report, _ = judged(spark, wanted, found[:1] + found[2:])
+    assert kinds(report) == [Kind.MISSING]
+    assert "none in dead" in str(report.differences[0])
+
+
+def test_what_cannot_be_known_is_no_difference_and_is_said(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [(0, 0, 0, "a", "1", True), (0, 0, 1, "a", "2", True)]
+    expired = replace(EXTENT, target_begin={0: 1, 1: 0})
+    report, lacks = judged(spark, wanted, [(0, 1, "a", "2")], extent=expired)
+    assert (report.different, [(one.kind, one.offsets) for one in lacks]) == (0, [(Lack.NOT_VERIFIED, 1)])
+    deleted = replace(EXTENT, begin={0: 1, 1: 0})
+    report, lacks = judged(spark, wanted[1:], [(0, 0, "a", "1"), (0, 1, "a", "2")], extent=deleted)
+    assert (report.different, [(one.kind, one.offsets) for one in lacks]) == (0, [(Lack.NOT_VERIFIED, 1)])
+    compacted = replace(SUBJECT, rule=replace(RULE, compacted=True))
+    wanted += [(0, 0, 2, "b", "", True), (1, 0, 3, "c", "3", True)]
+    report, lacks = judged(spark, wanted, [(0, 1, "a", "2")], subject=compacted)
+    assert (kinds(report), lacks) == ([Kind.MISSING], []), "of key c, of which nothing is left"
