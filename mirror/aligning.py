@@ -22,7 +22,7 @@ from mirror.batch.restamp import restamp
 from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
 from mirror.policy.rules import Rules
 from mirror.position import Position
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.produce import ACK_TIMEOUT, append
 from mirror.wire.queries import delete_records
@@ -46,7 +46,7 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
     """
     if not what.rules.deletes:
         detail = f"the copy begins at offset {what.begin}, and a compacted target topic begins at 0 for ever"
-        raise _stop(what, State.REFUSED, detail, "Set cleanup.policy=compact,delete on the target while it is aligned")
+        raise _stop(what, State.REFUSED, detail, Remedy.ALLOW_DELETION)
     at, stamp = position.next_offset, position.stamp
     while at < what.begin:
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
@@ -54,12 +54,10 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
             parts = restamp(raw, stamp), raw.records
             landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT, once=True)
         except BrokerError as problem:
-            raise _stop(what, State.REFUSED, str(problem), "Compare the two topics' configurations") from problem
+            raise _stop(what, State.REFUSED, str(problem), Remedy.FIT_TARGET) from problem
         if landed != at:
             detail = f"padding for offset {at} landed at offset {landed}"
-            raise _stop(
-                what, State.CONTENDED, detail, "Somebody else writes to the target topic: end it, and recreate it"
-            )
+            raise _stop(what, State.CONTENDED, detail, Remedy.END_WRITER)
         at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
         on_move(at)
     begins = await delete_records(cluster, what.target, what.begin)
@@ -67,5 +65,5 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
         raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was told {what.begin}")
 
 
-def _stop(what: Alignment, state: State, detail: str, advice: str) -> PartitionStop:
-    return PartitionStop(state, what.source.topic, what.source.partition, what.begin, detail, advice)
+def _stop(what: Alignment, state: State, detail: str, remedy: Remedy) -> PartitionStop:
+    return PartitionStop(state, what.source.topic, what.source.partition, what.begin, detail, remedy)

@@ -85,7 +85,7 @@ class KnownStop:
 
     def raised(self, source: TopicPartition) -> PartitionStop:
         """The same as an error."""
-        return PartitionStop(self.state, *source, self.offset, self.detail, self.advice)
+        return PartitionStop(self.state, *source, self.offset, self.detail, told=self.advice)
 
 
 #: What a person, a policy or another target topic lifts, and nothing else.

@@ -35,7 +35,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar, Self
 
-from mirror.states import State
+from mirror.states import RESOLVED_BY, Remedy, State
 
 
 class ExitCode(IntEnum):
@@ -73,16 +73,46 @@ class PreflightError(MirrorError):
 class PartitionStop(MirrorError):
     """One partition stopped in a named state; the others go on.
 
-    `offset` is the source offset at which it stopped, or -1 where none is known. `advice` says what to do.
+    `offset` is the source offset at which it stopped, or -1 where none is known. `remedies` are those of its state that
+    apply. One that was `told` before keeps that advice.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.DATA_AT_RISK
 
-    def __init__(self, state: State, topic: str, partition: int, offset: int, detail: str, advice: str) -> None:
+    def __init__(
+        self,
+        state: State,
+        topic: str,
+        partition: int,
+        offset: int,
+        detail: str,
+        *remedies: Remedy,
+        told: str | None = None,
+    ) -> None:
         assert state.is_stop, state
+        assert bool(remedies) != (told is not None), (state, remedies, told)
+        assert {*remedies} <= {*RESOLVED_BY[state]}, (state, remedies)
         self.state, self.topic, self.partition, self.offset = state, topic, partition, offset
-        self.detail, self.advice = detail, advice
-        super().__init__(f"{state}: {topic}-{partition} at offset {offset}: {detail}. {advice}")
+        self.detail, self.remedies = detail, remedies
+        self._told = told
+        self._values: dict[str, object] = {"topic": topic, "partition": partition}
+        super().__init__(detail)
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        if self._told is not None:
+            return self._told
+        return ". ".join(remedy.told(self._values) for remedy in self.remedies)
+
+    def knowing(self, **values: object) -> Self:
+        """The same; its advice has these values as well."""
+        self._values |= values
+        return self
+
+    def __str__(self) -> str:
+        where = f"{self.state}: {self.topic}-{self.partition} at offset {self.offset}"
+        return f"{where}: {self.detail}. {self.advice}"
 
 
 class ClusterError(MirrorError):

@@ -45,8 +45,8 @@ from mirror.errors import (
 )
 from mirror.identity import MISSING_TRIES, other_topic, recreated
 from mirror.observe.histogram import Histogram
-from mirror.policy.remedies import MEND_LOGIN, grant
-from mirror.states import State
+from mirror.policy.remedies import grant
+from mirror.states import RESOLVED_BY, Remedy, State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.wire.connection import throttled_seconds
@@ -408,7 +408,7 @@ class Fetcher:
                 cursor,
                 State.TRUNCATED,
                 f"the source's log was cut back to offset {end} of epoch {epoch}, and what followed was mirrored",
-                "Keep the target's records or delete them; then recreate the target topic to mirror again",
+                *RESOLVED_BY[State.TRUNCATED],
             )
         if fetched.error_code:
             return self._refused(cursor, fetched)
@@ -450,9 +450,11 @@ class Fetcher:
                 raise self._stop(
                     cursor,
                     State.CORRUPT,
-                    f"the batch was damaged in each of {DAMAGE_TRIES} fetches: {damage}",
-                    "Check the source broker's disk and the network; move the leader to a sound replica, or run"
-                    f" `mirror accept CONFIG {cursor.partition.topic}` to leave that batch out",
+                    f"the batch was damaged in each of {DAMAGE_TRIES} fetches, by the source's disk or the network:"
+                    f" {damage}",
+                    Remedy.SOUND_LEADER,
+                    Remedy.ACCEPT_DAMAGE,
+                    Remedy.INSPECT,
                 )
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
@@ -467,11 +469,10 @@ class Fetcher:
         return True
 
     def _denied(self, cursor: Cursor, problem: AccessDenied) -> PartitionStop:
-        is_login = isinstance(problem, NotAuthenticated)
-        advice = MEND_LOGIN if is_login else grant(self._source.endpoint, cursor.partition.topic)
-        return self._stop(cursor, State.DENIED, str(problem), advice)
+        if isinstance(problem, NotAuthenticated):
+            return self._stop(cursor, State.DENIED, str(problem), Remedy.MEND_LOGIN)
+        right = grant(self._source.endpoint, cursor.partition.topic)
+        return self._stop(cursor, State.DENIED, str(problem), Remedy.GRANT, grant=right)
 
-    def _stop(self, cursor: Cursor, state: State, detail: str, advice: str) -> PartitionStop:
-        return PartitionStop(
-            state, cursor.partition.topic, cursor.partition.partition, cursor.next_offset, detail, advice
-        )
+    def _stop(self, cursor: Cursor, state: State, detail: str, *remedies: Remedy, **values: object) -> PartitionStop:
+        return PartitionStop(state, *cursor.partition, cursor.next_offset, detail, *remedies).knowing(**values)

@@ -12,14 +12,13 @@ from typing import Final
 from uuid import UUID
 
 from mirror.errors import PartitionStop
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 
 #: A broker that has not heard of a topic yet denies it for a moment; one that is gone is denied each time.
 MISSING_TRIES: Final = 4
 DELETED: Final = "the source topic was deleted"
-ADVICE: Final = "Rename or delete the target topic to mirror the new one"
 
 
 def other_topic(source: Cluster, topic: str, topic_id: UUID | None) -> str:
@@ -40,7 +39,12 @@ def made_anew(before: UUID | None, now: UUID | None) -> str:
 
 def recreated(partition: TopicPartition, offset: int, detail: str) -> PartitionStop:
     """The stop for a partition whose topic is another one, or gone; `offset` is the next one to mirror, or -1."""
-    return PartitionStop(State.RECREATED, *partition, offset, detail, ADVICE)
+    return PartitionStop(State.RECREATED, *partition, offset, detail, *remedies_for(detail))
+
+
+def remedies_for(detail: str) -> tuple[Remedy, ...]:
+    """What resolves the stop: of a topic that is gone there is nothing to mirror."""
+    return (Remedy.EXCLUDE if detail == DELETED else Remedy.RENAME), Remedy.BEGIN_ANEW
 
 
 async def what_became_of(source: Cluster, topic: str, topic_id: UUID | None) -> str:

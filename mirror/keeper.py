@@ -89,16 +89,16 @@ class Keeper:
             return None
         return known.raised(self.assignment.source)
 
-    def stopped(self, stop: PartitionStop, advice: str) -> None:
-        """It stops; what it is told to do is `advice`."""
-        self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, advice, stop.offset
+    def stopped(self, stop: PartitionStop) -> None:
+        """It stops."""
+        self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, stop.advice, stop.offset
         before = self.assignment.stop
         if stop.state in STANDING and not (before is not None and before.concerns(self.target_topic_id)):
             self.stop = KnownStop(
                 state=stop.state,
                 offset=stop.offset,
                 detail=stop.detail,
-                advice=advice,
+                advice=stop.advice,
                 source_topic_id=self.assignment.topic_id,
                 target_topic_id=self.target_topic_id,
             )

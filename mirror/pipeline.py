@@ -34,6 +34,7 @@ from mirror.errors import (
     ClusterError,
     ClusterUnreachable,
     MalformedBatch,
+    NotAuthenticated,
     PartitionStop,
     WireError,
 )
@@ -44,13 +45,13 @@ from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.observe.lanefigures import LaneFigures
 from mirror.policy.aborted import Aborted
-from mirror.policy.remedies import grant_named, remedy
+from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
 from mirror.position import Position, resume, settled_end
 from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally, Unwritable
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.turns import Turns
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -67,6 +68,8 @@ _BATCHES: Final = 2 / 3
 _A_RECORD: Final = 1 / 3
 #: Seconds between two looks at who leads the target's partitions, and how much more for each of them.
 _LEADERS_SECONDS, _SECONDS_A_LEADER = 10.0, 0.005
+#: What resolves a batch that cannot be read while a position is looked for, in either log.
+_DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
 #: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
 _BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
 
@@ -255,7 +258,7 @@ class Pipeline:
             if arrival.stop:
                 raise arrival.stop
         except BadRecords as damage:
-            self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the source's copy"))
+            self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED))
         except PartitionStop as stop:
             self._stop(keeper, stop)
         self._writer.flush()
@@ -331,11 +334,9 @@ class Pipeline:
             except PartitionStop as stop:
                 self._stop(keeper, stop)
             except MalformedBatch as damage:
-                self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), "Check the brokers' disks"))
+                self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED))
             except AccessDenied as denied:
-                ends = (self._source.endpoint, self._target.endpoint)
-                advice = grant_named(denied, *ends, keeper.assignment.source, keeper.assignment.target)
-                self._stop(keeper, self._stop_for(keeper, State.DENIED, str(denied), advice))
+                self._stop(keeper, self._denied(keeper, denied))
             except (ClusterError, WireError) as problem:
                 keeper.waits(str(problem))
                 await asyncio.sleep(backoff.next())
@@ -378,7 +379,7 @@ class Pipeline:
             self._writer.settled(former, position.end)
             keeper.doubts += former.doubtful
             if keeper.doubts >= DOUBTFUL_TRIES:
-                raise self._stop_for(keeper, State.REFUSED, former.unsettled, "See the target broker's log")
+                raise self._stop_for(keeper, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
         if target_lost is not None:
             self._target_lost(keeper, target_lost)
         if position.lost_until >= 0:
@@ -426,9 +427,14 @@ class Pipeline:
         last = keeper.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
         logs = self._flow, self._source, mine.source, self._target, mine.target
-        if mine.rules.translates:
-            return await resume_translated(*logs, accepted, self._recall, mine.since, last, keeper.losses)
-        return await resume(*logs, accepted, mine.since, last, keeper.losses), None
+        try:
+            if mine.rules.translates:
+                return await resume_translated(*logs, accepted, self._recall, mine.since, last, keeper.losses)
+            return await resume(*logs, accepted, mine.since, last, keeper.losses), None
+        except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
+            if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
+                raise recreated(mine.source, stop.offset, became) from stop
+            raise
 
     async def _align(self, keeper: Keeper, position: Position) -> None:
         """Let the target begin where the source does, or the flow in it."""
@@ -474,9 +480,13 @@ class Pipeline:
         keeper.unsettled.set()
 
     def _stop(self, keeper: Keeper, stop: PartitionStop) -> None:
-        command = remedy(stop, self._source.endpoint, self._target.endpoint, keeper.assignment.target.topic)
-        advice = stop.advice if stop.advice.endswith(command) else stop.advice + command
-        keeper.stopped(stop, advice)
+        stop.knowing(
+            source=self._source.endpoint.servers,
+            target=self._target.endpoint.servers,
+            target_topic=keeper.assignment.target.topic,
+            begin=f" --from {stop.offset}" if stop.offset >= 0 else "",
+        )
+        keeper.stopped(stop)
         self.stopped.set()
         self._finished(keeper)
         self._finish_when_done()
@@ -485,11 +495,18 @@ class Pipeline:
         if all(keeper.is_done for keeper in self._keepers.values()):
             self.finish()
 
-    def _stop_for(self, keeper: Keeper, state: State, detail: str, advice: str) -> PartitionStop:
-        source = keeper.assignment.source
-        return PartitionStop(
-            state, source.topic, source.partition, keeper.sink.acked if keeper.sink else -1, detail, advice
-        )
+    def _denied(self, keeper: Keeper, problem: AccessDenied) -> PartitionStop:
+        if isinstance(problem, NotAuthenticated):
+            return self._stop_for(keeper, State.DENIED, str(problem), Remedy.MEND_LOGIN)
+        mine, source, target = keeper.assignment, self._source.endpoint, self._target.endpoint
+        right = grant_named(problem, source, target, mine.source, mine.target)
+        return self._stop_for(keeper, State.DENIED, str(problem), Remedy.GRANT, grant=right)
+
+    def _stop_for(
+        self, keeper: Keeper, state: State, detail: str, *remedies: Remedy, **values: object
+    ) -> PartitionStop:
+        at = keeper.sink.acked if keeper.sink else -1
+        return PartitionStop(state, *keeper.assignment.source, at, detail, *remedies).knowing(**values)
 
     async def _drained(self) -> None:
         while not all(keeper.sink is None or keeper.sink.is_idle for keeper in self._keepers.values()):

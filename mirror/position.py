@@ -48,7 +48,7 @@ from mirror.batch.likeness import batch_difference, is_our_padding, marker_diffe
 from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
 from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.policy.aborted import Aborted
-from mirror.states import State
+from mirror.states import RESOLVED_BY, Remedy, State
 from mirror.wire.cluster import CALL_TIMEOUT, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.wire.fetch import fetch_below
 from mirror.wire.queries import (
@@ -77,9 +77,8 @@ _GAP_BYTES: Final = 32 << 20
 _EMPTY: Final = (-1, -1)
 #: The least producer id of any flow; the largest is below twice that.
 _FIRST_ID: Final = 1 << 52
-SOMEBODY_ELSE: Final = (
-    "Somebody else wrote to the target, or the source topic is another one; mirror into an empty topic"
-)
+#: What resolves a copy that is not its source's.
+ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +118,9 @@ class Unconfirmed(PartitionStop):
     """
 
     def __init__(self, source: TopicPartition, offset: int, target_end: int, detail: str) -> None:
-        accept = f"Run `mirror accept CONFIG {source.topic}` if the copy is known to be whole"
-        advice = accept if offset >= 0 else "Recreate the target topic to begin again"
-        super().__init__(State.DIVERGED, *source, offset, f"nothing confirms the copy: {detail}", advice)
+        accept = (Remedy.ACCEPT_COPY,) if offset >= 0 else ()
+        detail = f"nothing confirms the copy: {detail}"
+        super().__init__(State.DIVERGED, *source, offset, detail, *accept, Remedy.BEGIN_ANEW)
         self.target_end = target_end
 
 
@@ -140,7 +139,7 @@ class Logs:
     flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
     of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
     where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
-    leader epoch in which the target's end was read.
+    leader epoch in which the target's end was read, `source_epoch` the source's of now.
     """
 
     source: TopicPartition
@@ -155,6 +154,12 @@ class Logs:
     losses: tuple[tuple[int, int], ...] = ()
     kept_until: int | None = None
     target_epoch: int = -1
+    source_epoch: int = -1
+
+    @property
+    def was_not_cut(self) -> bool:
+        """No leader of the source was elected since the last acknowledged batch: it has kept all that it had."""
+        return self.last is not None and 0 <= self.source_epoch == self.last.source_epoch
 
     @property
     def begin(self) -> int:
@@ -210,11 +215,7 @@ class Logs:
             f"the target's log ends at {self.end}, and had acknowledged the source's offsets up to {lost[1] - 1}: the"
             f" target lost its tail, and the source deleted offsets {at} to {self.start - 1}"
         )
-        advice = (
-            "Restore the target's log if a replica or a backup has it; or run"
-            f" `mirror accept CONFIG {self.source.topic}` to go on behind the loss"
-        )
-        return self.stop(State.TARGET_LOST, at, detail, advice)
+        return self.stop(State.TARGET_LOST, at, detail, *RESOLVED_BY[State.TARGET_LOST])
 
     def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
         """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
@@ -227,19 +228,17 @@ class Logs:
             State.RETENTION_GAP,
             at,
             f"the source deleted offsets {at} to {self.start - 1} before they were mirrored",
-            f"Run `mirror accept CONFIG {self.source.topic}` to go on behind them, "
-            "or recreate the target topic to begin again",
+            *RESOLVED_BY[State.RETENTION_GAP],
         )
 
     def padded_twice(self, upto: int) -> PartitionStop:
         """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
         detail = f"the target has padding up to offset {upto}, and the source has records from {self.furthest_begin} on"
-        return self.stop(State.DIVERGED, self.furthest_begin, detail, "Recreate the target topic to begin again")
+        return self.stop(State.DIVERGED, self.furthest_begin, detail, Remedy.BEGIN_ANEW)
 
     def truncated(self, at: int, detail: str) -> PartitionStop:
         """The stop for a source that was cut back below what was mirrored."""
-        advice = "The source lost records that were mirrored; keep or delete the target topic"
-        return self.stop(State.TRUNCATED, at, detail, advice)
+        return self.stop(State.TRUNCATED, at, detail, *RESOLVED_BY[State.TRUNCATED])
 
     def unlike(self, at: int, detail: str, twin: RawBatch | None) -> PartitionStop:
         """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
@@ -251,15 +250,20 @@ class Logs:
             return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
         if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
             return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
-        return self.stop(State.DIVERGED, at, detail, SOMEBODY_ELSE)
+        return self.foreign(at, detail)
+
+    def foreign(self, at: int, detail: str) -> PartitionStop:
+        """The stop for a copy with records that are not the source's."""
+        detail = f"{detail}; somebody else wrote to the target, or the source topic is another one"
+        return self.stop(State.DIVERGED, at, detail, *ANOTHER_COPY)
 
     def unconfirmed(self, at: int, detail: str) -> Unconfirmed:
         """The stop for a copy that nothing confirms (P7)."""
         return Unconfirmed(self.source, at, self.end, detail)
 
-    def stop(self, state: State, offset: int, detail: str, advice: str) -> PartitionStop:
+    def stop(self, state: State, offset: int, detail: str, *remedies: Remedy) -> PartitionStop:
         """The stop at a source offset."""
-        return PartitionStop(state, self.source.topic, self.source.partition, offset, detail, advice)
+        return PartitionStop(state, *self.source, offset, detail, *remedies)
 
 
 async def look_at_logs(
@@ -282,14 +286,25 @@ async def look_at_logs(
         _kept_until(source, source_partition, last),
         _tail(target, target_partition, end),
     )
-    if tail is None and end > target_start:
-        raise ClusterUnreachable(
-            f"{target}: {target_partition}: nothing came back for offset {end - 1}, the last of the log"
-        )
+    if tail is None and end > target_start and await list_offset(target, target_partition, EARLIEST) < end:
+        raise MalformedBatch(f"{target}: nothing can be read at offset {end - 1}, the last of the log", 0, end - 1)
     own = Stamp(producer_id(flow, target_partition))
     tail = tail if end > target_start else None
+    source_epoch = source.leader(source_partition).epoch
     return Logs(
-        source_partition, start, readable, target_start, end, tail, own, since, last, losses, kept, target_epoch
+        source_partition,
+        start,
+        readable,
+        target_start,
+        end,
+        tail,
+        own,
+        since,
+        last,
+        losses,
+        kept,
+        target_epoch,
+        source_epoch,
     )
 
 
@@ -334,10 +349,10 @@ async def resume(
     logs.check_source_epoch()
     if end > readable:
         detail = f"the target's log ends at {end}, the source's at {readable}"
-        if ours or (tail is None and end == since) or (last is not None and last.target_end == end):
+        is_ours = ours or (tail is None and end == since) or (last is not None and last.target_end == end)
+        if is_ours and not logs.was_not_cut:
             raise logs.truncated(end, detail)
-        advice = "Somebody else wrote to the target topic; mirror into an empty topic, or by another name"
-        raise logs.stop(State.DIVERGED, end, detail, advice)
+        raise logs.foreign(end, detail)
     lost = logs.target_loss(end)
     is_accepted = logs.is_accepted(end, accepted)
     if lost is not None and end < start and not is_accepted:
@@ -538,7 +553,7 @@ async def confirm(
     if end < last.target_end:
         if logs.tail is None or logs.tail_is_ours:
             return  # the beginning of what was acknowledged
-        raise logs.stop(State.DIVERGED, at, f"the target's last batch, below offset {end}, is not ours", SOMEBODY_ELSE)
+        raise logs.foreign(at, f"the target's last batch, below offset {end}, is not ours")
     more = end - last.target_end
     is_ours = last.stamp is not None and distance(last.stamp, stamp) == more
     same_epoch = logs.kept_until is not None and logs.kept_until >= at

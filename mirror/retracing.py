@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.header import APPEND_TIME, RawBatch
@@ -28,7 +28,7 @@ from mirror.errors import BadRecords, PartitionStop
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.position import (
-    SOMEBODY_ELSE,
+    ANOTHER_COPY,
     Logs,
     Position,
     Unconfirmed,
@@ -54,10 +54,6 @@ Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
 
 #: A record's key, value and headers.
 Content = tuple[bytes | None, bytes | None, bytes]
-
-_CLEANED: Final = (
-    "The target's cleaner took records before the journal told where they came from; mirror into an empty topic"
-)
 
 
 async def unrecorded(_target: TopicPartition, _end: int) -> Ledger:
@@ -138,7 +134,7 @@ async def resume_translated(
         ledger.restart(Runs(logs.begin), [])
     elif logs.end < ledger.runs.begin:
         detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
-        raise logs.stop(State.DIVERGED, -1, detail, "Mirror into an empty topic")
+        raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
     else:
         ledger.cut(logs.end)
         if not len(ledger.runs):  # those that are recorded say themselves where they are from
@@ -304,11 +300,10 @@ async def _retrace(
     compared = 0
     at, begin = ledger.runs.next_source, ledger.runs.next_target
 
-    def diverged(detail: str, advice: str = SOMEBODY_ELSE) -> PartitionStop:
+    def diverged(detail: str) -> PartitionStop:
         runs = ledger.runs
-        return logs.stop(
-            State.DIVERGED, runs.next_source, f"at offset {runs.next_target} of the target, {detail}", advice
-        )
+        detail = f"at offset {runs.next_target} of the target, {detail}"
+        return logs.stop(State.DIVERGED, runs.next_source, detail, *ANOTHER_COPY)
 
     def marked() -> PartitionStop:
         return diverged("a control marker is there: its records were written in transactions, or with equal offsets")
@@ -324,7 +319,8 @@ async def _retrace(
             if ours.markers:
                 raise marked()
             if ours.offset != ledger.runs.next_target:
-                raise diverged(f"no record is there, the next one is at {ours.offset}", _CLEANED)
+                cleaned = "the target's cleaner took records before the journal told where they came from"
+                raise diverged(f"no record is there, the next one is at {ours.offset}: {cleaned}")
             count = _alike(theirs, ours) if goes_on else 0
             if count:
                 compared += count
@@ -335,7 +331,8 @@ async def _retrace(
                 if (theirs.offset if goes_on else stable) <= free:
                     if not goes_on and stable == logs.readable and logs.tail_is_ours:
                         raise _truncated(logs, ledger.runs)
-                    raise diverged(f"the record is not the source's at offset {ledger.runs.next_source}")
+                    detail = f"the record is not the source's at offset {ledger.runs.next_source}"
+                    raise diverged(f"{detail}; somebody else wrote there, or the source topic is another one")
                 ledger.add(free, ours.offset, 1)
             ours.pass_by(count)
         if ours.markers:
@@ -354,14 +351,14 @@ async def _retrace_from_the_first(
     try:
         origin = await _origin(logs, source, target, target_partition)
     except BadRecords as damage:
-        raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", SOMEBODY_ELSE) from damage
+        raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", *ANOTHER_COPY) from damage
     ledger.restart(Runs(origin or logs.since, logs.target_start), [])
     compared = 0
     if origin is not None or logs.start:  # it may be one that the source has deleted since
         compared = await _retrace(ledger, logs, source, target, target_partition)
     if ledger.runs.next_source <= max(origin or 0, logs.begin, logs.start):
         detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
-        raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", "Mirror into an empty topic")
+        raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", *ANOTHER_COPY)
     return compared
 
 

@@ -27,7 +27,7 @@ from mirror.observe.histogram import Histogram
 from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger
 from mirror.position import Position
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.connection import Connection
 
@@ -43,8 +43,8 @@ FENCE: Final = MARKERS + 1
 class Unwritable(PartitionStop):
     """The stop for records that the target will not take, or nobody can read; `loss`: what is left out to go on."""
 
-    def __init__(self, loss: Loss, detail: str, advice: str) -> None:
-        super().__init__(State.REFUSED, *loss.source, loss.first, detail, advice)
+    def __init__(self, loss: Loss, detail: str, *remedies: Remedy) -> None:
+        super().__init__(State.REFUSED, *loss.source, loss.first, detail, *remedies)
         self.loss = loss
 
 
@@ -244,7 +244,7 @@ class Sink:
         count = upto - self.next_offset
         if count > longest:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
-            raise self.refuse(self.next_offset, detail, "Leave the topic out, or set topics.offsets to translate")
+            raise self.refuse(self.next_offset, detail, Remedy.OTHER_FLOW)
         if count > 0:
             last = self.queue[-1] if self.queue else None
             if isinstance(last, Gap) and not self.filling:
@@ -359,16 +359,17 @@ class Sink:
         self.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, Outgoing))
         self.queue.clear()
 
-    def refuse(self, offset: int, detail: str, advice: str, state: State = State.REFUSED) -> PartitionStop:
-        """The stop for what cannot be written."""
-        return PartitionStop(state, self.source.topic, self.source.partition, offset, detail, advice)
+    def refuse(
+        self, offset: int, detail: str, *remedies: Remedy, state: State = State.REFUSED, **values: object
+    ) -> PartitionStop:
+        """The stop for what cannot be written; `values` are for the texts of its remedies."""
+        return PartitionStop(state, *self.source, offset, detail, *remedies).knowing(**values)
 
-    def unwritable(self, first: int, next_offset: int, reason: str, detail: str, advice: str) -> Unwritable:
+    def unwritable(self, first: int, next_offset: int, reason: str, detail: str, *remedies: Remedy) -> Unwritable:
         """The same for the records of the source from `first` to before `next_offset`, which may be left out."""
         loss = Loss(self.source, self.target, first, next_offset, reason, detail)
-        return Unwritable(loss, detail, f"{advice}, or run `mirror accept CONFIG {self.source.topic}` to leave it out")
+        return Unwritable(loss, detail, *remedies)
 
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""
-        advice = "Another mirror of this flow runs, or a producer writes to the target topic: end it"
-        return self.refuse(offset, detail, advice, State.CONTENDED)
+        return self.refuse(offset, detail, Remedy.END_WRITER, state=State.CONTENDED)

@@ -1,8 +1,15 @@
-"""The states of a mirrored partition, as `mirror status` prints them and the README lists them."""
+"""The states of a mirrored partition, as `mirror status` prints them and the README lists them, and what resolves each.
+
+The advice of a stop is made of `Remedy` members alone. So there is one list of all that a person may be told to do,
+and `tests/test_remedies.py` does each of these on a running mirror.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import Final
 
 
 class State(StrEnum):
@@ -44,3 +51,103 @@ _STOPS = frozenset(
         State.TARGET_LOST,
     }
 )
+
+
+class Remedy(Enum):
+    """What a person does so that a partition goes on, as it is told. A running mirror goes on by itself then.
+
+    `{topic}` and `{partition}` are the source's, `{target_topic}` is the copy; `{source}` and `{target}` are bootstrap
+    servers. CONFIG stands for the flow's configuration file, PRINCIPAL for the mirror's name on a cluster.
+    """
+
+    ACCEPT_LOSS = "Run `mirror accept CONFIG {topic} --partition {partition}` to go on behind them"
+    ACCEPT_DAMAGE = "Run `mirror accept CONFIG {topic} --partition {partition}` to leave it out"
+    ACCEPT_COPY = "Run `mirror accept CONFIG {topic} --partition {partition}` if the copy is known to be whole"
+    ACCEPT_RESTORED = (
+        "Where the log that lost records was restored, run `mirror accept CONFIG {topic} --partition {partition}`,"
+        " which looks at both logs"
+    )
+    BEGIN_ANEW = "To begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {target_topic}"
+    EXCLUDE = "To keep the copy as it is, add {topic} to topics.exclude and send the mirror SIGHUP"
+    RENAME = (
+        "To keep the copy and to mirror the topic into another one, name that in topics.naming.rename and send the"
+        " mirror SIGHUP"
+    )
+    SOUND_LEADER = "Move the leader to a replica whose copy is sound"
+    INSPECT = "To look at it: `mirror inspect {topic}:{partition} --config CONFIG --side source{begin}`"
+    END_WRITER = (
+        "Another mirror of this flow runs, or a producer writes to the target topic: end it, and where it was a"
+        " producer, begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {target_topic}"
+    )
+    RAISE_SIZE = (
+        "Raise the limit on the source, from where the mirror takes it: kafka-configs.sh --bootstrap-server {source}"
+        " --alter --entity-type topics --entity-name {topic} --add-config max.message.bytes={bytes}"
+    )
+    RAISE_MEMORY = (
+        "Raise limits.memory_mb and send the mirror SIGHUP: a task opens a record of up to a third of its share of that"
+    )
+    FIT_TARGET = (
+        "Compare the two topics' configurations, and change {target_topic} so that it takes the batch:"
+        " kafka-configs.sh --bootstrap-server {target} --describe --all --entity-type topics --entity-name"
+        " {target_topic}"
+    )
+    DELETE_BATCH = (
+        "No consumer can read it either. Delete the source's records below offset {behind}, and run"
+        " `mirror accept CONFIG {topic} --partition {partition}`: kafka-delete-records.sh --bootstrap-server {source}"
+        " --offset-json-file <(echo"
+        ' \'{{"partitions":[{{"topic":"{topic}","partition":{partition},"offset":{behind}}}],"version":1}}\')'
+    )
+    OTHER_FLOW = (
+        "Add {topic} to topics.exclude, send the mirror SIGHUP, delete the target topic {target_topic}, and mirror the"
+        " topic by another flow with topics.offsets: translate"
+    )
+    ALLOW_DELETION = (
+        "Until the partition is MIRRORING, have cleanup.policy and retention.ms in sync.configs_exclude (SIGHUP), and"
+        " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
+        " --add-config cleanup.policy=[compact,delete],retention.ms=-1"
+    )
+    SEE_BROKER = "See the log of the target's broker, which answers each try with an error"
+    GRANT = "{grant}"
+    MEND_LOGIN = (
+        "Mend the login on the cluster, which is tried again at every epoch; or in the mirror's configuration, and"
+        " start it again"
+    )
+    RESUME = "`mirror resume CONFIG {topic}` lets it go on"
+
+    def told(self, values: Mapping[str, object] = MappingProxyType({})) -> str:
+        """The text, with the values that are known; the name of another one in capitals is left to the reader."""
+        return str(self.value).format_map(_Known(values))
+
+
+class _Known(dict[str, object]):
+    def __missing__(self, name: str) -> str:
+        return name.upper()
+
+
+#: What may be told in each state. Where there is nothing, there is nothing to do: it passes by itself.
+RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
+    State.STARTING: (),
+    State.ALIGNING: (),
+    State.MIRRORING: (),
+    State.CAUGHT_UP: (),
+    State.PAUSED: (Remedy.RESUME,),
+    State.WAITING: (),
+    State.TRUNCATED: (Remedy.EXCLUDE, Remedy.ACCEPT_RESTORED, Remedy.BEGIN_ANEW),
+    State.RECREATED: (Remedy.EXCLUDE, Remedy.RENAME, Remedy.BEGIN_ANEW),
+    State.RETENTION_GAP: (Remedy.ACCEPT_LOSS, Remedy.BEGIN_ANEW),
+    State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.ACCEPT_DAMAGE, Remedy.BEGIN_ANEW, Remedy.INSPECT),
+    State.REFUSED: (
+        Remedy.RAISE_SIZE,
+        Remedy.RAISE_MEMORY,
+        Remedy.FIT_TARGET,
+        Remedy.ACCEPT_DAMAGE,
+        Remedy.DELETE_BATCH,
+        Remedy.OTHER_FLOW,
+        Remedy.ALLOW_DELETION,
+        Remedy.SEE_BROKER,
+    ),
+    State.DIVERGED: (Remedy.ACCEPT_COPY, Remedy.RENAME, Remedy.BEGIN_ANEW),
+    State.CONTENDED: (Remedy.END_WRITER,),
+    State.DENIED: (Remedy.GRANT, Remedy.MEND_LOGIN, Remedy.OTHER_FLOW),
+    State.TARGET_LOST: (Remedy.ACCEPT_RESTORED, Remedy.ACCEPT_LOSS),
+}

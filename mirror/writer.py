@@ -51,9 +51,9 @@ from mirror.errors import (
 )
 from mirror.fetcher import Spawn
 from mirror.observe.histogram import Histogram
-from mirror.policy.remedies import grant
+from mirror.policy.remedies import grant, grant_markers
 from mirror.sink import MARKERS, Gap, Outgoing, Sink, Tally
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.cluster import DENIED, Cluster, Leader, TopicPartition
 from mirror.wire.connection import Connection, throttled_seconds
 from mirror.wire.markers import markers_request, read_markers
@@ -78,7 +78,6 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
 
-_CHECK_SOURCE: Final = "Check the source's copy of the batch"
 
 #: Seconds that a look at the log's end holds good for sending markers.
 FRESH: Final = 2.0
@@ -161,7 +160,9 @@ class Writer:
                 detail = f"REFUSE for reason {verdict.reason}"
                 if verdict in UNREADABLE:
                     raise _unreadable(sink, raws[0], detail)
-                raise sink.refuse(raws[0].header.base_offset, detail, _CHECK_SOURCE)
+                raise sink.refuse(
+                    raws[0].header.base_offset, detail, Remedy.DELETE_BATCH, behind=raws[-1].header.next_offset
+                )
 
     def lose(self, loss: Loss, sink: Sink) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
@@ -191,14 +192,10 @@ class Writer:
                     return
                 self._queued[sink.source] = sink
         except TooManyBytes as large:
-            raise sink.refuse(
-                sink.next_offset,
-                large.detail,
-                "Raise limits.memory_mb: a task opens a record of up to a third of its share of that",
-            ) from large
+            raise sink.refuse(sink.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
         except RecordTooLarge as record:
-            offset, advice = record.offset, "Raise max.message.bytes of the target topic"
-            raise sink.unwritable(offset, offset + 1, "too_large", record.detail, advice) from record
+            remedies = Remedy.RAISE_SIZE, Remedy.ACCEPT_DAMAGE
+            raise sink.unwritable(record.offset, record.offset + 1, "too_large", record.detail, *remedies) from record
         except BadRecords as damage:
             number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
             if number:
@@ -349,8 +346,8 @@ class Writer:
         try:
             version = connection.version(WRITE_TXN_MARKERS)
         except UnsupportedVersion as lack:
-            advice = "Without control markers there are no equal offsets; set topics.offsets to translate"
-            self._stopped(sink, sink.refuse(gap.first, str(lack), advice))
+            detail = f"{lack}; without control markers there are no equal offsets"
+            self._stopped(sink, sink.refuse(gap.first, detail, Remedy.OTHER_FLOW))
             self._on_change(sink)
             return
         fresh = now - sink.seen_at <= FRESH
@@ -372,14 +369,19 @@ class Writer:
             code = read_markers(marked.result()) if marked and not problem else None
             told = _of(sink.target, asked.result()) if asked and not problem else None
             if code in DENIED:
-                detail, advice = (
-                    f"the target answered {code.name} to control markers",
-                    "Grant ALTER on the cluster (CLUSTER_ACTION before 3.8), or set topics.offsets to translate",
+                detail = f"the target answered {code.name} to control markers"
+                stop = sink.refuse(
+                    gap.first,
+                    detail,
+                    Remedy.GRANT,
+                    Remedy.OTHER_FLOW,
+                    state=State.DENIED,
+                    grant=grant_markers(self._target.endpoint),
                 )
-                sink.stop = sink.stop or sink.refuse(gap.first, detail, advice, State.DENIED)
+                sink.stop = sink.stop or stop
             elif code in _NEVER:
                 detail = f"the target answered {code.name} to control markers"
-                sink.stop = sink.stop or sink.refuse(gap.first, detail, "See the target broker's log")
+                sink.stop = sink.stop or sink.refuse(gap.first, detail, Remedy.SEE_BROKER)
             sink.doubtful = code in _DOUBTFUL
             code = code or (told.error_code if told else None)
             if problem or (asked and not told):
@@ -421,13 +423,12 @@ class Writer:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
-            self._stopped(sink, sink.refuse(header.base_offset, detail, "Compare the two topics' configurations"))
+            self._stopped(sink, sink.refuse(header.base_offset, detail, Remedy.FIT_TARGET))
         elif ack.error_code in DENIED:
-            detail, advice = (
-                f"the target answered {ack.error_code.name}",
-                grant(self._target.endpoint, sink.target.topic, "WRITE"),
-            )
-            self._stopped(sink, sink.refuse(header.base_offset, detail, advice, State.DENIED))
+            detail = f"the target answered {ack.error_code.name}"
+            right = grant(self._target.endpoint, sink.target.topic, "WRITE")
+            stop = sink.refuse(header.base_offset, detail, Remedy.GRANT, state=State.DENIED, grant=right)
+            self._stopped(sink, stop)
         elif ack.error_code:
             sink.doubted.append(out)
             sink.doubtful = ack.error_code in _DOUBTFUL
@@ -483,8 +484,8 @@ def _unreadable(sink: Sink, raw: RawBatch, detail: str) -> PartitionStop:
     # a compressed set of magic 0 or 1 tells its last offset alone
     first = max(sink.next_offset, header.base_offset) if header.magic == 2 else sink.next_offset
     if first >= header.next_offset:
-        return sink.refuse(header.base_offset, detail, _CHECK_SOURCE)
-    return sink.unwritable(first, header.next_offset, "damage", detail, _CHECK_SOURCE)
+        return sink.refuse(header.base_offset, detail, Remedy.DELETE_BATCH, behind=header.next_offset)
+    return sink.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
 
 
 def _of(partition: TopicPartition, answer: Any) -> Any:

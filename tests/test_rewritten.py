@@ -29,7 +29,7 @@ from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster as Brokers
 from mirror.observe.figures import Figures
 from mirror.sink import Sink
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.cluster import TopicPartition
 from mirror.writer import Writer
 
@@ -216,7 +216,7 @@ def test_a_copy_that_begins_inside_a_batch(
         first, second, *_ = rewrite(raws, replace(sink.recipe, max_bytes=9000))
         sink.append(first, verdict)
         yield
-        raise sink.refuse(second.header.base_offset, "as if it died", "")
+        raise sink.refuse(second.header.base_offset, "as if it died", Remedy.FIT_TARGET)
 
     with monkeypatch.context() as patched:
         patched.setattr(Writer, "_rewrite", first_part)

@@ -423,7 +423,7 @@ def test_a_bit_that_is_flipped_in_a_stored_batch(scene: Scene) -> None:
         found = lane.stopped(scene.hurt)
         assert (found.state, damaged) == (State.CORRUPT, 30)
         assert "CRC mismatch" in found.detail
-        assert f"mirror inspect {scene.name}:0 --bootstrap {scene.source.bootstrap} --from 30" in found.detail
+        assert f"mirror inspect {scene.name}:0 --config CONFIG --side source --from 30" in found.detail
         assert lane.affected(scene.hurt) == DAMAGE_TRIES
         lane.mirrored(scene.hurt, damaged)
         scene.assert_goes_on(lane, TopicPartition(scene.name, 1))

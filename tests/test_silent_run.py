@@ -108,7 +108,7 @@ def followed(config: Path, log: Path, target: Cluster, topics: Topics) -> Iterat
 LIVE = {
     "anew": ("RECREATED", 100, "kafka-topics.sh --bootstrap-server {target} --delete --topic {topic}"),
     "overtaken": ("RETENTION_GAP", 100, "mirror accept CONFIG {topic}"),
-    "rotten": ("CORRUPT", 150, "mirror inspect {topic}:0 --bootstrap {source} --from 150"),
+    "rotten": ("CORRUPT", 150, "mirror inspect {topic}:0 --config CONFIG --side source --from 150"),
     "unread": ("DENIED", 100, "kafka-acls.sh --bootstrap-server {source} --add .*--operation Read --topic {topic}"),
     "unwritten": ("DENIED", 100, "kafka-acls.sh --bootstrap-server {target} --add .*--operation Write --topic {topic}"),
 }

@@ -169,7 +169,7 @@ def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
     for state, stands in ((State.DIVERGED, True), (State.RETENTION_GAP, False), (State.RECREATED, False)):
         one = keeper(None)
         one.meets(OURS)
-        one.stopped(PartitionStop(state, *AT, 5, "why", "what to do"), "what to do")
+        one.stopped(PartitionStop(state, *AT, 5, "why", told="what to do"))
         assert (one.stop is not None) == stands
         if one.stop is not None:
             assert (one.stop.target_topic_id, one.stop.source_topic_id, one.stop.offset) == (OURS, OURS, 5)
@@ -179,7 +179,7 @@ def test_a_stop_is_told_once_what_precedes_it_is_acknowledged() -> None:
     one = keeper(None)
     one.sink = sink = Sink(AT, AT, Position(0, Stamp(1 << 52), True, -1))
     sink.fill(10)
-    one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", "what to do"), "what to do")
+    one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", told="what to do"))
     assert told(one) == (State.MIRRORING, "", 0)
     gap = sink.queue.popleft()
     assert isinstance(gap, Gap)

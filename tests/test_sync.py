@@ -49,7 +49,8 @@ from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Change, Entry, Journal
 from mirror.offsets.owner import Owner
 from mirror.policy.rekeying import Rekeying
-from mirror.policy.rules import Finding, Rules, Severity
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import Rules, refused
 from mirror.spark.deletion import Deletions
 from mirror.spark.epoch import UnderWay
 from mirror.spark.flow import Outcome, Refusal
@@ -389,9 +390,9 @@ def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
     delete_topics(source_cluster.bootstrap, names[0])
     source, target = Admin(settings.source), Admin(settings.target)
     plan, deletions = plan_topics(source, target, settings), Deletions(source, target)
-    refusal = Finding(severity=Severity.REFUSE, topic="", text="source and target are the same cluster")
-    refused = replace(plan, findings=(*plan.findings, refusal))
-    assert deletions.due(settings, refused, before, seen, names) == []
+    refusal = refused("", "source and target are the same cluster", Fix.OTHER_CLUSTER)
+    whole = replace(plan, findings=(*plan.findings, refusal))
+    assert deletions.due(settings, whole, before, seen, names) == []
     assert "topics are gone, and preflight refuses the whole flow, on cluster eu" in capfd.readouterr().err
     of_one = replace(plan, findings=(*plan.findings, replace(refusal, topic=names[1])))
     assert deletions.due(settings, of_one, before, seen, names) == names[:1]

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from mirror.admin.client import Admin
 from mirror.admin.history import Claim, History
-from mirror.admin.topics import TopicPlan, plan_topics, refused
+from mirror.admin.topics import TopicPlan, plan_topics
 from mirror.admin.values import Span, TopicInfo
 from mirror.config import Settings
 from mirror.errors import BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
@@ -37,7 +37,8 @@ from mirror.offsets.firstseen import FirstSeen, same_id
 from mirror.offsets.journal import Entry, Journal, journal_topic, newest
 from mirror.offsets.runlog import Indexes
 from mirror.offsets.standing import standing_in
-from mirror.policy.rules import NO_LIMIT, Finding
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.runs import Ledger, RunIndex
 from mirror.policy.selection import TopicPair
 from mirror.position import resume
@@ -173,7 +174,7 @@ class Gate:
     ) -> Iterable[Finding]:
         for one in plan.rekeyed:
             if (claim := history.claims.get(one.target)) is not None and self._is_claimed(one.target, claim):
-                yield refused(one.target, _claimed(claim.flow))
+                yield _claimed(one.source, one.target, claim.flow)
         wrong = [pair for pair in plan.pairs if verdicts[pair.target].is_refused]
         if not wrong:
             return
@@ -182,15 +183,15 @@ class Gate:
         for pair in wrong:
             verdict = verdicts[pair.target]
             if verdict.standing is Standing.CLAIMED:
-                yield refused(pair.target, _claimed(history.claims[pair.target].flow))
+                yield _claimed(pair.source, pair.target, history.claims[pair.target].flow)
                 continue
             here, there = settings.source.alias, settings.target.alias
             yield refused(
                 pair.target,
                 f"holds records on cluster {there} ({_size(pair.target, theirs)}), and {verdict.reason}, so nothing is"
-                f" written to it. {pair.source} on cluster {here} has {_size(pair.source, ours)}. Where it is a copy of"
-                f" that, `mirror adopt CONFIG {pair.source}` compares both and takes it over; else give the copy"
-                " another name (topics.naming), or exclude its source",
+                f" written to it. {pair.source} on cluster {here} has {_size(pair.source, ours)}",
+                Fix.ADOPT,
+                source=pair.source,
             )
 
     def held(
@@ -290,7 +291,7 @@ async def tails(
             since = known.begins(number) if known else 0
             ids = source.topic_id(pair.source), target.topic_id(pair.target)
             if known and (stop := standing.stops.get(other)) and stop.stands and stop.concerns(ids[1]):
-                raise PartitionStop(stop.state, *one, stop.offset, stop.detail, stop.advice)
+                raise stop.raised(one)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
             losses = standing.lost_of(other)
@@ -344,12 +345,9 @@ def _standing(pair: TopicPair, plan: TopicPlan, history: History, source_id: str
     )
 
 
-def _claimed(flow: str) -> str:
-    return (
-        f"flow {flow} writes to it, and two flows into one topic would spoil it. End that flow with `mirror failover`,"
-        f" or delete {journal_topic(flow)} where that flow is no more; or give this copy another name (topics.naming),"
-        " or exclude its source"
-    )
+def _claimed(source: str, topic: str, flow: str) -> Finding:
+    what = f"flow {flow} writes to it, and two flows into one topic would spoil it"
+    return refused(topic, what, Fix.END_FLOW, journal=journal_topic(flow), source=source)
 
 
 def _ids(pair: TopicPair, plan: TopicPlan) -> tuple[UUID | None, UUID | None]:

@@ -17,12 +17,12 @@ from mirror.admin.topics import TopicPlan, begun_as
 from mirror.admin.values import Span, TopicInfo
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.identity import ADVICE, DELETED, made_anew
+from mirror.identity import DELETED, made_anew, remedies_for
 from mirror.offsets.failover import FailedOver
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.offsets.pauses import paused_in
-from mirror.policy.remedies import allow, begin_anew
+from mirror.policy.remedies import allow
 from mirror.policy.rules import Severity
 from mirror.policy.selection import select
 from mirror.states import State
@@ -201,7 +201,9 @@ def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[
     for pair in plan.pairs:
         if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
             what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
-            yield f"{pair.source}: {State.RECREATED}: {what}. {ADVICE}{begin_anew(target, pair.target)}"
+            values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
+            advice = ". ".join(one.told(values) for one in remedies_for(what))
+            yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
 
 
 def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from mirror.admin.configs import OWN_COMPACTED, any_time, configs_for
 from mirror.admin.values import ConfigValue, Creation, TopicInfo, plain_values
 from mirror.config import Settings
 from mirror.policy.rekeying import Rekeying
-from mirror.policy.rules import Finding, Rules, Severity, is_compacted, preflight_rekeyed
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import Finding, Rules, is_compacted, preflight_rekeyed, refused
 from mirror.policy.selection import TopicPair
 
 _FEWEST_SLOTS: Final = 2
@@ -92,8 +93,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             configs = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
             creations.append(_creation(letters, 1, replicas, configs))
         is_foreign = pair.target in filled and progress not in known.target_topics
-        texts = _refusals(rekeying, copy, progress, is_foreign=is_foreign)
-        findings += [Finding(severity=Severity.REFUSE, topic=pair.target, text=text) for text in texts]
+        findings += _refusals(rekeying, copy, progress, is_foreign=is_foreign)
         rekeyings.append(
             replace(
                 rekeying,
@@ -112,8 +112,8 @@ def _dead_letter_findings(
     findings = preflight_rekeyed(source, configs, topic.name, topic.replication_factor)
     if not is_compacted(configs):
         return findings
-    text = "is compacted, and records without a key go to it, too; set cleanup.policy=delete"
-    return (Finding(severity=Severity.REFUSE, topic=topic.name, text=text), *findings)
+    what = "is compacted, and records without a key go to it, too"
+    return (refused(topic.name, what, Fix.DELETE_POLICY), *findings)
 
 
 def _sets_partitions(settings: Settings, source: str) -> bool:
@@ -121,18 +121,18 @@ def _sets_partitions(settings: Settings, source: str) -> bool:
     return rule.partitions is not None
 
 
-def _refusals(rekeying: Rekeying, copy: TopicInfo | None, progress: str, *, is_foreign: bool) -> Iterator[str]:
+def _refusals(rekeying: Rekeying, copy: TopicInfo | None, progress: str, *, is_foreign: bool) -> Iterator[Finding]:
+    topic = rekeying.target
     if copy is not None and len(copy.partitions) != rekeying.partitions:
-        yield (
-            f"has {len(copy.partitions)} partitions and its rule says {rekeying.partitions}: keys would change their"
-            " partition; recreate it, or change the rule"
-        )
+        many = f"{len(copy.partitions)} partitions and its rule says {rekeying.partitions}"
+        yield refused(topic, f"has {many}: keys would change their partition", Fix.CHANGE_RULE)
     if is_foreign:
-        yield f"holds records that were not re-keyed by this flow, which has no {progress}; recreate the target topic"
+        what = f"holds records that were not re-keyed by this flow, which has no {progress}"
+        yield refused(topic, what, Fix.RECREATE_COPY)
     if not names.is_legal(progress):
-        yield f"the flow's topic {progress} would have a name that is too long; shorten the flow's name"
+        yield refused(topic, f"the flow's topic {progress} would have a name that is too long", Fix.SHORTEN_FLOW)
     if rekeying.dead_letter in (rekeying.target, rekeying.source):
-        yield "is its own dead_letter topic; name another one"
+        yield refused(topic, "is its own dead_letter topic", Fix.OTHER_LETTERS)
 
 
 def _creation(topic: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> Creation:

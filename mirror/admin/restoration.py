@@ -20,11 +20,11 @@ from mirror.admin.adoption import Standing, is_empty, standing_of
 from mirror.admin.client import Admin
 from mirror.admin.configs import any_time
 from mirror.admin.history import History
-from mirror.admin.topics import NO_HISTORY, TopicPlan, broker_defaults, naming_findings, refused
+from mirror.admin.topics import NO_HISTORY, TopicPlan, broker_defaults, naming_findings
 from mirror.admin.values import ConfigValue, Creation, TopicInfo, plain_values
 from mirror.config import Settings
-from mirror.policy.remedies import begin_anew, set_configs
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity
+from mirror.policy.remedies import Fix, delete_topic, set_configs
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, refused
 from mirror.policy.selection import TopicPair, select
 from mirror.reading.metadatalog import KnownTopic
 from mirror.wire.cluster import Endpoint
@@ -71,10 +71,10 @@ def plan_restoration(
     defaults = broker_defaults(target)
     replicas = min(_REPLICAS, target.brokers())
     findings = [
-        *(refused(name, "there are no files of it in these folders") for name in selection.missing),
+        *(refused(name, "there are no files of it in these folders", Fix.AS_TOLD) for name in selection.missing),
         *naming_findings(selection),
         *(
-            refused(pair.target, f"different topics by one name: {mixed}; name the folders of one of them")
+            refused(pair.target, f"different topics by one name: {mixed}; name the folders of one of them", Fix.AS_TOLD)
             for pair in selection.pairs
             if (mixed := topics[pair.source].mixed)
         ),
@@ -86,14 +86,20 @@ def plan_restoration(
     ]
     findings += [
         refused(
-            pair.target, "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic"
+            pair.target,
+            "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic",
+            Fix.AS_TOLD,
         )
         for pair in selection.pairs
         if pair.rekeying is not None
     ]
     findings += _foreign(target, selection.pairs, topics, existing, history)
     if not selection.pairs and not selection.missing:
-        findings.append(refused("", "no topic in these folders matches topics.include and escapes topics.exclude"))
+        findings.append(
+            refused(
+                "", "no topic in these folders matches topics.include and escapes topics.exclude", Fix.SELECT_TOPICS
+            )
+        )
     for pair in selection.pairs:
         if pair.target in configs:
             findings += _findings(pair.target, configs[pair.target], topics[pair.source], Endpoint.of(target.settings))
@@ -150,35 +156,35 @@ def _foreign(
             case Standing.CLAIMED:
                 text = f"{verdict.reason}: end that flow with `mirror failover`"
             case Standing.FOREIGN | Standing.FROZEN:
-                begin = begin_anew(Endpoint.of(target.settings), pair.target).removeprefix(". To begin anew: ")
+                begin = delete_topic(Endpoint.of(target.settings), pair.target)
                 text = (
                     f"holds records, and {verdict.reason}: nothing is written to it. Delete it where it may go: {begin}"
                 )
             case _:
                 continue
-        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)")
+        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)", Fix.AS_TOLD)
 
 
 def _too_few(pair: TopicPair, partitions: int) -> Finding:
     text = f"{partitions:,} of the {pair.partitions:,} partitions in the files are on the target: add the others there"
-    return refused(pair.target, text)
+    return refused(pair.target, text, Fix.AS_TOLD)
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
     """What an existing topic would do to the records of files (K3)."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
-        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}")
+        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.AS_TOLD)
     kept = int(plain.get("retention.bytes", -1))
     if _deletes(plain) and 0 <= kept < found.bytes:
         text = f"keeps {kept:,} bytes of a partition, and the files have {found.bytes:,}: the oldest would be deleted"
-        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}")
+        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.AS_TOLD)
     rules = Rules.from_configs(plain)
     age = _age_ms(found.oldest_ms)
     if not rules.target_append_time and age > rules.timestamp_before_max_ms:
         text = f"refuses records that are older than {rules.timestamp_before_max_ms:,} ms, and the files have such"
         command = set_configs(target, topic, {"message.timestamp.before.max.ms": str(NO_LIMIT)})
-        yield refused(topic, f"{text}; take them: {command}")
+        yield refused(topic, f"{text}; take them: {command}", Fix.AS_TOLD)
     if rules.compacted:
         text = "is compacted: of each key it keeps the newest record alone, whatever its source did"
         yield Finding(severity=Severity.ADVISE, topic=topic, text=text)

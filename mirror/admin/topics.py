@@ -23,8 +23,8 @@ from mirror.offsets.firstseen import FirstSeen, same_id
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.policy.rekeying import Rekeying
-from mirror.policy.remedies import allow, set_configs
-from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight
+from mirror.policy.remedies import Fix, allow, set_configs
+from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight, refused
 from mirror.policy.selection import OWN_PREFIX, Selection, TopicPair, select
 from mirror.wire.cluster import Endpoint
 
@@ -117,7 +117,7 @@ class TopicPlan:
 
     def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
         """The plan without the target topics that could not be made as it says."""
-        return self.refusing(refused(topic, str(problem)) for topic, problem in failures.items()).allowed()
+        return self.refusing(refused(topic, str(problem), Fix.AS_TOLD) for topic, problem in failures.items()).allowed()
 
     def raise_refusals(self) -> None:
         """`PreflightError` that lists every refusal, if there is one."""
@@ -148,8 +148,8 @@ def plan_topics(
     offsets, sync = settings.topics.offsets, settings.sync
     may_fill = offsets == "translate" or target.may_write_markers()
     if not may_fill:
-        text = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
-        findings.append(_advise("", text))
+        what = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
+        findings.append(_advise("", Fix.GRANT_MARKERS.told(what, {})))
 
     findings += _name_findings(selection, target_topics)
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
@@ -184,9 +184,7 @@ def plan_topics(
             creations.append(creation)
             fitting, partitions = {**defaults, **configs}, pair.partitions
         else:
-            findings.append(
-                refused(pair.target, "does not exist and sync.topics is false; create it, or set that to true")
-            )
+            findings.append(refused(pair.target, "does not exist and sync.topics is false", Fix.CREATE_TOPIC))
             continue
         if begun_as(pair, source_topics, target_topics, history):
             continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
@@ -421,8 +419,10 @@ def _selection_findings(
 ) -> Iterator[Finding]:
     where = f"on cluster {settings.source.alias}"
     for name in selection.missing:
-        hint = did_you_mean(name, source_topics) or ", or no right to READ it"
-        yield refused(name, f"no such topic {where}{hint}")
+        what, hint = f"no such topic {where}", did_you_mean(name, source_topics).removeprefix("; ")
+        if not hint:
+            what, hint = f"{what}, or no right to READ it", "name another one in topics.include, or grant READ on it"
+        yield refused(name, what, Fix.NAME_SOURCE, hint=hint)
     yield from naming_findings(selection)
     for name in selection.internal:
         if not name.startswith(OWN_PREFIX):
@@ -430,7 +430,8 @@ def _selection_findings(
     for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
         yield _advise(name, "is in topics.naming.rename and is not among the mirrored topics")
     if not selection.pairs and not selection.missing:
-        yield refused("", f"no topic {where} matches topics.include and escapes topics.exclude")
+        what = f"no topic {where} matches topics.include and escapes topics.exclude"
+        yield refused("", what, Fix.SELECT_TOPICS)
 
 
 def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:
@@ -441,11 +442,11 @@ def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[
     letters = {pair.rekeying.dead_letter for pair in selection.pairs if pair.rekeying and pair.rekeying.dead_letter}
     for name in sorted(copies | letters):
         if name.startswith(OWN_PREFIX):
-            yield refused(
-                name, "begins with `mirror.`, as topics do that mirrors keep for themselves; choose another name"
-            )
+            what = "begins with `mirror.`, as topics do that mirrors keep for themselves"
+            yield refused(name, what, Fix.CHOOSE_NAME)
     for name in sorted(copies & letters):
-        yield refused(name, "is the dead_letter topic of a rule and the copy of a topic as well; name another one")
+        what = "is the dead_letter topic of a rule and the copy of a topic as well"
+        yield refused(name, what, Fix.OTHER_LETTERS)
     by_folded: dict[str, list[str]] = {}
     for name in sorted(copies | letters | {*existing}):
         by_folded.setdefault(name.replace(".", "_"), []).append(name)
@@ -453,24 +454,21 @@ def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[
         for name in alike:
             if len(alike) > 1 and name in copies | letters and name not in existing:
                 other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
-                yield refused(
-                    name,
-                    f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same;"
-                    " change topics.naming, or exclude it",
-                )
+                what = f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same"
+                yield refused(name, what, Fix.NAME_COPY)
 
 
 def naming_findings(selection: Selection) -> Iterator[Finding]:
     """The refusals of topics that can have no copy by the name that they would get."""
     for clash in selection.clashes:
-        yield refused(clash.target, f"would be the copy of {' and '.join(clash.sources)}; change topics.naming")
+        yield refused(clash.target, f"would be the copy of {' and '.join(clash.sources)}", Fix.NAME_COPY)
     for pair in selection.illegal:
-        yield refused(pair.source, f"its name on the target, {pair.target}, is not legal; change topics.naming")
+        yield refused(pair.source, f"its name on the target, {pair.target}, is not legal", Fix.NAME_COPY)
 
 
 def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
     if is_same:
-        yield refused("", "source and target are the same cluster, by its id; check bootstrap.servers of both")
+        yield refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
     loops = history.loops
     for pair in selection.pairs:
         if origin := loops.get(pair.source):
@@ -479,15 +477,11 @@ def _loop_findings(selection: Selection, settings: Settings, history: History, i
             yield refused(
                 pair.source,
                 f"comes from cluster {settings.target.alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it"
-                " back would be a loop; exclude it, or end that flow with `mirror failover`",
+                " back would be a loop",
+                Fix.END_LOOP,
             )
     for text in history.unread:
         yield _advise("", text)
-
-
-def refused(topic: str, text: str) -> Finding:
-    """A finding that forbids to start."""
-    return Finding(severity=Severity.REFUSE, topic=topic, text=text)
 
 
 def _advise(topic: str, text: str) -> Finding:

@@ -1,4 +1,4 @@
-"""What a person runs to resolve a stop, ready to be pasted (pure).
+"""What resolves a refusal of preflight, and the commands that resolve it or a stop, ready to be pasted (pure).
 
 The commands are Kafka's own, and `mirror`'s. A principal is named PRINCIPAL: the mirror does not know by which name a
 broker knows it.
@@ -7,30 +7,55 @@ broker knows it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
-from mirror.errors import AccessDenied, NotAuthenticated, PartitionStop
-from mirror.states import State
+from mirror.errors import AccessDenied
 from mirror.wire.cluster import Endpoint, TopicPartition
 
-#: Where the cluster does not take us for who we say we are: what to check is in the problem itself.
-MEND_LOGIN = "It is tried again at every epoch"
+
+class Fix(Enum):
+    """What a person does about a refusal of preflight, as it is told; the plan is clean then, and a running mirror
+    begins with the topic by itself. Values in braces are the refusal's.
+    """
+
+    CREATE_TOPIC = "create it, or set that to true"
+    ADD_PARTITIONS = "add partitions to it"
+    DELETE_OR_RENAME = "delete it, or mirror to another name"
+    DELETE_POLICY = "set cleanup.policy=delete"
+    LOWER_IN_SYNC = "lower min.insync.replicas"
+    REMOVE_FORMAT = "remove message.format.version"
+    TAKE_OLD = "set it to {limit}"
+    GRANT_MARKERS = "grant it, or set topics.offsets to translate, which fills nothing"
+    NAME_SOURCE = "{hint}"
+    SELECT_TOPICS = "change topics.include or topics.exclude"
+    CHOOSE_NAME = "choose another name"
+    OTHER_LETTERS = "name another one"
+    NAME_COPY = "change topics.naming, or exclude it"
+    OTHER_CLUSTER = "check bootstrap.servers of both"
+    END_LOOP = "exclude it, or end that flow with `mirror failover`"
+    ADOPT = (
+        "where it is a copy of that, `mirror adopt CONFIG {source}` compares both and takes it over; else give the copy"
+        " another name (topics.naming), or exclude its source"
+    )
+    END_FLOW = (
+        "end that flow with `mirror failover`, or delete {journal} where that flow is no more, and then run"
+        " `mirror adopt CONFIG {source}`; or give this copy another name (topics.naming), or exclude its source"
+    )
+    CHANGE_RULE = "recreate it, or change the rule"
+    RECREATE_COPY = "recreate the target topic"
+    SHORTEN_FLOW = "shorten the flow's name"
+    #: What is wrong says it: the error of a broker, or files that are to be restored.
+    AS_TOLD = ""
+
+    def told(self, what: str, values: Mapping[str, object]) -> str:
+        """What is wrong, and what to do."""
+        text = str(self.value).format_map(values)
+        return f"{what}; {text}" if text else what
 
 
-def remedy(stop: PartitionStop, source: Endpoint, target: Endpoint, target_topic: str) -> str:
-    """What to add to a stop's advice; empty where that says it all."""
-    match stop.state:
-        case State.TRUNCATED | State.RECREATED | State.DIVERGED:
-            return begin_anew(target, target_topic)
-        case State.CORRUPT:
-            begin = f" --from {stop.offset}" if stop.offset >= 0 else ""
-            return f". To look at it: mirror inspect {stop.topic}:{stop.partition} --bootstrap {source.servers}{begin}"
-        case _:
-            return ""
-
-
-def begin_anew(target: Endpoint, topic: str) -> str:
-    """How to have a copy made once more from the first record."""
-    return f". To begin anew: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic {topic}"
+def delete_topic(cluster: Endpoint, topic: str) -> str:
+    """The command that deletes a topic."""
+    return f"kafka-topics.sh --bootstrap-server {cluster.servers} --delete --topic {topic}"
 
 
 def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str], dropped: Sequence[str] = ()) -> str:
@@ -51,6 +76,11 @@ def _listed(value: str) -> str:
 def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:
     """How to give the mirror a right on a topic; DESCRIBE comes with READ, WRITE and DELETE."""
     return f"Grant {right} on topic {topic}: {allow(cluster, right, topic=topic)}"
+
+
+def grant_markers(cluster: Endpoint) -> str:
+    """How to give the mirror the right to write control markers."""
+    return f"Grant ALTER on the cluster (CLUSTER_ACTION before 3.8): {allow(cluster, 'ALTER')}"
 
 
 def allow(cluster: Endpoint, *operations: str, topic: str = "", transactional_id: str = "") -> str:
@@ -75,8 +105,6 @@ def grant_named(
     target_partition: TopicPartition,
 ) -> str:
     """The same for a request that a broker refused; `problem` begins with the cluster's name."""
-    if isinstance(problem, NotAuthenticated):
-        return MEND_LOGIN
     if str(problem).startswith(str(target)):
         return grant(target, target_partition.topic, problem.right or "WRITE")
     return grant(source, source_partition.topic)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from mirror.policy.remedies import Fix
 from mirror.policy.selection import TopicPair
 
 Offsets = Literal["preserve", "translate"]
@@ -23,10 +24,7 @@ CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy
 _DEFAULT_MAX_MESSAGE = 1_048_588
 _DEFAULT_SEGMENT = 1 << 30
 _DEFAULT_RETENTION_MS = 604_800_000
-NEEDS_ALTER = (
-    "needs ALTER on the target cluster (CLUSTER_ACTION where its brokers are older than 3.8): grant it, or set"
-    " topics.offsets to translate, which fills nothing"
-)
+NEEDS_ALTER = "needs ALTER on the target cluster (CLUSTER_ACTION where its brokers are older than 3.8)"
 #: The first with batches of magic 2 (KIP-98).
 _FIRST_WITH_BATCHES = (0, 11)
 
@@ -40,14 +38,25 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing preflight noticed. `topic` is the target's name, or empty when it concerns the whole flow."""
+    """One thing preflight noticed. `topic` is the target's name, or empty when it concerns the whole flow. `text` says
+    what to do as well: of a refusal, the `fix`.
+    """
 
     severity: Severity
     topic: str
     text: str
+    fix: Fix | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.fix is not None) == (self.severity is Severity.REFUSE), self
 
     def __str__(self) -> str:
         return f"{self.topic}: {self.text}" if self.topic else self.text
+
+
+def refused(topic: str, what: str, fix: Fix, **values: object) -> Finding:
+    """A finding that forbids to start."""
+    return Finding(severity=Severity.REFUSE, topic=topic, text=fix.told(what, values), fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,8 @@ def preflight(
     """
     refuse = list(_refusals(source, target, pair, target_partitions, target_replicas))
     if offsets == "preserve" and not may_fill and "compact" in _policies(source):
-        refuse.append(f"its source is compacted, and to fill the offsets that compaction took away {NEEDS_ALTER}")
+        what = f"its source is compacted, and to fill the offsets that compaction took away {NEEDS_ALTER}"
+        refuse.append(refused(pair.target, what, Fix.GRANT_MARKERS))
     return _findings(pair.target, refuse, _advice(source, target, offsets))
 
 
@@ -143,46 +153,41 @@ def preflight_rekeyed(
 ) -> tuple[Finding, ...]:
     """The same about a topic of the target that gets records one by one: what becomes of batches does not matter."""
     advise = (*_advice_on_times(source, target), *_advice_on_retention(source, target))
-    return _findings(topic, _refusals_of_any(source, target, target_replicas), advise)
+    return _findings(topic, _refusals_of_any(source, target, topic, target_replicas), advise)
 
 
-def _findings(topic: str, refuse: Iterable[str], advise: Iterable[str]) -> tuple[Finding, ...]:
-    return (
-        *(Finding(severity=Severity.REFUSE, topic=topic, text=text) for text in refuse),
-        *(Finding(severity=Severity.ADVISE, topic=topic, text=text) for text in advise),
-    )
+def _findings(topic: str, refuse: Iterable[Finding], advise: Iterable[str]) -> tuple[Finding, ...]:
+    return (*refuse, *(Finding(severity=Severity.ADVISE, topic=topic, text=text) for text in advise))
 
 
 def _refusals(
     source: Mapping[str, str], target: Mapping[str, str], pair: TopicPair, partitions: int, replicas: int
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     rules = Rules.from_configs(target)
     if partitions != pair.partitions:
-        more = "add partitions to it" if partitions < pair.partitions else "delete it, or mirror to another name"
+        fix = Fix.ADD_PARTITIONS if partitions < pair.partitions else Fix.DELETE_OR_RENAME
         many = f"{partitions} partition{'' if partitions == 1 else 's'}"
-        yield f"has {many} where {pair.source} has {pair.partitions}; {more}"
+        yield refused(pair.target, f"has {many} where {pair.source} has {pair.partitions}", fix)
     if rules.compacted and "compact" not in _policies(source):
-        yield (
-            "is compacted and its source is not: records without a key would be refused, others lost;"
-            " set cleanup.policy=delete"
-        )
-    yield from _refusals_of_any(source, target, replicas)
+        what = "is compacted and its source is not: records without a key would be refused, others lost"
+        yield refused(pair.target, what, Fix.DELETE_POLICY)
+    yield from _refusals_of_any(source, target, pair.target, replicas)
 
 
-def _refusals_of_any(source: Mapping[str, str], target: Mapping[str, str], replicas: int) -> Iterator[str]:
+def _refusals_of_any(
+    source: Mapping[str, str], target: Mapping[str, str], topic: str, replicas: int
+) -> Iterator[Finding]:
     rules = Rules.from_configs(target)
     if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
-        yield (
-            f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail;"
-            " lower min.insync.replicas"
-        )
+        what = f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail"
+        yield refused(topic, what, Fix.LOWER_IN_SYNC)
     if old := _old_format(target):
-        yield f"stores the old format {old}, into which its brokers convert every batch; remove message.format.version"
+        what = f"stores the old format {old}, into which its brokers convert every batch"
+        yield refused(topic, what, Fix.REMOVE_FORMAT)
     if not rules.target_append_time and rules.timestamp_before_max_ms < _kept_ms(source):
-        yield (
-            "refuses records older than message.timestamp.before.max.ms"
-            f", {_time(rules.timestamp_before_max_ms)}, which its source still keeps; set it to {NO_LIMIT}"
-        )
+        limit = _time(rules.timestamp_before_max_ms)
+        what = f"refuses records older than message.timestamp.before.max.ms, {limit}, which its source still keeps"
+        yield refused(topic, what, Fix.TAKE_OLD, limit=NO_LIMIT)
 
 
 def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offsets) -> Iterator[str]:

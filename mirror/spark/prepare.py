@@ -18,14 +18,15 @@ from mirror.admin.topics import (
     rules_from,
     rules_of,
 )
-from mirror.admin.topics import refused as refusal
 from mirror.assignment import Assignment, assign
 from mirror.config import Settings, insecure
 from mirror.errors import MirrorError, PreflightError
 from mirror.observe import logs
 from mirror.offsets.failover import refuse_failed_over
 from mirror.offsets.starts import moment
+from mirror.policy.remedies import Fix
 from mirror.policy.rules import Finding, Severity
+from mirror.policy.rules import refused as refusal
 from mirror.policy.selection import selects
 from mirror.spark.flow import Flow, Refusal
 from mirror.spark.plan import MOST_LANES, epoch_length, lane_count
@@ -74,7 +75,8 @@ def prepare(
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))
-    for finding in (*whole.refusals, *(refusal(topic, str(problem)) for topic, problem in failures.items())):
+    failed = (refusal(topic, str(problem), Fix.AS_TOLD) for topic, problem in failures.items())
+    for finding in (*whole.refusals, *failed):
         tell(finding)
     assignments = assignments_of(target, plan, settings)
     flow = Flow(

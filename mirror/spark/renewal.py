@@ -119,6 +119,8 @@ class Renewal:
         if self.settings.sync.acls:
             self._sync_acls(plan, history, made)
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
+        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to tell of
+        current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
         begun = {one.source.topic for one in mirrored}

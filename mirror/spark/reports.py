@@ -14,7 +14,7 @@ from mirror.observe.figures import Figures, Totals
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.journal import Journal
 from mirror.spark.flow import Refusal
-from mirror.states import State
+from mirror.states import Remedy, State
 
 
 def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -> Figures:
@@ -24,7 +24,7 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
     now = int(time.time() * 1000)
     if before is not None and before.state.is_stop:
         return replace(before, lag_records=None, at_ms=now, instance=instance)
-    detail = f"paused; `mirror resume CONFIG {one.source.topic}` lets it go on"
+    detail = f"paused; {Remedy.RESUME.told({'topic': one.source.topic})}"
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)
         return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
