@@ -44,6 +44,22 @@ def test_another_state_or_another_offset_is_another_stop(told: list[tuple[str, A
     assert told == [("partition_stopped", offset) for offset in (100, 100, 100, 130)]
 
 
+def test_a_recreated_topic_whose_copy_is_deleted_as_advised_is_told_once(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    stops.tell([at(State.RECREATED, 100, 1)])
+    stops.tell([at(State.RECREATED, 0, 2)])
+    stops.tell([at(State.CAUGHT_UP, 10, 3)])
+    assert told == [("partition_stopped", 100), ("partition_goes_on", 10)]
+
+
+def test_a_stop_that_is_met_before_the_offset_is_known_is_told_once(told: list[tuple[str, Any]]) -> None:
+    stops = StopLog()
+    stops.tell([at(State.DENIED, 100, 1)])
+    stops.tell([at(State.DENIED, -1, 2)])
+    stops.tell([at(State.CORRUPT, -1, 3)])
+    assert told == [("partition_stopped", 100), ("partition_stopped", -1)]
+
+
 def test_the_end_of_a_stop_is_told_and_a_later_one_again(told: list[tuple[str, Any]]) -> None:
     stops = StopLog()
     stops.tell([at(State.DENIED, 100, 1)])

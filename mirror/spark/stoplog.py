@@ -21,7 +21,9 @@ _PASSING: Final = frozenset({State.ALIGNING, State.PAUSED, State.WAITING})
 
 class StopLog:
     """Give it figures as they come, by whatever way; older ones than those known are passed over. A stop that every
-    epoch meets again is told once, and again where it is another state or another offset; so is a wait.
+    epoch meets again is told once, and again where it is another state or another offset; so is a wait. The offset of
+    RECREATED is the copy's end, which says nothing of the source: it is 0 once somebody deletes the copy, as advised.
+    An offset of -1 is not known: an epoch met the stop before it knew where the copy stands.
     """
 
     def __init__(self) -> None:
@@ -38,7 +40,9 @@ class StopLog:
             self._seen[at] = one.at_ms
             before = self._told.get(at)
             self._tell_passing(at, one)
-            if one.state.is_stop and now != before:
+            says_offset = one.next_offset >= 0 and one.state is not State.RECREATED
+            is_known = before is not None and one.state is before[0] and (now == before or not says_offset)
+            if one.state.is_stop and not is_known:
                 self._told[at] = now
                 _tell_state(_log.error, "partition_stopped", one)
             elif before and (one.state is State.CAUGHT_UP or (not one.state.is_stop and one.next_offset > before[1])):
