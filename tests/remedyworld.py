@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from adversary.driving import Command
 from adversary.world import BROKERS, OneSide
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -137,18 +136,6 @@ class Person:
         for operation in options["--operation"]:
             given = acl(kind, name, re.sub(r"(?<!^)(?=[A-Z])", "_", operation).upper())
             admin.create_acls([given])[given].result(30)
-
-    def delete_records(self, advice: str) -> None:
-        """`kafka-delete-records.sh` with the file that the advice writes."""
-        command = r"kafka-delete-records\.sh --bootstrap-server (\S+) --offset-json-file <\(echo '([^']+)'\)"
-        found = re.search(command, advice)
-        assert found, advice
-        admin = _admin(found[1])
-        told = json.loads(found[2])
-        assert told["version"] == 1
-        places = [TopicPartition(one["topic"], one["partition"], one["offset"]) for one in told["partitions"]]
-        for deleted in admin.delete_records(places).values():
-            deleted.result(30)
 
 
 def _admin(servers: str) -> AdminClient:

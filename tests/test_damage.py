@@ -146,7 +146,7 @@ def test_records_that_are_too_large_are_left_out_where_that_is_the_policy(
     more: dict[str, Any] = {"offsets": offsets}
     stopped = mirror_once(*pair, [topic_name], topic_name, **more)[TopicPartition(topic_name, 0)]
     assert (stopped.state, stopped.next_offset) == (State.REFUSED, 14)
-    assert "Raise max.message.bytes of the target topic" in stopped.detail
+    assert "Raise the limit on the source" in stopped.detail
     assert f"mirror accept CONFIG {topic_name}" in stopped.detail
     found = mirror_once(*pair, [topic_name], topic_name, on_too_large="skip", **more)[TopicPartition(topic_name, 0)]
     assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 30, 3)

@@ -101,7 +101,7 @@ def test_a_record_that_is_too_large_stops_its_partition_by_name(pair: tuple[str,
     stop = found[TopicPartition(topic_name, 0)]
     assert stop.state is State.REFUSED
     assert "a record takes" in stop.detail
-    assert "Raise max.message.bytes" in stop.detail
+    assert "--add-config max.message.bytes=" in stop.detail
     assert found[TopicPartition(topic_name, 1)].state is State.CAUGHT_UP
 
 
