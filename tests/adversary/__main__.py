@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 _TESTS = Path(__file__).resolve().parent.parent
 
@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=4, help="how many are played side by side")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
     parser.add_argument("--without", metavar="MEND", default="", help="with one mend taken out of a copy of the mirror")
+    parser.add_argument("--mends", action="store_true", help="take each mend out, and say which are not missed")
     parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
     parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
     parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
@@ -29,28 +30,22 @@ def main() -> int:
     parser.add_argument("--logs", action="store_true", help="print the mirrors' logs of what was found")
     options = parser.parse_args()
     sys.path.insert(0, str(_TESTS))
-    if options.without:
-        from adversary.mends import without
-
-        with without(options.without) as folder:
-            arguments = list(sys.argv[1:])
-            place = next(n for n, one in enumerate(arguments) if one.startswith("--without"))
-            del arguments[place : place + (1 if "=" in arguments[place] else 2)]
-            path = os.pathsep.join((str(folder), str(_TESTS.parent), str(_TESTS)))
-            environment = {**os.environ, "PYTHONPATH": path}
-            command = [sys.executable, "-P", "-m", "tests.adversary", *arguments]
-            return subprocess.run(command, env=environment, check=False).returncode
     return _hunt(options)
 
 
 def _hunt(options: argparse.Namespace) -> int:
     # Not at the top: every forked process imports this module anew.
+    from adversary import driving, mends
     from adversary.hunting import Hunt, Shown
 
     ignored = frozenset(filter(None, options.ignore.split(",")))
     left_out = frozenset(filter(None, options.leave_out.split(",")))
     only = tuple(map(int, filter(None, options.only.split(","))))
-    with tempfile.TemporaryDirectory() as folder, Hunt(Path(folder), ignored, left_out) as hunt:
+    with tempfile.TemporaryDirectory() as folder, Hunt(Path(folder), ignored, left_out) as hunt, ExitStack() as stack:
+        if options.mends:
+            return _missed(hunt, options.without, options.at_once)
+        if options.without:
+            stack.enter_context(driving.package(stack.enter_context(mends.without(options.without))))
         began = time.monotonic()
         seeds = range(options.seed, options.seed + options.schedules)
         shown: list[Shown] = []
@@ -68,6 +63,27 @@ def _hunt(options: argparse.Namespace) -> int:
                 print(f"seed {found.seed}: {', '.join(found.kinds)}: shrunk to {hunt.shrunk(found)}", flush=True)
         hunt.summary(played, time.monotonic() - began)
     return bool(shown)
+
+
+def _missed(hunt: Any, name: str, at_once: int) -> int:
+    """Take each mend out, or the one named, and play what it says, with and without it."""
+    from adversary import mends
+
+    wrong = 0
+    for mend in mends.mends():
+        if name not in ("", mend.name):
+            continue
+        began = time.monotonic()
+        whole = [one for one in hunt.seeds_of(mend, at_once) if one.findings or one.failure]
+        found = [one for one in hunt.without(mend, at_once) if one.findings or one.failure]
+        kinds = {kind for one in found for kind in one.kinds}
+        is_right = not whole and bool(kinds & set(mend.finds))
+        wrong += not is_right
+        told = ", ".join(sorted(kinds)) or "nothing"
+        print(f"{'ok   ' if is_right else 'WRONG'} {mend.name}: {told} [{time.monotonic() - began:.1f} s]", flush=True)
+        for one in (*whole, *(() if is_right else found)):
+            print(one, flush=True)
+    return bool(wrong)
 
 
 if __name__ == "__main__":

@@ -12,16 +12,45 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Final, Self
 
 #: Imported before the fork: commands, and all that they import late.
-PRELOADED: Final = ("adversary.driving", "adversary.preloaded")
+PRELOADED: Final = ("adversary.compiled", "adversary.driving", "adversary.preloaded")
 #: How long an answer is waited for, so that one that is lost is found out in seconds.
 ANSWER_SECONDS: Final = 3.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
+
+
+@contextmanager
+def package(folder: Path) -> Iterator[None]:
+    """Take the mirror's package of the commands from a folder, where another one than the tests' own is; no command may
+    run as this begins or ends.
+    """
+    former = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    path = [str(folder), *(one for one in sys.path if one)]
+    _forget_server()
+    os.environ |= {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}  # for the server, which preloads
+    sys.path.insert(0, str(folder))  # for what it forks
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        _forget_server()
+
+
+def _forget_server() -> None:
+    """Let the next command begin with a server of its own, which imports anew."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined] # there is no public way
 
 
 class Command:

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Self
 
+from . import driving, mends
 from .operations import schedule
 from .play import Played, play
 from .shrinking import shrunk
@@ -76,6 +77,16 @@ class Hunt:
                     self._count(played)
                     is_over |= until_found and bool(played.findings)
                     yield played
+
+    def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
+        """Play what a mend is to be missed in, until something is found."""
+        seeds = range(mend.seed, mend.seed + mend.schedules)
+        yield from self.play(seeds, at_once, only=mend.only, until_found=True)
+
+    def without(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
+        """The same with the mend taken out."""
+        with mends.without(mend.name) as folder, driving.package(folder):
+            yield from self.seeds_of(mend, at_once)
 
     def _count(self, played: Played) -> None:
         self.failures += bool(played.failure)

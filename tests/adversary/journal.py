@@ -29,10 +29,13 @@ class Standing(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """The newest reports by target partition, and ranges of offsets that are recorded as lost (from, to before)."""
+    """The newest reports by target partition, ranges of offsets that are recorded as lost (from, to before), and the
+    target topics that the flow names as its copies, with their ids.
+    """
 
     states: dict[Place, Standing] = field(default_factory=dict)
     losses: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
 
 
 def told_in(entries: Iterable[tuple[int, bytes, bytes | None]]) -> Told:
@@ -56,6 +59,8 @@ def _learn(found: Told, key: str, value: bytes | None) -> None:
         found.states[place] = Standing(
             told["state"], int(told["next_offset"]), str(told.get("detail", "")), int(told["at_ms"])
         )
+    elif kind == "topic" and value is not None:
+        found.copies[rest] = str(json.loads(value).get("target_topic_id"))
     elif kind == "loss" and value is not None:
         place_text, _, first = rest.rpartition("/")
         topic, _, partition = place_text.rpartition("/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -30,14 +30,22 @@ class Finding:
 class Allowed:
     """What need not be equal in one partition. `start`: the copy's log may begin there, since somebody made records
     expire on the target, or a setting that both sides have; None: anywhere. `losses`: recorded ranges of the source's
-    offsets. `history`: what the source held once, by offset. `own_times`: the target's broker dates records.
+    offsets. `history`: what the source held last, by offset, and `former`: what it held there before. `copied`: what
+    was seen on the target at any time; None: nobody looked. `own_times`: the target's broker dates records.
     """
 
     start: int | None = 0
     losses: tuple[tuple[int, int], ...] = ()
     history: Mapping[int, Record] = field(default_factory=dict)
+    former: Mapping[int, Collection[Record]] = field(default_factory=dict)
+    copied: Mapping[int, Collection[Record]] | None = None
     own_times: bool = False
     compacted: bool = False
+
+    def held(self, offset: int) -> Iterator[Record]:
+        """What the source held there before its log began behind it."""
+        yield from (self.history[offset],) if offset in self.history else ()
+        yield from self.former.get(offset, ())
 
     def lost(self, offset: int) -> bool:
         """Whether the journal says that it is missing."""
@@ -73,12 +81,26 @@ def differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterato
     ]
     if strange:
         yield Finding("I2", "records of nobody", f"{place}: {_some(strange)}: {copy.records[strange[0]].text}")
+    copied = None if allowed.start is None or allowed.compacted else allowed.copied
+    never = [
+        offset
+        for offset, one in wanted.items()
+        if copied is not None
+        and offset < copy.start
+        and not any(_same(seen, one, allowed) for seen in copied.get(offset, ()))
+        and not allowed.lost(offset)
+    ]
+    if never:
+        yield Finding("I2", "records were never copied", f"{place}: {_some(never)}")
     others = [
         offset
         for offset, one in copy.records.items()
-        if not _same(one, wanted.get(offset, allowed.history.get(offset)), allowed)
+        if offset not in strange
+        and not any(
+            _same(one, theirs, allowed) for theirs in ((wanted[offset],) if offset in wanted else allowed.held(offset))
+        )
     ]
-    if others := [offset for offset in others if offset not in strange]:
+    if others:
         first = copy.records[others[0]].text
         theirs = wanted.get(others[0], allowed.history.get(others[0]))
         detail = f"{place}: {_some(others)}: {first}, the source's is {theirs.text if theirs else 'none'}"
@@ -88,7 +110,8 @@ def differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterato
 def moved_differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterator[Finding]:
     """The same where offsets move: the source's records are the last ones of the copy, in their order."""
     wanted = [one for offset, one in sorted(source.records.items()) if offset < source.stable]
-    known = [one for offset, one in sorted(allowed.history.items()) if offset < source.start] + wanted
+    before = sorted({*allowed.history, *allowed.former})
+    known = [one for offset in before if offset < source.start for one in allowed.held(offset)] + wanted
     places = {_text(one, allowed): number for number, one in enumerate(known)}
     found = [places.get(_text(one, allowed)) for _, one in sorted(copy.records.items())]
     if (unknown := sum(number is None for number in found)) and not allowed.compacted:

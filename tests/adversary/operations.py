@@ -26,6 +26,7 @@ WEIGHTS: Final[dict[str, float]] = {
     "stranger_writes": 2.5,
     "stranger_topic": 1.5,
     "clash": 0.7,
+    "appear": 0.7,
     "delete_target": 2,
     "run": 12,
     "live": 5,
@@ -84,6 +85,16 @@ MOTIFS: Final = (
     ("live", "configure", "settle"),
     ("live", "delete_source", "settle"),
     ("live", "grow", "produce", "settle"),
+    ("live", "clash", "appear", "grow", "settle"),
+    ("live", "produce", "settle", "produce", "settle", "produce", "settle", "cut_journal", "failover", "produce"),
+    ("live", "produce", "settle", "produce", "settle", "delete_journal", "failover", "produce", "settle"),
+    ("rename", "run", "commit", "failover"),
+    ("cut_source", "produce", "produce", "expire_source", "run"),
+    ("cut_journal", "cut_source", "produce", "produce", "run"),
+    ("cut_source", "produce", "produce", "expire_source", "run", "accept", "run"),
+    ("stranger_writes", "run", "cut_target", "run"),
+    ("stranger_writes", "expire_target", "produce", "run"),
+    ("recreate", "produce", "produce", "expire_source", "run", "accept", "run"),
 )
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
@@ -120,7 +131,8 @@ class Op:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A flow's settings, the topics that there are at first, and what happens then. `created` are the kinds of
-    settings (`TOPIC_CONFIGS`) of the source's first topics, `partitions` how many each has.
+    settings (`TOPIC_CONFIGS`) of the source's first topics, `partitions` how many each has. `lasts`: tasks live longer
+    than the schedule, so that what they do not notice by themselves stays unnoticed.
     """
 
     seed: int
@@ -129,23 +141,14 @@ class Schedule:
     acls: bool
     continues: bool
     lanes: int
+    lasts: bool
     created: tuple[str, ...]
     partitions: tuple[int, ...]
     operations: tuple[Op, ...]
 
     def part(self, places: Sequence[int]) -> Schedule:
         """The same with these of its operations alone."""
-        return Schedule(
-            seed=self.seed,
-            translates=self.translates,
-            deletes=self.deletes,
-            acls=self.acls,
-            continues=self.continues,
-            lanes=self.lanes,
-            created=self.created,
-            partitions=self.partitions,
-            operations=tuple(self.operations[place] for place in places),
-        )
+        return replace(self, operations=tuple(self.operations[place] for place in places))
 
     @property
     def disturbs(self) -> bool:
@@ -153,7 +156,7 @@ class Schedule:
         return any(op.name in DISTURBING for op in self.operations)
 
     def __str__(self) -> str:
-        traits = [name for name in ("translates", "deletes", "acls", "continues") if getattr(self, name)]
+        traits = [name for name in ("translates", "deletes", "acls", "continues", "lasts") if getattr(self, name)]
         topics = ", ".join(f"{kind} x{count}" for kind, count in zip(self.created, self.partitions, strict=True))
         return f"seed {self.seed} [{topics}{'; ' if traits else ''}{', '.join(traits)}]"
 
@@ -189,8 +192,10 @@ def schedule(seed: int, *, without: frozenset[str] = frozenset()) -> Schedule:
         if name in LIFTING and chance.random() < 0.5:
             operations.append(_produced(chance, topics))
     operations += [Op("run"), Op("verify")]
-    lanes = chance.choice((1, 2))
-    return Schedule(seed=seed, **traits, lanes=lanes, created=created, partitions=partitions, operations=(*operations,))
+    lanes, lasts = chance.choice((1, 2)), chance.random() < 0.2
+    return Schedule(
+        seed=seed, **traits, lanes=lanes, lasts=lasts, created=created, partitions=partitions, operations=(*operations,)
+    )
 
 
 def _produced(chance: Random, topics: int) -> Op:

@@ -28,10 +28,14 @@ from .world import SIDES, Side, World
 #: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
 COMMAND_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 30.0
+#: When it should have told of all but what it refuses.
+REFUSED_SECONDS: Final = 8.0
 #: In which a broker notices what a setting destroys.
 RETENTION_SECONDS: Final = 1.0
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
+#: The same of those that outlive a schedule.
+LASTING_SECONDS: Final = 600.0
 #: For each stop, what may have caused it.
 CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "TRUNCATED": frozenset({"source cut"}),
@@ -138,6 +142,11 @@ class _Player:
         self._disturbed_at = 0.0
         self._expired = False
         self._paused = set[str]()
+        self._promised: dict[str, int] = {}
+        self._epoch_seconds = LASTING_SECONDS if schedule.lasts else EPOCH_SECONDS
+        self._is_unseen = False
+        self._former: dict[tuple[str, int], dict[int, set[Record]]] = {}
+        self._copied: dict[tuple[UUID | None, int], dict[int, set[Record]]] = {}
 
     # --- the play -----------------------------------------------------------------------------------------------------
 
@@ -152,6 +161,7 @@ class _Player:
             told = getattr(self, f"_op_{op.name}")(op)
             if op.name in UNSEEN and told != "-" and self._live:
                 self._disturbed_at = time.time()
+                self._is_unseen |= schedule.lasts and op.name != "cut_target"
             self._played.steps.append(f"{self._place:2} {op}: {told} [{time.monotonic() - began:.1f} s]")
             if told != "-":
                 self._judge()
@@ -198,9 +208,15 @@ class _Player:
         for name, topic in self._source.items():
             for partition, log in topic.partitions.items():
                 held = self._history.setdefault((name, partition), {})
+                former = self._former.setdefault((name, partition), {})
                 for offset in [offset for offset in held if offset >= log.start]:
-                    del held[offset]
+                    former.setdefault(offset, set()).add(held.pop(offset))
                 held.update(log.records)
+        for topic in self._target.values():
+            for partition, log in topic.partitions.items():
+                copied = self._copied.setdefault((topic.id, partition), {})
+                for offset, one in log.records.items():
+                    copied.setdefault(offset, set()).add(one)
         places = [(name, number) for name, topic in self._target.items() for number in topic.partitions]
         self._groups = self._world.target.committed(self._group, places)
 
@@ -218,6 +234,8 @@ class _Player:
                 self._found("I1", "a topic was deleted", f"{name}: {self._owner(copy)}")
                 continue
             self._judge_settings(name, copy, topic, now, configs[name], self._configs[name])
+            if self._is_over and "second flow" not in self._flow_causes:
+                self._judge_over(name, topic, now)
             for partition, log in topic.partitions.items():
                 start = None if copy.expires else copy.start.get(partition, 0)
                 if copy.owned and start is not None and not copy.causes & {"source recreated"}:
@@ -234,6 +252,16 @@ class _Player:
         self._expired = False
         self._judge_live()
         self._baseline = self._target, self._configs, self._groups
+
+    @property
+    def _is_over(self) -> bool:
+        """The flow was failed over before this operation."""
+        return self._failed_over and self._schedule.operations[self._place].name != "failover"
+
+    def _judge_over(self, name: str, before: Topic, now: Topic) -> None:
+        for partition, log in before.partitions.items():
+            if (end := now.partitions[partition].end) > log.end:
+                self._found("I3", "copied on after a failover", f"{name}-{partition}: from {log.end} to {end}")
 
     def _log_start(self, copy: Copy, partition: int) -> int:
         """Where the source's log starts: a copy that was begun behind it has padding before."""
@@ -327,8 +355,16 @@ class _Player:
             every |= copy.causes | ({"foreign"} if not copy.owned else set())
         return bool(every & REFUSABLE)
 
-    def _told(self) -> Told:
-        return told_in(self._readers["target"].entries(f"mirror.{self._tag}.offsets"))
+    def _may_refuse_topic(self, name: str) -> bool:
+        """The same of one source topic: a name that clashes is that topic's alone."""
+        target = self._target_of(name)
+        copy = self._copies.get(target)
+        every = self._flow_causes - {"clash"} | self._source_causes[name]
+        every |= copy.causes | ({"foreign"} if not copy.owned else set()) if copy else set()
+        return bool(every & REFUSABLE) or target.replace(".", "_") in self._strangers
+
+    def _told(self, flow: str = "") -> Told:
+        return told_in(self._readers["target"].entries(f"mirror.{flow or self._tag}.offsets"))
 
     def _target_of(self, name: str) -> str:
         return f"{self._prefix}{name}"
@@ -357,6 +393,8 @@ class _Player:
                 start=start,
                 losses=tuple(told.losses.get((self._target_of(name), partition), ())),
                 history=self._history.get((name, partition), {}),
+                former=self._former.get((name, partition), {}),
+                copied=self._copied.get((self._target[self._target_of(name)].id, partition)),
                 own_times=copy.own_times,
                 compacted=copy.compacted,
             )
@@ -394,7 +432,7 @@ class _Player:
                 "acls": self._schedule.acls,
             },
             "limits": {"memory_mb": 16},
-            "spark": {"epoch_s": EPOCH_SECONDS, "lanes": self._schedule.lanes},
+            "spark": {"epoch_s": self._epoch_seconds, "lanes": self._schedule.lanes},
         }
         path = self._folder / f"{flow}.yaml"
         path.write_text(json.dumps(content))
@@ -469,6 +507,9 @@ class _Player:
                     self._found("I4", f"{standing.state} without its cause", detail)
                 if standing.state == "REFUSED" and copy.owned and "source recreated" in copy.causes:
                     self._found("I4", "REFUSED in place of RECREATED", f"{name}-{partition}: {standing.detail}")
+                if self._promised.get(name) == self._place - 1 and not self._live and standing.state not in PASSING:
+                    detail = f"{name}-{partition}: {standing.state}: {standing.detail}"
+                    self._found("I7", "what was accepted stops again", detail)
                 if standing.state not in PASSING and name in self._target:
                     copy.standing[partition] = standing.state
             elif partition in copy.standing and standing.state in {"MIRRORING", "CAUGHT_UP", "ALIGNING", "PADDING"}:
@@ -478,6 +519,7 @@ class _Player:
     def _op_live(self, _op: Op) -> str:
         if self._live:
             return "-"
+        self._is_unseen = False
         self._live.append(Command(self._folder, "run", str(self._config()), "--json"))
         return self._op_settle(_op)
 
@@ -485,37 +527,44 @@ class _Player:
         """Until the mirror says of each partition that it is caught up or stopped."""
         if not self._live:
             return "-"
-        deadline, rest = time.monotonic() + SETTLE_SECONDS, list[str]()
+        deadline, rest, missing = time.monotonic() + SETTLE_SECONDS, list[str](), set[str]()
         command = self._live[-1]
         while time.monotonic() < deadline and command.is_alive:
             self._source = self._readers["source"].topics(self._names)
             told = self._told()
-            if not (rest := self._unsettled(told, command)):
+            missing.clear()
+            if not (rest := self._unsettled(told, command, missing)):
                 self._look_again()
                 self._judge_states(told, command)
                 self._caught_up(told)
                 return f"settled{self._states(told)}"
+            if time.monotonic() > deadline - SETTLE_SECONDS + REFUSED_SECONDS and self._excused(rest, missing):
+                return f"not settled: {rest}"
             time.sleep(0.2)
         if not command.is_alive:
             return f"the mirror ended with {command.wait(1)}"
-        if not self._excused(rest):
+        if not self._excused(rest, missing):
             self._found("I7", "a live mirror does not come to rest", f"{rest}; {command.logged[-1500:]}")
         return f"not settled: {rest}"
 
-    def _excused(self, rest: list[str]) -> bool:
-        """Whether what is not mirrored has been told to be refused: a live mirror goes on with the others. A partition
-        more of a topic that rests or was made anew has no copy.
+    def _excused(self, rest: list[str], missing: Collection[str]) -> bool:
+        """Whether what is not mirrored, of the source topics `missing`, has been told to be refused: a live mirror goes
+        on with the others. A partition more of a topic that rests or was made anew has no copy.
         """
-        return (self._may_refuse() or bool(self._paused)) and all("not reported" in text for text in rest)
+        may_be_refused = all(self._may_refuse_topic(name) or name in self._paused for name in missing)
+        return may_be_refused and all("not reported" in text for text in rest)
 
-    def _unsettled(self, told: Told, command: Command) -> list[str]:
+    def _unsettled(self, told: Told, command: Command, missing: set[str] | None = None) -> list[str]:
+        """What is not at rest; `missing` is told of source topics with a partition of which nothing is reported."""
         found = []
         for name, partition, log, _, _ in self._pairs():
             at = told.states.get((self._target_of(name), partition))
             place = f"{name}-{partition}"
             if at is None or at.at_ms < command.began * 1000:
                 found.append(f"{place} is not reported")
-            elif at.at_ms < (self._disturbed_at + 2 * EPOCH_SECONDS) * 1000:
+                if missing is not None:
+                    missing.add(name)
+            elif not self._schedule.lasts and at.at_ms < (self._disturbed_at + 2 * EPOCH_SECONDS) * 1000:
                 found.append(f"{place} is {at.state}, and was not looked at since")
             elif at.state in STOPS or at.state == "PAUSED":
                 continue
@@ -524,7 +573,9 @@ class _Player:
         return found
 
     def _caught_up(self, told: Told) -> None:
-        """What is said to be caught up is equal."""
+        """What is said to be caught up is equal, but for what a task that lasts need not see."""
+        if self._is_unseen:
+            return
         mine = {
             f"{self._target_of(name)}-{partition}"
             for name, partition, _, _, _ in self._pairs()
@@ -579,7 +630,13 @@ class _Player:
     def _op_second(self, op: Op) -> str:
         """Another flow into the same target topics."""
         self._flow_causes.add("second flow")
-        code, _ = self._command("run", str(self._config(f"{self._tag}-2")), "--once", "--json")
+        flow = f"{self._tag}-2"
+        before = self._told().copies
+        code, _ = self._command("run", str(self._config(flow)), "--once", "--json")
+        after = self._told(flow).copies if not self._failed_over and "journal lost" not in self._flow_causes else {}
+        for name in before.items() & after.items():
+            if name[0] in self._target and name[1] == str(self._target[name[0]].id):
+                self._found("I1", "two flows write to one topic", f"{name[0]}: exit {code}")
         copy = self._copies.get(self._target_of(self._names[op.topic]))
         if code == 0 and copy is not None and copy.owned and copy.causes:
             self._look_again()
@@ -610,6 +667,10 @@ class _Player:
         copy = self._copies.get(self._target_of(name))
         if code == 0 and copy is not None and '"first_offset"' in command.printed:
             copy.standing.clear()
+        if code == 0:
+            told = json.loads(command.printed)
+            if any(told[kind] for kind in ("losses", "confirmed", "lifted")):
+                self._promised[self._target_of(name)] = self._place
         return f"exit {code}"
 
     def _op_adopt(self, op: Op) -> str:
@@ -780,6 +841,7 @@ class _Player:
         self._source_causes[name] -= {"old", "source cut", "source expired"}
         for place in [place for place in self._history if place[0] == name]:
             del self._history[place]
+            self._former.pop(place, None)
             self._read.pop(place, None)
         if kind == "short":
             self._source_causes[name].add("source expired")
@@ -794,6 +856,19 @@ class _Player:
         for place in [place for place in self._history if place[0] == self._names[op.topic]]:
             del self._history[place]
         return "deleted"
+
+    def _next_name(self) -> str:
+        return f"{self._tag}.{'abc'[len(self._names)]}" if len(self._names) < len("abc") else ""
+
+    def _op_appear(self, op: Op) -> str:
+        """A topic more, with records."""
+        if not (name := self._next_name()):
+            return "-"
+        self._names.append(name)
+        self._source_configs[name], self._source_causes[name] = "forever", set()
+        self._world.source.create(name, 1, TOPIC_CONFIGS["forever"])
+        self._world.source.produce(name, 0, 1 + op.amount // 10, "plain", Random(op.amount), f"n{self._place}")
+        return name
 
     def _op_grow(self, op: Op) -> str:
         if (found := self._source_log(op)) is None:
@@ -913,8 +988,12 @@ class _Player:
         return f"{name} with {op.amount}"
 
     def _op_clash(self, op: Op) -> str:
-        """A topic whose name is another one's but for a dot, which Kafka refuses."""
+        """A topic whose name is another one's but for a dot, which Kafka refuses: a source topic's, or that of the one
+        that appears next.
+        """
         name = self._target_of(self._names[op.topic])
+        if name in self._target and (following := self._next_name()):
+            name = self._target_of(following)
         other = name.replace(".", "_")
         if name in self._target or other in self._strangers:
             return "-"

@@ -7,7 +7,14 @@ within how many schedules, from which seed on, that is found:
     Seed: 1000
     Schedules: 40
 
-A patch is applied to a copy of the package alone.
+Of the schedule of one seed a part may be enough, which is played in seconds, as the command line takes it; what it
+plays is said beside it, so that a change of what seeds mean shows:
+
+    Only: 0,3,4
+    Plays: produce(a, amount=9, kind=plain); run(a); verify(a)
+
+A patch is applied to a copy of the package alone. Several mechanisms may keep one promise: a patch takes out as many as
+it needs for the adversary to see it broken.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ PACKAGE: Final = Path(mirror.__file__).resolve().parent
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend:
     """What a patch takes out: `finds` are kinds of findings, of which one must be found within `schedules` from `seed`
-    on.
+    on, by the operations `only` of each (empty: all), which are `plays`.
     """
 
     name: str
@@ -38,6 +45,8 @@ class Mend:
     finds: tuple[str, ...]
     seed: int
     schedules: int
+    only: tuple[int, ...]
+    plays: str
     patch: Path
 
     @classmethod
@@ -48,7 +57,7 @@ class Mend:
             if line.startswith("--- "):
                 break
             name, colon, value = line.partition(": ")
-            if colon and name in {"Finds", "Seed", "Schedules"}:
+            if colon and name in {"Finds", "Seed", "Schedules", "Only", "Plays"}:
                 told[name] = value
             else:
                 about.append(line)
@@ -57,7 +66,9 @@ class Mend:
             about=" ".join(about).strip(),
             finds=tuple(told["Finds"].split("; ")),
             seed=int(told["Seed"]),
-            schedules=int(told["Schedules"]),
+            schedules=int(told.get("Schedules", 1)),
+            only=tuple(map(int, filter(None, told.get("Only", "").split(",")))),
+            plays=told.get("Plays", ""),
             patch=path,
         )
 
