@@ -75,7 +75,7 @@ def _missed(hunt: Any, name: str, at_once: int) -> int:
             continue
         began = time.monotonic()
         whole = [one for one in hunt.seeds_of(mend, at_once) if one.findings or one.failure]
-        found = [one for one in hunt.without(mend, at_once) if one.findings or one.failure]
+        found = [*hunt.without(mend, at_once)]
         kinds = {kind for one in found for kind in one.kinds}
         is_right = not whole and bool(kinds & set(mend.finds))
         wrong += not is_right
