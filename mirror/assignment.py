@@ -98,7 +98,8 @@ class Assignment:
     `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
     source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
     journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
-    are on record as lost, as far as the end of the copy may lie behind them.
+    are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
+    the journal names; nothing is written to another one by its name. None where that is not known.
     """
 
     source: TopicPartition
@@ -111,6 +112,7 @@ class Assignment:
     last: LastPosition | None = None
     stop: KnownStop | None = None
     losses: tuple[tuple[int, int], ...] = ()
+    target_topic_id: UUID | None = None
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:

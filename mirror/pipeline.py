@@ -361,6 +361,9 @@ class Pipeline:
             raise recreated(mine.source, at, became)
         node, session = await self._writer.session(mine.target)
         keeper.meets(self._target.topic_id(mine.target.topic))
+        if mine.target_topic_id not in (None, keeper.target_topic_id):  # the gate has not seen this one yet
+            what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, ledger = await self._position(keeper)
         target_lost = position.target_lost
         while position.begin >= 0:

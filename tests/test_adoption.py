@@ -25,6 +25,7 @@ from helpers import config_file, make_topic, produce, settings_between
 from sparkless import InThisProcess, run_once
 from test_sync import admin_of, awaited, delete_topics, made_by, policy
 from typer.testing import CliRunner
+from watchedlane import WatchedLane
 
 from mirror.admin.adoption import Standing, standing_of
 from mirror.admin.client import Admin
@@ -469,3 +470,23 @@ def test_a_copy_is_taken_over_after_it_was_compared(
     assert (done.exit_code, [one.source for one in done.refused]) == (ExitCode.PREFLIGHT, [other])
     assert (held(target, equal), held(target, other)) == ((0, 60), (0, 40))
     assert not journal(settings)[equal].made
+
+
+@pytest.mark.brokers
+def test_a_task_writes_nothing_to_a_copy_that_was_made_anew_under_it(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """It may be a stranger's by now; and if it is the flow's own, the journal must name it before it holds a record."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for side in (source, target):
+        make_topic(side, topic_name)
+    produce(source, topic_name, values(10))
+    at = TopicPartition(topic_name, 0)
+    with WatchedLane(source, target, [at], names_copies=True) as lane:
+        lane.mirrored(at, 10)
+        delete_topics(target, topic_name)
+        make_topic(target, topic_name)
+        produce(source, topic_name, values(10))
+        lane.until(at, lambda one: "deleted and created again" in one.detail)
+        admin = admin_of(target)
+        assert [span.end for span in admin.spans(admin.describe([topic_name]).values()).values()] == [0]

@@ -179,7 +179,8 @@ def test_filter_value_headers_and_codec(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.soak  # a kill inside Spark is in test_kills.py and test_faults_spark.py
+@pytest.mark.parametrize("kills", [2, 20])
 def test_kills_at_any_moment(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, kills: int
 ) -> None:

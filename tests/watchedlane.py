@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
@@ -61,7 +62,8 @@ class _Watched(Pipeline):
 class WatchedLane:
     """Mirrors partitions from one cluster to the other in a thread, until it is left. A context manager.
 
-    `first_seen` are the ids under which the flow first saw a topic, where they are not those of now.
+    `first_seen` are the ids under which the flow first saw a topic, where they are not those of now. With
+    `names_copies` the target's topics, which must be there, are named by their ids of now, as the journal does.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class WatchedLane:
         first_seen: Mapping[str, UUID] | None = None,
         continues_on_loss: bool = False,
         rules: Rules | None = None,
+        names_copies: bool = False,
     ) -> None:
+        self._names_copies = names_copies
         self._ends = [
             Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
             for alias, servers in (("eu", source), ("us", target))
@@ -106,6 +110,9 @@ class WatchedLane:
                 assert known
                 self.topic_ids[at.topic] = known
             given = [Assignment(at, at, self.topic_ids[at.topic], self._rules) for at in self._partitions]
+            if self._names_copies:
+                await target.refresh([at.topic for at in self._partitions])
+                given = [replace(one, target_topic_id=target.topic_id(one.target.topic)) for one in given]
             self._pipeline = _Watched("test", source, target, given, 1 << 26)
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()

@@ -77,7 +77,8 @@ async def recorded(
             )
             if now != before:
                 changed[key] = now.to_json()
-        found.append(replace(assignment, topic_id=now.topic_id, since=now.begins(assignment.source.partition)))
+        named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
+        found.append(replace(named, since=now.begins(assignment.source.partition)))
     if changed:
         if since:  # all topics begin later, or none does: one batch (B1)
             await journal.append(list(changed.items()))
