@@ -125,7 +125,7 @@ zzz: 1
         "6: target.alias: the same as source.alias; the two clusters need different names",
         "7: target.bootstrap.servers: an IPv6 address must stand in brackets, as in [::1]:9092",
         "11: topics.include.1: a repeated group may not hold a repeat or an alternative, write it flat",
-        "12: topics.include.2: a pattern must be text of 1 to 200 characters; put it in quotes",
+        "12: topics.include.2: a pattern must be text of 1 to 498 characters; put it in quotes",
         "13: topics.excude: unknown key; did you mean exclude?",
         "14: limits.memory_mb: must be a valid integer, unable to parse string as an integer",
         "15: zzz: unknown key; valid here: name, source, target, topics, groups, sync, limits, metrics, spark",
@@ -140,7 +140,7 @@ zzz: 1
         ("name: eu-to-us", "nmae: eu-to-us", "1: nmae: unknown key; did you mean name?"),
         ("[orders]", "[]", "4: topics.include: at least one pattern is needed"),
         ("[orders]", "['(']", "4: topics.include.0: not a regular expression: missing )"),
-        ("[orders]", f"[{'a' * 201}]", "4: topics.include.0: a pattern must be text of 1 to 200 characters"),
+        ("[orders]", f"[{'a' * 499}]", "4: topics.include.0: a pattern must be text of 1 to 498 characters"),
         ("[orders]", "[a], naming: {prefx: a}", "4: topics.naming.prefx: unknown key; did you mean prefix?"),
         ("[orders]", "[a], naming: {prefix: 'a b'}", "4: topics.naming.prefix: may hold"),
         ("[orders]", "[a], naming: {prefix: a, rename: {}}", "4: topics.naming: must be identity"),
@@ -354,6 +354,8 @@ def test_patterns_that_may_never_end_are_refused(pattern: str) -> None:
         "a{2}",
         "(a+){1}",
         "(?!x).*",
+        "x" * 249,
+        r"\." * 249,
     ],
 )
 def test_ordinary_patterns_are_taken(pattern: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+import uuid
 import warnings
+from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,9 +27,9 @@ from mirror.embedded import Cluster as EmbeddedCluster
 from mirror.errors import MalformedBatch, MirrorError
 from mirror.offsets import journal
 from mirror.offsets.journal import OWNER, Entry, Journal, decode, encode, journal_topic, newest
-from mirror.wire.cluster import Cluster, Endpoint
+from mirror.wire.cluster import Cluster, Endpoint, Leader
 from mirror.wire.protocol import PRODUCE
-from mirror.wire.queries import LATEST, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, list_offset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -242,3 +245,72 @@ async def test_an_append_that_is_answered_with_nothing() -> None:
             await cluster.refresh([topic])
             with pytest.raises(MirrorError):
                 await Journal(cluster, "flow").append([(OWNER, b"me")])
+
+
+@dataclass(eq=False)
+class Log:
+    """A journal's log: the leader's epoch of each record. `described` is the epoch that a broker tells who is asked for
+    the leader, which may have heard of it late; `journal` reads it.
+    """
+
+    epochs: list[int]
+    described: int = 0
+    topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+    async def describe(self, _: str) -> Any:
+        return SimpleNamespace(topic_id=self.topic_id, leaders={0: Leader(1, self.described)})
+
+    async def refresh(self, _: Any) -> None:
+        """Nothing is kept."""
+
+    async def listed(self, _cluster: Any, _partition: Any, when: int) -> int:
+        return 0 if when == EARLIEST else len(self.epochs)
+
+    async def epoch_end(self, _cluster: Any, _partition: Any, asked: int) -> int:
+        return sum(epoch <= asked for epoch in self.epochs)
+
+    async def fetched(self, _cluster: Any, _partition: Any, at: int, end: int, **_: Any) -> Any:
+        data = encode([(b"key", b"value")])
+        records = (
+            struct.pack(">q", offset) + data[8:12] + struct.pack(">i", self.epochs[offset]) + data[16:]
+            for offset in range(at, end)
+        )
+        return SimpleNamespace(records=memoryview(b"".join(records)))
+
+    def journal(self, monkeypatch: pytest.MonkeyPatch) -> Journal:
+        monkeypatch.setattr(journal, "list_offset", self.listed)
+        monkeypatch.setattr(journal, "epoch_end", self.epoch_end)
+        monkeypatch.setattr(journal, "fetch_below", self.fetched)
+        cluster: Any = SimpleNamespace(describe=self.describe, refresh=self.refresh, topics={})
+        return Journal(cluster, "flow")
+
+
+@in_loop
+async def test_a_leader_that_a_broker_heard_of_late_has_lost_nothing() -> None:
+    """Two of three brokers died and came back: what is read is of the new epoch, and who was asked tells the old one."""
+    with pytest.MonkeyPatch.context() as patched:
+        log = Log([2] * 27, described=2)
+        ours = log.journal(patched)
+        place = (await ours.follow(None)).place
+        log.epochs += [4] * 4
+        news = await ours.follow(place)
+        assert (len(news.entries), news.lost, news.place.epoch) == (4, None, 4)
+        log.described = 4
+        log.epochs += [4] * 2
+        news = await ours.follow(news.place)
+        assert (len(news.entries), news.lost) == (2, None)
+
+
+@in_loop
+@pytest.mark.parametrize("described", [2, 4])
+async def test_a_log_that_was_cut_and_grew_again_has_lost_records(described: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        log = Log([2] * 27, described=2)
+        ours = log.journal(patched)
+        place = (await ours.follow(None)).place
+        log.epochs[20:] = [4] * 10
+        log.described = described
+        news = await ours.follow(place)
+        assert news.lost is not None
+        assert (news.lost.read_until, news.lost.kept, len(news.entries)) == (27, 20, 30)
+        assert (await ours.follow(news.place)).lost is None

@@ -6,8 +6,8 @@ Pydantic knows the values and YAML's node tree knows the lines (`yamltree`), so 
 - An unknown key is an error that names the nearest valid one; so are duplicate keys and YAML aliases.
 - `${env:NAME}` and `${file:PATH}` (relative to the configuration file) may stand in any text value. Messages never show
   what a reference stands for; passwords may be given by reference only.
-- Topic patterns are regular expressions that must match the whole name. They have at most 200 characters, and a repeat
-  of a group that itself holds a repeat or an alternative, as in `(a+)*` or `(a|ab)*`, is refused (`names`).
+- Topic patterns are regular expressions that must match the whole name. They have at most 498 characters, and a
+  repeat of a group that itself holds a repeat or an alternative, as in `(a+)*` or `(a|ab)*`, is refused (`names`).
 - Without `exclude`, internal topics (`__.*`) and mirror's own (`mirror\\..*`) are excluded. A list replaces this
   one; neither is mirrored all the same.
 """

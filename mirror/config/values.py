@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from mirror import names
 
 DEFAULT_EXCLUDE = ("__.*", r"mirror\..*")
-MAX_PATTERN = 200
+#: Room for the longest name of a topic with every character escaped.
+MAX_PATTERN = 2 * names.LONGEST
 MAX_EXPRESSION = 10_000
 MAX_FLOW_NAME = 200
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -88,7 +88,9 @@ class Skipped(NamedTuple):
 
 
 class Place(NamedTuple):
-    """How far a journal was read: the next offset, in which topic, and the leader's epoch then."""
+    """How far a journal was read: the next offset, in which topic, and the newest leader's epoch that is known to have
+    all of that. A broker may have heard of an older epoch only; then it is that of the records.
+    """
 
     offset: int
     topic_id: UUID | None
@@ -146,10 +148,13 @@ class Journal:
         Raises MalformedBatch for what is no record set, and as `Cluster.call_leader` does.
         """
         at = await list_offset(self.cluster, self.partition, EARLIEST) if offset is None else offset
-        return await self._read(at, await list_offset(self.cluster, self.partition, LATEST))
+        entries, following, _ = await self._read(at, await list_offset(self.cluster, self.partition, LATEST))
+        return entries, following
 
-    async def _read(self, at: int, end: int) -> tuple[list[Entry], int]:
+    async def _read(self, at: int, end: int) -> tuple[list[Entry], int, int]:
+        """Besides, the newest leader's epoch of a batch that was read; -1 where none was."""
         found: list[Entry] = []
+        epoch = -1
         while at < end:
             fetched = await fetch_below(
                 self.cluster, self.partition, at, end, max_bytes=_READ_BYTES, isolation=READ_UNCOMMITTED
@@ -157,11 +162,12 @@ class Journal:
             if not fetched.records:
                 break  # compaction left nothing up to the end
             entries, following, skipped = decode(fetched.records)
+            epoch = max(epoch, *(raw.header.partition_leader_epoch for raw in split(fetched.records)))
             for one in skipped:
                 _log.warning("journal_batch_unread", topic=self.partition.topic, offset=one.offset, reason=one.reason)
             found += (entry for entry in entries if entry.offset >= at)
             at = max(following, at + 1)
-        return found, at
+        return found, at, epoch
 
     async def follow(self, place: Place | None) -> News:
         """What is new since `place`; everything where that is None, or where records before it are gone (J1).
@@ -180,15 +186,21 @@ class Journal:
             lost = await self._lost(place, now.topic_id, leader.epoch, end)
             if lost is None:
                 try:
-                    entries, at = await self._read(place.offset, end)
-                    return News(entries, Place(at, now.topic_id, leader.epoch))
+                    entries, at, epoch = await self._read(place.offset, end)
+                    if (
+                        leader.epoch == place.epoch < epoch
+                    ):  # whoever was asked for the leader had not heard of this one
+                        lost = await self._lost(place, now.topic_id, epoch, end)
+                    if lost is None:
+                        return News(entries, Place(at, now.topic_id, max(place.epoch, leader.epoch, epoch)))
                 except BrokerError as problem:
                     if problem.code != OFFSET_OUT_OF_RANGE:
                         raise
-                    start = await list_offset(self.cluster, self.partition, EARLIEST)
-                    lost = Lost(f"the log begins at {start}", place.offset, 0 if start > place.offset else end)
-        entries, at = await self.read()
-        return News(entries, Place(at, now.topic_id, leader.epoch), lost)
+                    begin = await list_offset(self.cluster, self.partition, EARLIEST)
+                    lost = Lost(f"the log begins at {begin}", place.offset, 0 if begin > place.offset else end)
+        start = await list_offset(self.cluster, self.partition, EARLIEST)
+        entries, at, epoch = await self._read(start, await list_offset(self.cluster, self.partition, LATEST))
+        return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch)), lost)
 
     async def _lost(self, place: Place, topic_id: UUID | None, epoch: int, end: int) -> Lost | None:
         if place.topic_id != topic_id:

@@ -55,7 +55,8 @@ RENEWAL_TIMEOUT: Final = 20.0
 #: What a close may mean by the number of the request that it answers: the first asks for the versions, which every
 #: listener tells.
 _WHEN_CLOSED: Final = {
-    1: " before its first answer: if it does so each time, it asks for TLS (security.protocol), or is no broker",
+    1: " before its first answer: if it does so each time, it asks for TLS (security.protocol), has as many connections"
+    " as it takes (max.connections, max.connections.per.ip), or is no broker",
     2: " at the first request: if it does so each time, its listener asks for SASL (security.protocol)",
 }
 
@@ -349,8 +350,10 @@ class Connection(asyncio.BufferedProtocol):
         """asyncio: the socket is gone."""
         if text := refusal(exc, in_handshake=False):
             self._break(TlsRefused(f"{self}: {text}"))
-        closed = "closed by the broker" + _WHEN_CLOSED.get(self._correlation_id, "")
-        self._break(ConnectionLost(f"{self}: {exc or closed}"))
+        closed = exc or "closed by the broker"
+        if exc is None or isinstance(exc, ConnectionResetError):  # a reset is what a broker with too many sends, too
+            closed = f"{closed}{_WHEN_CLOSED.get(self._correlation_id, '')}"
+        self._break(ConnectionLost(f"{self}: {closed}"))
 
     def _answer(self, frame: memoryview) -> None:
         correlation_id = correlation_of(frame)
