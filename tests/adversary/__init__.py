@@ -3,6 +3,7 @@
     python -m tests.adversary --schedules 200 --seed 1            # hunt
     python -m tests.adversary --seed 17 --shrink                  # one schedule, and what of it is enough
     python -m tests.adversary --seed 17 --only 0,3,4              # a part of its operations
+    python -m tests.adversary --mends                             # take each mend out, and see it missed
 
 `operations` makes a schedule from its seed, `driving` runs the mirror's own commands in forked processes (all of the
 driver and its lanes, but no JVM), `world` holds two clusters and what is done to them, `logs` reads partitions batch by

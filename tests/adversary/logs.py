@@ -5,11 +5,10 @@ are decoded by kafka-python. The mirror's transport fetches the bytes; nothing o
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kafka.record import MemoryRecords
@@ -21,7 +20,6 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITT
 
 _FETCH_BYTES = 1 << 22
 _ABORT, _COMMIT = 0, 1
-T = TypeVar("T")
 
 
 class Record(NamedTuple):
@@ -58,7 +56,7 @@ class Topic:
 
 
 class Reader:
-    """Reads one cluster; for one thread."""
+    """Reads one cluster."""
 
     def __init__(self, bootstrap: str) -> None:
         hosts = tuple((host, int(port)) for host, port in (one.split(":") for one in bootstrap.split(",")))
@@ -66,11 +64,11 @@ class Reader:
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the topics that there are."""
-        return _run(self._topics(list(names)))
+        return asyncio.run(self._topics(list(names)))
 
     def entries(self, topic: str) -> list[tuple[int, bytes, bytes | None]]:
         """Offset, key and value of every record of partition 0, none where there is no such topic."""
-        return _run(self._entries(topic))
+        return asyncio.run(self._entries(topic))
 
     async def _topics(self, names: list[str]) -> dict[str, Topic]:
         async with Cluster(self._endpoint) as cluster:
@@ -145,17 +143,3 @@ def _decoded(data: bytes, log: Log, pending: dict[int, dict[int, Record]]) -> in
         else:
             log.records |= found
     return following
-
-
-class _Loop(threading.local):
-    loop: asyncio.AbstractEventLoop | None = None
-
-
-_loops = _Loop()
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """On a loop of this thread's own."""
-    if _loops.loop is None:
-        _loops.loop = asyncio.new_event_loop()
-    return _loops.loop.run_until_complete(work)
