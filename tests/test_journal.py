@@ -287,7 +287,7 @@ class Log:
 
 @in_loop
 async def test_a_leader_that_a_broker_heard_of_late_has_lost_nothing() -> None:
-    """Two of three brokers died and came back: what is read is of the new epoch, and who was asked tells the old one."""
+    """Two of three brokers died and came back: what is read is of the new epoch, who was asked tells the old one."""
     with pytest.MonkeyPatch.context() as patched:
         log = Log([2] * 27, described=2)
         ours = log.journal(patched)
