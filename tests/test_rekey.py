@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -27,9 +28,13 @@ from typer.testing import CliRunner
 from mirror.admin.client import Admin
 from mirror.admin.values import ConfigChange
 from mirror.cli import app
-from mirror.config import ClusterSettings
+from mirror.config import ClusterSettings, Settings, load
 from mirror.embedded import Cluster
 from mirror.errors import ExitCode
+from mirror.spark.flow import Flow
+from mirror.spark.prepare import prepare
+from mirror.spark.rekey.driver import Rekeyer
+from mirror.spark.rekey.stops import Stopped
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
@@ -99,6 +104,29 @@ def test_a_topic_by_a_field_of_its_values(
     assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
     assert {one["kind"] for one in told["not_whole"]} == {"not there yet"}
     assert sum(one["offsets"] for one in told["not_whole"]) == 100
+    settings = load(config)
+    asyncio.run(made_anew_under_a_query(settings, prepare(settings)))
+
+
+def make_anew(settings: Settings, topic: str) -> None:
+    admin = Admin(settings.target)
+    admin.delete_topics([topic])
+    wait_for(lambda: not admin.describe([topic]), PATIENCE, lambda: "still there")
+    make_topic(",".join(f"{host}:{port}" for host, port in settings.target.bootstrap), topic, 12)
+
+
+async def made_anew_under_a_query(settings: Settings, flow: Flow) -> None:
+    """The query has taken over when its target topic comes back under another id; without Spark: nothing is planned."""
+    session: Any = None
+    (rule,) = flow.rekeyed
+    topic = rule.target
+    query = Rekeyer(session, flow, rule, frozenset())
+    async with query._source, query._target:
+        assert await query._take_over() is None
+        await asyncio.to_thread(make_anew, settings, topic)
+        await query._target.refresh([topic])
+        with pytest.raises(Stopped, match=f"target topic {topic} was deleted and made anew"):
+            await query._planned()
 
 
 def test_a_record_that_exhausts_the_engine_stops_its_partition_alone(

@@ -10,6 +10,8 @@ D3  a stop is looked at again from the logs after a while, so mending its cause 
 D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
     (`session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone; its
     partition stops there by name for as long as this process runs, and the others go on
+D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata tells of it:
+    to go on there would leave out all that was re-keyed before
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import asyncio
 import contextlib
 import re
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -82,6 +85,7 @@ class Rekeyer:
         self._parts = self._side.parts
         self._journal = Journal(self._target, flow.name)
         self._committed, self._newest = NOTHING, NOTHING
+        self._target_id: uuid.UUID | None = None  # of the last plan
         self._ledger = PlanLog(self._target, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
         self._abandoned: Plan | None = None  # no slot had it when it was looked at
@@ -216,8 +220,9 @@ class Rekeyer:
             self._parts.clear()
             await self._ledger.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
+            self._target_id = None
             return None
-        self._newest, self._side.topic_id = plan.number, plan.source_id
+        self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         is_done = set(numbers) == {plan.number}
         self._side.stand_at(plan.upto if is_done else plan.begin, plan.epochs)
         if self._side.is_recreated:
@@ -261,6 +266,9 @@ class Rekeyer:
         is_beginning = bool(begin) and self._newest == NOTHING
         if begin == upto and not is_beginning:
             return None
+        target_id = self._target.topic_id(rule.target)
+        if None not in (self._target_id, target_id) and target_id != self._target_id:  # D5
+            raise recreated(rule, "target")
         plan = Plan(
             number=self._newest + 1,
             after=self._committed,
@@ -270,11 +278,11 @@ class Rekeyer:
             slots=self._ledger.slots,
             rule=rule,
             source_id=self._source.topic_id(rule.source),
-            target_id=self._target.topic_id(rule.target),
+            target_id=self._target_id or target_id,
             abandoned=self._abandoned and replace(self._abandoned, abandoned=None),
         )
         await self._ledger.record(plan)
-        self._newest, self._side.topic_id = plan.number, plan.source_id
+        self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         if not plan.ranges:
             return None
         if (abandoned := self._abandoned) is None:
