@@ -365,7 +365,7 @@ class Pipeline:
             what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, ledger = await self._position(keeper)
-        target_lost = position.target_lost
+        target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
         while position.begin >= 0:
             await self._align(keeper, position)
             position, ledger = await self._position(keeper)
@@ -376,10 +376,10 @@ class Pipeline:
             mine.source, mine.target, position, mine.rules, ledger, self._opens, session=session, topic_id=topic_id
         )
         if former is not None:
-            if position.end > former.sent:
-                detail = f"the log ends at {position.end}, this mirror wrote up to {former.sent}"
+            if found_end > former.sent:
+                detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
                 raise sink.contended(position.next_offset, detail)
-            self._writer.settled(former, position.end)
+            self._writer.settled(former, found_end)
             keeper.doubts += former.doubtful
             if keeper.doubts >= DOUBTFUL_TRIES:
                 raise self._stop_for(keeper, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)

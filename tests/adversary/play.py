@@ -273,7 +273,8 @@ class _Player:
             number = next((n for n, one in enumerate(self._names) if name in (one, f"p.{one}")), 0)
             self._copies[name] = Copy(number, owned=True, source_id=self._source_id(number))
             self._copies[name].causes |= self._source_causes[self._names[number]] & {"source expired"}
-            if self._kind(number) in {"default", "week", "short"} and self._has_old(number):
+            kind = self._kind(number)
+            if kind == "short" or (kind in {"default", "week"} and self._has_old(number)):
                 self._copies[name].expires = True
             self._copies[name].compacted |= self._kind(number) == "compact"
             self._copies[name].own_times |= self._kind(number) == "append"
@@ -568,6 +569,8 @@ class _Player:
                 found.append(f"{place} is {at.state}, and was not looked at since")
             elif at.state in STOPS or at.state == "PAUSED":
                 continue
+            elif not log.stable and at.state in {"STARTING", "MIRRORING"}:
+                continue  # it is caught up once a fetch of nothing is answered, for which a task may live too short
             elif at.state != "CAUGHT_UP" or at.next_offset != log.stable:
                 found.append(f"{place} is {at.state} at {at.next_offset}, the source ends at {log.stable}: {at.detail}")
         return found
