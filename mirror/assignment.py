@@ -122,7 +122,6 @@ class Assignment:
 
 #: Why records are lost: the source deleted them before they were mirrored, they are damaged there, the target does not
 #: take records of their size, or the target lost them.
-
 _REASONS: Mapping[str, str] = {
     "retention": "the source deleted them before they were mirrored",
     "damage": "they are damaged in the source's log",

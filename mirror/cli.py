@@ -188,7 +188,9 @@ def accept(
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Go on behind records that the source deleted before they were mirrored (state RETENTION_GAP).
+    """Go on behind records that are lost or cannot be copied, or from a copy that nothing confirms any more.
+
+    Looks at both logs, and says what is accepted; exit code 4 where a partition stays stopped all the same.
 
     Example: mirror accept configs/quickstart.yaml orders --partition 3
     """

@@ -247,7 +247,7 @@ def _totals(found: Status) -> Text:
         f"; copied by {run}: {count(copied.records, 'record')} in",
         f" {count(copied.batches, 'batch', 'batches')}, {size(copied.bytes)}",
         f"; {count(copied.filled, 'offset')} without a record filled" if copied.filled else "",
-        f"; {count(copied.lost, 'offset')} lost by the source" if copied.lost else "",
+        f"; {count(copied.lost, 'offset')} lost or left out" if copied.lost else "",
         f"; {_verdicts(copied.verdicts)}" if copied.verdicts else "",
     )
 

@@ -130,7 +130,7 @@ class Metrics(Collector):
                 verdict, _, reason = key.partition("/")
                 family.add_metric((self._flow, topic, verdict, reason), many)
         lost = CounterMetricFamily(
-            "mirror_data_loss_records", "Offsets that the source lost before they were mirrored", labels=labels[:2]
+            "mirror_data_loss_records", "Offsets that were lost or left out, and passed over", labels=labels[:2]
         )
         for topic, many in self._lost.items():
             lost.add_metric((self._flow, topic), many)
