@@ -145,13 +145,11 @@ def verify_flow(
     waiting = Waiting(means.wait, told.copied_now)
     proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, known, means.file, waiting))
     spark = _needs_spark(proof, means.spark)
-    rules = (
-        plan_topics(source, target, settings).rekeyed if len(pairs) < len(chosen) and means.spark is not False else ()
-    )
-    by_rule = {rule.source for rule in rules} & {pair.source for pair in chosen}
-    rules = tuple(rule for rule in rules if rule.source in by_rule)
-    rekeyed = _rekeyed(settings, rules, target, means.wait if told.status.pulse is Pulse.RUNNING else 0.0)
+    computed = {pair.source for pair in chosen if pair.rekeying is not None and means.spark is not False}
     try:
+        planned = plan_topics(source, target, settings).rekeyed if computed else ()
+        rules = [rule for rule in planned if rule.source in computed]
+        rekeyed = _rekeyed(settings, rules, target, means.wait if told.status.pulse is Pulse.RUNNING else 0.0)
         if spark:
             reports, unread = _on_spark(settings, proof, kept, watch)
         else:
@@ -159,11 +157,12 @@ def verify_flow(
     finally:
         if kept:
             kept.close()
+    proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
     mirrored = {pair.source for pair in every}
     gone = {} if topics else gone_topics(settings, target, told.seen, mirrored, proof.plan.subject.source_id)
     lacking = [
         *([] if topics else refused),
-        *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in by_rule], there)),
+        *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
         *(lack for _, lacks in rekeyed for lack in lacks),
         *_shortfalls(proof, reports, unread, told),
     ]

@@ -6,8 +6,9 @@ transactions. Behind that, up to the high watermark, it is read uncommitted, and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Final
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Final, TypeVar
 
 from mirror.batch.header import RawBatch
 from mirror.batch.segment import Damage, DamageKind, Walk
@@ -15,6 +16,8 @@ from mirror.policy.outcomes import Outcome, Outcomes
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import Fetched, fetch_below
 from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
+
+T = TypeVar("T")
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -53,10 +56,31 @@ class Log:
             elif self.at == before:  # compaction left nothing up to there
                 self.at = self._stable if decided else self._end
 
+    async def committed(self, begin: int) -> AsyncGenerator[RawBatch, None]:
+        """Those of them that a consumer of committed records gets records of. Raises as `batches` does."""
+        async for raw, outcome in self.batches(begin):
+            if outcome is not Outcome.ABORTED and not raw.header.is_control and raw.header.stated_records != 0:
+                yield raw
+
     async def _fetch(self, isolation: int) -> Fetched:
         return await fetch_below(
             self._cluster, self._partition, self.at, self._end, max_bytes=FETCH_BYTES, isolation=isolation
         )
+
+
+def driven(read: AsyncGenerator[T, None]) -> Iterator[T]:
+    """What an asynchronous generator yields, in a loop of its own, for who has none: a task of Spark."""
+    with asyncio.Runner() as runner:
+
+        async def upcoming() -> T | None:
+            return await anext(read, None)
+
+        try:
+            loop = runner.get_loop()  # not `runner.run`: what that does about SIGINT costs more than a small batch
+            while (found := loop.run_until_complete(upcoming())) is not None:
+                yield found
+        finally:
+            runner.run(read.aclose())
 
 
 def _first(raw: RawBatch, before: int) -> int:

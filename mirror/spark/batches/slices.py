@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from mirror.batch.segment import SPAN, Damage, Walk
 from mirror.errors import BadRecords
 from mirror.policy.outcomes import Glance, Outcomes
 from mirror.policy.rules import Rules
-from mirror.reading.partition import Log
+from mirror.reading.partition import Log, driven
 from mirror.reading.segments import Mapped, glance_over
 from mirror.spark.batches.files import following, opened
 from mirror.spark.batches.options import Detail
@@ -85,16 +84,9 @@ class LogSlice:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The same, in a loop of its own. Raises ClusterError, too."""
-        with asyncio.Runner() as runner:
-            batches = self._batches()
+        return driven(self._batches())
 
-            async def upcoming() -> pa.RecordBatch | None:
-                return await anext(batches, None)
-
-            while (made := runner.run(upcoming())) is not None:
-                yield made
-
-    async def _batches(self) -> AsyncIterator[pa.RecordBatch]:
+    async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
         async with Cluster(self.endpoint) as cluster:
             await cluster.refresh([self.partition.topic])
             log = Log(cluster, self.partition, self.stable, self.end)

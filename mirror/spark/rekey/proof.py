@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import struct
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,10 +28,9 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from mirror.batch.header import RawBatch, parse_header
 from mirror.config import Settings
 from mirror.errors import ClusterError, MirrorError
-from mirror.policy.outcomes import Outcome
 from mirror.policy.rekeying import Rekeying
 from mirror.reading.last import last_committed
-from mirror.reading.partition import Log
+from mirror.reading.partition import Log, driven
 from mirror.spark.plan import task_count
 from mirror.spark.rekey.arrow import map_in_arrow
 from mirror.spark.rekey.expressions import used_by
@@ -418,41 +417,25 @@ def _stored(session: SparkSession, subject: Subject, extent: Extent) -> DataFram
             for each in batch.column(0).to_pylist():
                 topic, number, begin, end = ranges[each]
                 place = BURIED if topic != rule.target else number
-                for raw in _batches(target, TopicPartition(topic, number), begin, end):
+                for raw in driven(_batches(target, TopicPartition(topic, number), begin, end)):
                     records = read(raw)
                     yield _rows(records, place, -1, records.offsets.tolist(), dated, False)
 
     return map_in_arrow(session.range(0, len(ranges), 1, len(ranges)), step, _DDL)
 
 
-def _batches(endpoint: Endpoint, at: TopicPartition, begin: int, end: int) -> Iterator[RawBatch]:
+async def _batches(endpoint: Endpoint, at: TopicPartition, begin: int, end: int) -> AsyncGenerator[RawBatch, None]:
     """The batches of a partition that a consumer of committed records sees.
 
     Raises ClusterError, also where one is damaged.
     """
-
-    async def read() -> Any:
-        async with Cluster(endpoint) as cluster:
-            await cluster.refresh([at.topic])
-            log = Log(cluster, at, end, end)
-            async for raw, outcome in log.batches(begin):
-                if outcome is not Outcome.ABORTED and not raw.header.is_control and raw.header.stated_records != 0:
-                    yield raw
-            if log.damage:
-                raise ClusterError(f"{cluster}: {at}: {log.damage}")
-
-    with asyncio.Runner() as runner:
-        batches = read()
-
-        async def upcoming() -> RawBatch | None:
-            return await anext(batches, None)
-
-        try:
-            loop = runner.get_loop()  # as `reading.sound_batches` has it
-            while (raw := loop.run_until_complete(upcoming())) is not None:
-                yield raw
-        finally:
-            runner.run(batches.aclose())
+    async with Cluster(endpoint) as cluster:
+        await cluster.refresh([at.topic])
+        log = Log(cluster, at, end, end)
+        async for raw in log.committed(begin):
+            yield raw
+        if log.damage:
+            raise ClusterError(f"{cluster}: {at}: {log.damage}")
 
 
 def _rows(records: Records, place: int, origin: int, at: list[int], dated: bool, is_required: bool) -> pa.RecordBatch:

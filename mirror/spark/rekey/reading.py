@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,8 +10,7 @@ import pyarrow as pa
 
 from mirror.batch.header import RawBatch, parse_header
 from mirror.errors import ClusterUnreachable
-from mirror.policy.outcomes import Outcome
-from mirror.reading.partition import Log
+from mirror.reading.partition import Log, driven
 from mirror.spark.batches.records import binary, header_lists
 from mirror.spark.batches.rows import times
 from mirror.spark.rekey.expressions import RECORD
@@ -35,21 +33,10 @@ def sound_batches(work: Work, partition: int, begin: int, upto: int) -> Iterator
 
     Raises Stopped where one is damaged, or the source has no longer what was planned; ClusterError.
     """
-    with asyncio.Runner() as runner:
-        batches = _batches(work, TopicPartition(work.plan.rule.source, partition), begin, upto)
-
-        async def upcoming() -> RawBatch | None:
-            return await anext(batches, None)
-
-        try:
-            loop = runner.get_loop()  # not `runner.run`: what that does about SIGINT costs more than a small batch
-            while (raw := loop.run_until_complete(upcoming())) is not None:
-                yield raw
-        finally:
-            runner.run(batches.aclose())
+    return driven(_batches(work, TopicPartition(work.plan.rule.source, partition), begin, upto))
 
 
-async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Any:
+async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> AsyncGenerator[RawBatch, None]:
     async with Cluster(work.source) as cluster:
         await cluster.refresh([at.topic])
         if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
@@ -59,14 +46,10 @@ async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Any
             detail = f"the source deleted offsets {begin} to {start - 1} before they were re-keyed"
             raise Stopped(State.RETENTION_GAP, at.partition, begin, detail)
         log = Log(cluster, at, upto, upto)
-        expected = begin
-        async for raw, outcome in log.batches(begin):
-            header = raw.header
-            expected = header.next_offset
-            if outcome is not Outcome.ABORTED and not header.is_control and header.stated_records != 0:
-                yield raw
+        async for raw in log.committed(begin):
+            yield raw
         if log.damage:
-            raise Stopped(State.CORRUPT, at.partition, max(expected, begin), str(log.damage))
+            raise Stopped(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
         epoch = work.plan.epochs[at.partition]
         if epoch not in {-1, cluster.leader(at).epoch} and 0 <= await epoch_end(cluster, at, epoch) < upto:
             # what was read is of the log that took its place; the driver finds out where that begins
