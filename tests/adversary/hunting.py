@@ -8,13 +8,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import Final, Self
 
 from . import driving, mends
 from .operations import schedule
 from .play import Played, play
 from .shrinking import shrunk
 from .world import World
+
+#: Of how many seeds in a row those that restart brokers are played together.
+_BLOCK: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Hunt:
         until_found: bool = False,
     ) -> Iterator[Played]:
         """Play them, so many side by side; in the order in which they end."""
-        left, running = iter(seeds), set[Future[Played]]()
+        left, running = iter(self._grouped(seeds)), set[Future[Played]]()
         with ThreadPoolExecutor(at_once) as threads:
             is_over = False
             while True:
@@ -77,6 +80,15 @@ class Hunt:
                     self._count(played)
                     is_over |= until_found and bool(played.findings)
                     yield played
+
+    def _grouped(self, seeds: Sequence[int]) -> Iterator[int]:
+        """Block by block, those that restart brokers behind the others: a restart waits until every schedule that is
+        being played waits for one, too, and is one for all of these.
+        """
+        for start in range(0, len(seeds), _BLOCK):
+            yield from sorted(
+                seeds[start : start + _BLOCK], key=lambda seed: schedule(seed, without=self.left_out).disturbs
+            )
 
     def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
         """Play what a mend is to be missed in, until something is found."""

@@ -19,6 +19,7 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicPartition,
 )
@@ -39,6 +40,8 @@ from confluent_kafka.admin import (
 from crashcut import crash_and_cut_all, stored_ends
 
 from mirror.embedded import Cluster, Spec, start_many
+
+from .logs import Record
 
 Side = Literal["source", "target"]
 SIDES: Final[tuple[Side, Side]] = ("source", "target")
@@ -139,8 +142,18 @@ class OneSide:
         with suppress(KafkaException):  # where there is no authorizer
             self.admin.create_acls([acl])[acl].result(_SECONDS)
 
-    def produce(self, topic: str, partition: int, records: int, kind: str, chance: Random, name: str) -> None:
-        """So many records in batches of a few. `kind`: as in `operations.KINDS`; values are told apart by `name`."""
+    def produce(
+        self, topic: str, partition: int, records: int, kind: str, chance: Random, name: str
+    ) -> dict[int, Record]:
+        """So many records in batches of a few, and what was delivered where, unless it was aborted. `kind`: as in
+        `operations.KINDS`; values are told apart by `name`.
+        """
+        delivered = dict[int, Record]()
+
+        def note(error: KafkaError | None, one: Message) -> None:
+            if error is None:
+                delivered[one.offset() or 0] = Record(one.timestamp()[1], one.key(), one.value(), ())
+
         settings: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap,
             "compression.type": chance.choice(("none", "none", "lz4", "zstd", "gzip")),
@@ -159,7 +172,7 @@ class OneSide:
         for number in range(records):
             key = b"k%d" % chance.randrange(4) if kind == "keyed" else b"n%d" % number
             value = None if kind == "keyed" and chance.random() < 0.1 else f"{name}.{number}".encode()
-            producer.produce(topic, value, key, partition=partition, timestamp=now + number)
+            producer.produce(topic, value, key, partition=partition, timestamp=now + number, on_delivery=note)
             if number % 3 == 2 and chance.random() < 0.7:
                 assert not producer.flush(_SECONDS)
         assert not producer.flush(_SECONDS), f"{topic}: records were not delivered"
@@ -167,6 +180,7 @@ class OneSide:
             producer.commit_transaction(_SECONDS)
         elif kind == "abort":
             producer.abort_transaction(_SECONDS)
+        return {} if kind == "abort" else delivered
 
     def commit(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
         """Put a group without members where its reader has read up to."""
