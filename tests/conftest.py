@@ -62,14 +62,14 @@ def old_broker() -> Iterator[OldBroker]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One session for all tests of DataFrames, which knows `kafka-batches`."""
+    """One session for all tests of DataFrames and queries, which knows `kafka-batches`."""
     from pyspark.sql import SparkSession
 
     from mirror.config import SparkSettings
     from mirror.spark.batches import register
     from mirror.spark.session import open_context
 
-    context = open_context(SparkSettings(conf={"spark.ui.enabled": "false"}), "tests", lanes=2)
+    context = open_context(SparkSettings(conf={"spark.ui.enabled": "false"}), "tests", lanes=2, evaluates=True)
     session = SparkSession(context)
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.shuffle.partitions", "2")

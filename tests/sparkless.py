@@ -1,4 +1,4 @@
-"""A whole run of a flow, supervisor, journal, lanes and groups, in this process and without a JVM."""
+"""A whole run of a flow, supervisor, journal, lanes and groups, in this process, and without a JVM of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
+from pyspark import SparkContext
+
 from mirror.config import Settings
 from mirror.spark.flow import Outcome
 from mirror.spark.prepare import prepare
+from mirror.spark.rekey.queries import check_rules, queries_for
 from mirror.spark.supervisor import Supervisor
 
 
@@ -54,8 +57,11 @@ class InThisProcess:
         return self._job()
 
 
-def run_once(settings: Settings) -> Outcome:
-    """What `mirror run --once` does, but for Spark. Raises MirrorError."""
+def run_once(settings: Settings, context: SparkContext | None = None) -> Outcome:
+    """What `mirror run --once` does, but for starting Spark: in that of `context`, or without. Raises MirrorError."""
+    if context is None:
+        standing: Any = InThisProcess()
+        return asyncio.run(Supervisor(standing, prepare(settings, once=True), lambda _: None).run())
+    check_rules(context, settings)
     flow = prepare(settings, once=True)
-    context: Any = InThisProcess()
-    return asyncio.run(Supervisor(context, flow, lambda _: None).run())
+    return asyncio.run(Supervisor(context, flow, lambda _: None, queries=queries_for(context, flow)).run())

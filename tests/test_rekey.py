@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, produce, stored_batches
 from rekeychecker import Seen, complaints, read_committed
+from sparkless import run_once
 from test_run import PATIENCE, running, wait_for
 from typer.testing import CliRunner
 
@@ -30,11 +31,15 @@ from mirror.admin.values import ConfigChange
 from mirror.cli import app
 from mirror.config import ClusterSettings, Settings, load
 from mirror.embedded import Cluster
-from mirror.errors import ExitCode
+from mirror.errors import ExitCode, MirrorError
+from mirror.observe import logs
 from mirror.spark.flow import Flow
 from mirror.spark.prepare import prepare
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.stops import Stopped
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
@@ -65,6 +70,38 @@ def rekeyed(folder: Path, config: Path) -> tuple[int, str]:
         return mirror.ended(), mirror.log
 
 
+class Here:
+    """The same in this process, in the session's Spark: each start of Spark costs seconds, and what a query does there
+    does not hang on who started it.
+    """
+
+    def __init__(self, spark: SparkSession, stderr: pytest.CaptureFixture[str]) -> None:
+        self._context, self._stderr = spark.sparkContext, stderr
+
+    def rekeyed(self, config: Path) -> tuple[int, str]:
+        """As `rekeyed`."""
+        logs.configure()  # a command that another test ran may have left them silent
+        self._stderr.readouterr()
+        try:
+            outcome = run_once(load(config), self._context)
+        except MirrorError as problem:
+            return problem.exit_code, str(problem)
+        return outcome.exit_code, f"{self._stderr.readouterr().err}\n{outcome.incomplete}"
+
+    def proved(self, config: Path) -> tuple[int, dict[str, Any]]:
+        """As `proved`."""
+        done = CliRunner().invoke(app, ["verify", str(config), "--json"])
+        assert done.stdout, (done.output, done.exception)
+        return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.fixture
+def here(spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.setattr("mirror.spark.rekey.proof.open_context", lambda *_, **__: spark.sparkContext)
+    monkeypatch.setattr("mirror.spark.rekey.proof.close_context", lambda _: None)
+    return Here(spark, capsys)
+
+
 def proved(config: Path) -> tuple[int, dict[str, Any]]:
     """What `mirror verify` says."""
     command = [sys.executable, "-m", "mirror", "verify", str(config), "--json"]
@@ -74,14 +111,14 @@ def proved(config: Path) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_topic_by_a_field_of_its_values(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 4)
     fill(source, topic_name, 2000, 1)
     rules = [{"match": topic_name, "rekey": BY_USER, "partitions": 12}]
     config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
-    code, log = rekeyed(tmp_path, config)
+    code, log = here.rekeyed(config)
     assert code == ExitCode.DONE, log
     before, after = read_committed(source, topic_name), read_committed(target, topic_name)
     assert complaints(before, after, 12, user_of) == []
@@ -91,14 +128,14 @@ def test_a_topic_by_a_field_of_its_values(
     (report,) = told["rekeyed"]
     assert (report["records"], report["target_records"], report["different"]) == (2000, 2000, 0)
 
-    fill(source, topic_name, 500, 2)  # and what comes later, by another process
-    code, log = rekeyed(tmp_path, config)
+    fill(source, topic_name, 500, 2)  # and what comes later, by another mirror
+    code, log = here.rekeyed(config)
     assert code == ExitCode.DONE, log
     assert complaints(read_committed(source, topic_name), read_committed(target, topic_name), 12, user_of) == []
 
     fill(source, topic_name, 100, 3)
     produce(target, topic_name, [b"of nobody"], partition=7)
-    code, told = proved(config)
+    code, told = here.proved(config)
     assert (code, told["different"]) == (ExitCode.DIFFERENT, 1), told
     assert [one["kind"] for one in told["differences"]] == ["extra"]
     assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
@@ -151,7 +188,7 @@ def test_a_record_that_exhausts_the_engine_stops_its_partition_alone(
 
 
 def test_another_number_of_partitions_keeps_batches_that_stay_together(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 2)
@@ -159,7 +196,7 @@ def test_another_number_of_partitions_keeps_batches_that_stay_together(
     produce(source, topic_name, keyless, partition=1, codec="gzip")
     fill(source, topic_name, 300, 3, partitions=1)
     config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[{"match": ".*", "partitions": 5}])
-    code, log = rekeyed(tmp_path, config)
+    code, log = here.rekeyed(config)
     assert code == ExitCode.DONE, log
     before, after = read_committed(source, topic_name), read_committed(target, topic_name)
     keyed = [one for one in before if one.key is not None]
@@ -173,7 +210,7 @@ def test_another_number_of_partitions_keeps_batches_that_stay_together(
 
 
 def test_filter_value_headers_and_codec(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 2)
@@ -187,9 +224,8 @@ def test_filter_value_headers_and_codec(
         "codec": "lz4",
         "partitions": 3,
     }
-    code, log = rekeyed(
-        tmp_path, config := config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
-    )
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
+    code, log = here.rekeyed(config)
     assert code == ExitCode.DONE, log
     wanted = [one for one in read_committed(source, topic_name) if json.loads(one.value or b"")["amount"] >= 50]
     expected = [
@@ -294,7 +330,7 @@ def verdicts(folder: Path, config: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("policy", ["stop", "dead-letter"])
 def test_a_record_that_cannot_be_re_keyed(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, policy: str
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here, policy: str
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, 2)
@@ -310,7 +346,7 @@ def test_a_record_that_cannot_be_re_keyed(
     }
     rule |= {"on_bad_record": policy, "partitions": 2} | ({"dead_letter": dead} if policy == "dead-letter" else {})
     config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
-    code, log = rekeyed(tmp_path, config)
+    code, log = here.rekeyed(config)
     copied = Counter(one.value for one in read_committed(target, topic_name))
     if policy == "stop":
         assert code == ExitCode.DATA_AT_RISK, log
@@ -327,13 +363,13 @@ def test_a_record_that_cannot_be_re_keyed(
 
 
 def test_an_expression_that_cannot_be_is_refused_before_anything_is_made(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name)
     rules = [{"match": topic_name, "rekey": "nosuch"}]
     config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
-    code, log = rekeyed(tmp_path, config)
+    code, log = here.rekeyed(config)
     assert code == ExitCode.USAGE, log
     assert "`nosuch` cannot be resolved" in log
     known = AdminClient({"bootstrap.servers": target}).list_topics(timeout=20).topics
