@@ -23,7 +23,7 @@ from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from samerecords import assert_same_records, read
 from test_gaps import transactions
-from test_run import running, values, wait_for
+from test_run import forked, values, wait_for
 from typer.testing import CliRunner
 
 from mirror import config
@@ -794,11 +794,10 @@ def test_a_flow_that_never_ran_has_nothing_to_fail_over_to(
 
 
 @pytest.mark.brokers
-@pytest.mark.spark
 def test_a_running_mirror_is_failed_over(flow: Flow, tmp_path: Path) -> None:
     """Rehearsed, it goes on; failed over, it gets over what is there and ends in good order."""
     commit(flow.source, flow.topic, flow.topic, 40)
-    with running(flow.file, tmp_path / "live.log") as live:
+    with forked(flow.file, tmp_path / "live.log") as live:
         live.until("spark_started")
         wait_for(lambda: committed(flow.target, flow.topic, flow.topic) == 40, 90, lambda: live.log)
         produce(flow.source, flow.topic, values(50))

@@ -10,25 +10,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from adversary.driving import Command
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
 from samerecords import assert_same_records, read
+from sparkless import run_once
 from test_gaps import transactions
 from typer.testing import CliRunner
 
 from mirror.cli import app
+from mirror.config import load
 from mirror.embedded import Cluster
-from mirror.errors import ConfigError
+from mirror.errors import ConfigError, ExitCode
+from mirror.spark import supervisor
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+pytestmark = pytest.mark.brokers
 
 
 #: Seconds that anything may take on a machine with too much to do.
@@ -37,6 +42,8 @@ PATIENCE = 180.0
 
 class Running:
     """A `mirror run` under way; its log so far."""
+
+    process: subprocess.Popen[bytes] | Child
 
     def __init__(self, config: Path, log: Path, *options: str) -> None:
         self.log_file = log
@@ -55,9 +62,42 @@ class Running:
         return self.process.wait(seconds)
 
 
+class Forked(Running):
+    """The same in a process forked from one that has imported it, and without a JVM, whose start costs seconds: for
+    what does not hang on Spark.
+    """
+
+    def __init__(self, config: Path, log: Path, *options: str) -> None:
+        self._command = Command(log.parent, "run", str(config), *options)
+        self.process = Child(self._command)
+
+    @property
+    def log(self) -> str:
+        return self._command.logged
+
+
+class Child:
+    """A forked command with as much of the ways of `subprocess.Popen` as is asked for here."""
+
+    def __init__(self, command: Command) -> None:
+        self._command, self.pid = command, command.pid
+        self.send_signal, self.kill = command.send, command.end
+
+    def poll(self) -> int | None:
+        return self._command.wait(0)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float | None = None) -> int:
+        code = self._command.wait(seconds)
+        assert code is not None, f"it has not ended within {seconds} s"
+        return code
+
+
 @contextmanager
-def running(config: Path, log: Path, *options: str) -> Iterator[Running]:
-    mirror = Running(config, log, *options)
+def running(config: Path, log: Path, *options: str, kind: type[Running] = Running) -> Iterator[Running]:
+    mirror = kind(config, log, *options)
     tree = []
     try:
         yield mirror
@@ -66,6 +106,10 @@ def running(config: Path, log: Path, *options: str) -> Iterator[Running]:
         mirror.process.kill()
         mirror.process.wait()
         psutil.wait_procs(tree, timeout=10)
+
+
+#: A mirror whose lanes run in threads of the driver.
+forked = partial(running, kind=Forked)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, otherwise: Callable[[], str]) -> None:
@@ -79,6 +123,7 @@ def values(count: int) -> list[bytes]:
     return [b"%06d" % number + b"." * 300 for number in range(count)]
 
 
+@pytest.mark.spark
 def test_once_live_and_a_second_mirror(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -91,7 +136,7 @@ def test_once_live_and_a_second_mirror(
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
     config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": {"epoch_s": 4}}))
 
-    with running(config, tmp_path / "once.log", "--once") as once:
+    with forked(config, tmp_path / "once.log", "--once") as once:
         assert once.ended() == 0, once.log
     assert "records=200" in once.log
     assert assert_same_records(source, target, topic_name, 2) == 200
@@ -102,8 +147,8 @@ def test_once_live_and_a_second_mirror(
         older.until("epoch_ended .*epoch=1")
         wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: older.log)
         with (
-            running(config, tmp_path / "waiting.log") as waiting,
-            running(config, tmp_path / "bounded.log", "--once") as bounded,
+            forked(config, tmp_path / "waiting.log") as waiting,
+            forked(config, tmp_path / "bounded.log", "--once") as bounded,
         ):
             waiting.until(f"standing_by .*pid {older.process.pid}")
             assert bounded.ended() == 3, bounded.log
@@ -135,11 +180,11 @@ def test_consumer_groups_follow(
     settings = json.loads(config.read_text()) | {"groups": {"include": [f"{topic_name}.*"], "interval_s": 0.5}}
     config.write_text(json.dumps(settings))
 
-    with running(config, tmp_path / "once.log", "--once") as once:
+    with forked(config, tmp_path / "once.log", "--once") as once:
         assert once.ended() == 0, once.log
     assert committed(target, topic_name, topic_name) == 60, once.log
 
-    with running(config, tmp_path / "live.log") as live:
+    with forked(config, tmp_path / "live.log") as live:
         live.until("spark_started")
         commit(source, topic_name, topic_name, 70)
         wait_for(lambda: committed(target, topic_name, topic_name) == 70, PATIENCE, lambda: live.log)
@@ -182,7 +227,7 @@ def test_a_damaged_batch_ends_a_bounded_copy_with_exit_4(
 
     with Proxy(source, flip) as proxy:
         config = config_file(tmp_path, proxy.bootstrap, target, [topic_name], flow=topic_name)
-        with running(config, tmp_path / "log", "--once") as mirror:
+        with forked(config, tmp_path / "log", "--once") as mirror:
             assert mirror.ended() == 4, mirror.log
     assert re.search("partition_stopped .*state=CORRUPT .*partition=1 offset=0", mirror.log)
     assert "records=100" in mirror.log, "the other partition was copied"
@@ -202,7 +247,7 @@ def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
         deleted.result(20)
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets)
     config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": {"epoch_s": 2}}))
-    with running(config, tmp_path / "live.log") as live:
+    with forked(config, tmp_path / "live.log") as live:
         live.until("partition_stopped .*state=RETENTION_GAP")
         done = CliRunner().invoke(app, ["accept", str(config), topic_name])
         assert (done.exit_code, done.output.splitlines()[0]) == (
@@ -222,7 +267,11 @@ def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
 
 
 def test_translated_offsets_of_a_running_mirror(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Transactions while it runs: groups follow, and every offset can be looked up, also what was not written down."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
@@ -239,7 +288,7 @@ def test_translated_offsets_of_a_running_mirror(
             raise found.exception
         return json.loads(found.stdout)
 
-    with running(config, tmp_path / "live.log") as live:
+    with forked(config, tmp_path / "live.log") as live:
         live.until("spark_started")
         for number in range(5):
             transactions(source, topic_name, [True, False], name=str(number))
@@ -266,9 +315,6 @@ def test_translated_offsets_of_a_running_mirror(
     produce(source, topic_name, values(3))
     commit(source, topic_name, topic_name, 164)
     # Reading the journal now and then is not enough: what a lane recorded at its end is read before the last look.
-    seldom = "from mirror.spark import supervisor; supervisor.WATCH_SECONDS = 60; from mirror.cli import app; app()"
-    once = subprocess.run(
-        [sys.executable, "-c", seldom, "run", str(config), "--once"], capture_output=True, timeout=PATIENCE, check=False
-    )
-    assert once.returncode == 0, once.stderr
+    monkeypatch.setattr(supervisor, "WATCH_SECONDS", 60)
+    assert run_once(load(config)).exit_code == ExitCode.DONE
     assert committed(target, topic_name, topic_name) == 129

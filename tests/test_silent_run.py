@@ -1,5 +1,5 @@
 """What a person sees of the failures of test_silent.py: one log event for each while `mirror run` goes on with the
-rest, `status`, and exit codes. Each start of Spark costs seconds, so each of these tests meets several failures.
+rest, `status`, and exit codes. Each of these tests meets several failures.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from confluent_kafka.admin import AclOperation
 from faults.network import Network
 from helpers import config_file, make_topic, produce
 from samerecords import read
-from test_run import PATIENCE, Running, running, wait_for
+from test_run import PATIENCE, Running, forked, wait_for
 from test_silent import create, delete, delete_records, flip_a_stored_bit, give_back, guarded_pair, take_away
 
 from mirror.embedded import Cluster
 from mirror.wire.cluster import TopicPartition
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+pytestmark = pytest.mark.brokers
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def configured(folder: Path, source: str, target: str, topics: Topics, **more: A
 @contextmanager
 def followed(config: Path, log: Path, target: Cluster, topics: Topics) -> Iterator[Running]:
     """A mirror that has copied all there is."""
-    with running(config, log) as mirror:
+    with forked(config, log) as mirror:
         mirror.until("spark_started")
         for name in topics.names:
             for partition in (0, 1):
@@ -173,7 +173,7 @@ def test_failures_while_no_mirror_ran_end_a_bounded_copy_with_4(pair: tuple[Clus
     anew = {"fewer": [[0], [0]], "longer": [[0], [0]], "narrower": [[0]], "wider": [[0]] * 3}
     topics = Topics(source, (*anew, "overtaken", "sound"))
     config = configured(tmp_path, source.bootstrap, target.bootstrap, topics)
-    with running(config, tmp_path / "first.log", "--once") as first:
+    with forked(config, tmp_path / "first.log", "--once") as first:
         assert first.ended() == 0, first.log
     for name, replicas in anew.items():
         delete(source, topics[name])
@@ -183,7 +183,7 @@ def test_failures_while_no_mirror_ran_end_a_bounded_copy_with_4(pair: tuple[Clus
     topics.write("overtaken")
     topics.write("sound")
     delete_records(source, topics.at("overtaken"), 150)
-    with running(config, tmp_path / "second.log", "--once") as second:
+    with forked(config, tmp_path / "second.log", "--once") as second:
         assert second.ended() == 4, second.log
     found = stops(second)
     for name in anew:
@@ -214,7 +214,7 @@ def test_lost_access_ends_a_bounded_copy_with_6(
         create(target, topics["lost"], [[0], [0]])
     take_away(guarding, topics["lost"], right)
     try:
-        with running(config, tmp_path / "log", "--once") as mirror:
+        with forked(config, tmp_path / "log", "--once") as mirror:
             assert mirror.ended() == 6, mirror.log
         found = stops(mirror)
         assert {at: told["state"] for at, told in found.items()} == {

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import assert_same_records
 from sparkless import InThisProcess
-from test_run import running, wait_for
+from test_run import forked, wait_for
 from typer.testing import CliRunner
 
 from mirror.admin.client import Admin
@@ -590,11 +590,10 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 @pytest.mark.brokers
-@pytest.mark.spark
 def test_a_running_mirror_follows_what_changes(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """One story, since each start of Spark costs seconds; epochs are long, so each change ends one early."""
+    """One story of a live mirror; epochs are long, so each change ends one early."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     first, second, third = (f"{topic_name}-{name}" for name in ("first", "second", "third"))
     make_topic(source, first)
@@ -609,7 +608,7 @@ def test_a_running_mirror_follows_what_changes(
     config.write_text(json.dumps(file))
     ours, theirs = admin_of(source), admin_of(target)
 
-    with running(config, tmp_path / "mirror.log") as mirror:
+    with forked(config, tmp_path / "mirror.log") as mirror:
 
         def until(condition: Callable[[], Any]) -> None:
             wait_for(condition, PATIENCE, lambda: mirror.log)
@@ -673,7 +672,7 @@ def test_a_running_mirror_follows_what_changes(
         assert mirror.ended() == 0, mirror.log
     assert command("plan", str(config))[0] == ExitCode.DONE
     produce(source, third, [b"x"] * 20)
-    with running(config, tmp_path / "once.log", "--once") as once:
+    with forked(config, tmp_path / "once.log", "--once") as once:
         assert once.ended() == ExitCode.CLUSTER, once.log
     assert f"{third}-0 up to offset 40: PAUSED" in once.log
     assert ends(target, f"eu.{third}") == {0: 20}

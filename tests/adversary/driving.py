@@ -80,7 +80,7 @@ class Command:
         if self._process.is_alive():
             os.kill(self.pid, number)
 
-    def wait(self, seconds: float) -> int | None:
+    def wait(self, seconds: float | None) -> int | None:
         """Its exit code, negative for a signal; None where it does not end in time."""
         self._process.join(seconds)
         return self._process.exitcode
