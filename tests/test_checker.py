@@ -44,26 +44,33 @@ class Written:
     open: bool = False
 
 
-def write(bootstrap: str, topic: str, records: Iterable[Written]) -> list[Producer]:
-    """All of them in order; returns the producers of transactions that were left open."""
+def write(bootstrap: str, topic: str, records: Iterable[Written], partitions: Sequence[int] = (0,)) -> list[Producer]:
+    """All of them in order, into each of the partitions; returns the producers of transactions that were left open."""
     plain = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     kept: list[Producer] = []
     for number, record in enumerate(records):
         producer = plain
         if record.aborted or record.open:
             plain.flush(20)
-            producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number}"})
+            name = f"{topic}-{partitions[0]}-{number}"
+            producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
             producer.init_transactions(120)
             producer.begin_transaction()
-        producer.produce(
-            topic, record.value, record.key, partition=0, timestamp=record.timestamp, headers=list(record.headers)
-        )
+        for partition in partitions:
+            producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition=partition,
+                timestamp=record.timestamp,
+                headers=list(record.headers),
+            )
         if record.aborted or record.open:
             producer.flush(20)
         if record.aborted:
-            end = _end(bootstrap, topic)
+            ends = _ends(bootstrap, topic, partitions)
             producer.abort_transaction(20)
-            while _end(bootstrap, topic) == end:  # the marker comes a moment after the answer
+            while any(map(int.__eq__, ends, _ends(bootstrap, topic, partitions))):  # markers come after the answer
                 pass
         if record.open:
             kept.append(producer)
@@ -71,10 +78,10 @@ def write(bootstrap: str, topic: str, records: Iterable[Written]) -> list[Produc
     return kept
 
 
-def _end(bootstrap: str, topic: str) -> int:
+def _ends(bootstrap: str, topic: str, partitions: Sequence[int]) -> list[int]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)[1])
+        return [int(consumer.get_watermark_offsets(TopicPartition(topic, at), timeout=20)[1]) for at in partitions]
     finally:
         consumer.close()
 
@@ -109,28 +116,28 @@ PLANTED: dict[str, tuple[Callable[[list[Written]], list[Written]], Kind, int]] =
 
 
 @pytest.mark.brokers
-def test_nothing_is_found_where_nothing_is_wrong(
+def test_planted_faults_are_found_and_nothing_where_nothing_is_wrong(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
+    """Each in a partition of its own; in partition 0 nothing is wrong."""
+    plants = [as_is, *(plant for plant, _, _ in PLANTED.values())]
+    every = range(len(plants))
     for cluster in (source_cluster, target_cluster):
-        make_topic(cluster.bootstrap, topic_name)
-        write(cluster.bootstrap, topic_name, healthy())
-    assert check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name) == []
-
-
-@pytest.mark.brokers
-@pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found(
-    fault: str, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
-) -> None:
-    plant, kind, offset = PLANTED[fault]
-    for cluster, records in ((source_cluster, healthy()), (target_cluster, plant(healthy()))):
-        make_topic(cluster.bootstrap, topic_name)
-        kept = write(cluster.bootstrap, topic_name, records)
+        make_topic(cluster.bootstrap, topic_name, partitions=len(plants))
+    write(source_cluster.bootstrap, topic_name, healthy(), every)
+    kept = [
+        producer
+        for partition, plant in enumerate(plants)
+        for producer in write(target_cluster.bootstrap, topic_name, plant(healthy()), [partition])
+    ]
     found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
     for producer in kept:
         producer.abort_transaction(20)
-    assert (kind, offset) in [(one.kind, one.first) for one in found], "\n".join(map(str, found))
+    told = [[one for one in found if one.partition == partition] for partition in every]
+    assert told[0] == []
+    for (fault, (_, kind, offset)), findings in zip(PLANTED.items(), told[1:], strict=True):
+        assert (kind, offset) in [(one.kind, one.first) for one in findings], "\n".join([fault, *map(str, findings)])
+    assert sum(map(len, told)) == len(found)
 
 
 @pytest.mark.brokers
@@ -156,27 +163,29 @@ def test_broker_times_and_missing_partitions(source_cluster: Cluster, target_clu
     assert {one.kind for one in check(*both, expected=Expected(own_times=True))} == {Kind.PARTITIONS}
 
 
-@pytest.mark.brokers
-@pytest.mark.parametrize(
-    ("position", "kinds"),
-    [
-        (30, []),
-        (31, [Kind.GROUP_AHEAD]),
-        (29, [Kind.GROUP_BEHIND]),
-        (COUNT + 1, [Kind.GROUP_BEYOND]),
-        (None, [Kind.GROUP_MISSING]),
-    ],
+#: Where the group is on the target, by partition, and what is found; it is at 30 on the source.
+POSITIONS: Sequence[tuple[int | None, Sequence[Kind]]] = (
+    (30, []),
+    (31, [Kind.GROUP_AHEAD]),
+    (29, [Kind.GROUP_BEHIND]),
+    (COUNT + 1, [Kind.GROUP_BEYOND]),
+    (None, [Kind.GROUP_MISSING]),
 )
-def test_positions_of_groups(
-    position: int | None, kinds: Sequence[Kind], source_cluster: Cluster, target_cluster: Cluster, topic_name: str
-) -> None:
-    for cluster, at in ((source_cluster, 30), (target_cluster, position)):
-        make_topic(cluster.bootstrap, topic_name)
-        write(cluster.bootstrap, topic_name, healthy())
-        if at is not None:
-            commit(cluster.bootstrap, topic_name, topic_name, at)
+
+
+@pytest.mark.brokers
+def test_positions_of_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    every = range(len(POSITIONS))
+    for cluster in (source_cluster, target_cluster):
+        make_topic(cluster.bootstrap, topic_name, partitions=len(POSITIONS))
+        write(cluster.bootstrap, topic_name, healthy(), every)
+    for partition, (position, _) in enumerate(POSITIONS):
+        commit(source_cluster.bootstrap, topic_name, topic_name, 30, partition)
+        if position is not None:
+            commit(target_cluster.bootstrap, topic_name, topic_name, position, partition)
     found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name, groups=[topic_name])
-    assert [one.kind for one in found] == kinds
+    wanted = [(partition, kind) for partition, (_, kinds) in enumerate(POSITIONS) for kind in kinds]
+    assert sorted((one.partition, one.kind) for one in found) == wanted
 
 
 def dumped(records: Sequence[Record], start: int = 0, end: int | None = None) -> Dump:
@@ -255,14 +264,15 @@ Moves = list[tuple[int, int, list[int], int]]
 RUNS: Moves = [(0, 0, [20, 2, 18], 44), (44, 38, [22], 66)]
 
 
-def tell(bootstrap: str, topic: str, runs: Moves, losses: Iterable[tuple[int, int]] = ()) -> str:
-    """A journal; its name."""
+def tell(bootstrap: str, topic: str, runs: Sequence[Moves], losses: Iterable[tuple[int, int]] = ()) -> str:
+    """A journal with the runs of each partition, and losses of partition 0; its name."""
     journal = f"mirror.{topic}.offsets"
     make_topic(bootstrap, journal, configs={"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": bootstrap})
-    for source, target, lengths, following in runs:
-        told = {"source": source, "target": target, "runs": lengths, "next": following}
-        producer.produce(journal, json.dumps(told), f"runs/{topic}/0/{target}")
+    for partition, of_one in enumerate(runs):
+        for source, target, lengths, following in of_one:
+            told = {"source": source, "target": target, "runs": lengths, "next": following}
+            producer.produce(journal, json.dumps(told), f"runs/{topic}/{partition}/{target}")
     for first, following in losses:
         producer.produce(journal, json.dumps({"first": first, "next": following}), f"loss/{topic}/0/{first}")
     producer.produce(journal, b"{}", b"owner")
@@ -316,31 +326,36 @@ MOVED: dict[
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("fault", MOVED)
-def test_a_planted_fault_is_found_where_offsets_move(
-    fault: str, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+def test_planted_faults_are_found_where_offsets_move(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    """The group is at source offset 42, in a transaction that was aborted: the next record is at 44."""
-    plant, misrecord, position, kinds = MOVED[fault]
-    journal = tell(target_cluster.bootstrap, topic_name, misrecord(RUNS))
-    for cluster, records, at in ((source_cluster, MARKED, 42), (target_cluster, plant(healthy()), position)):
-        make_topic(cluster.bootstrap, topic_name)
-        write(cluster.bootstrap, topic_name, records)
-        commit(cluster.bootstrap, topic_name, topic_name, at)
-    found = check_translated(
-        source_cluster.bootstrap, target_cluster.bootstrap, topic_name, journal, groups=[topic_name]
-    )
-    told = [(one.kind, one.first) for one in found]
-    if fault == "nothing" or fault.startswith("group"):
-        assert told == kinds
-    assert set(kinds) <= set(told), "\n".join(map(str, found))
+    """Each in a partition of its own. The group is at source offset 42, in a transaction that was aborted: the next
+    record is at 44.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for cluster in (source, target):
+        make_topic(cluster, topic_name, partitions=len(MOVED))
+    journal = tell(target, topic_name, [misrecord(RUNS) for _, misrecord, _, _ in MOVED.values()])
+    write(source, topic_name, MARKED, range(len(MOVED)))
+    for partition, (plant, _, position, _) in enumerate(MOVED.values()):
+        write(target, topic_name, plant(healthy()), [partition])
+        commit(source, topic_name, topic_name, 42, partition)
+        commit(target, topic_name, topic_name, position, partition)
+    found = check_translated(source, target, topic_name, journal, groups=[topic_name])
+    for partition, (fault, (_, _, _, kinds)) in enumerate(MOVED.items()):
+        findings = [one for one in found if one.partition == partition]
+        told = [(one.kind, one.first) for one in findings]
+        if fault == "nothing" or fault.startswith("group"):
+            assert told == kinds, fault
+        assert set(kinds) <= set(told), "\n".join([fault, *map(str, findings)])
+    assert {one.partition for one in found} <= {*range(len(MOVED))}
 
 
 @pytest.mark.brokers
 def test_a_declared_loss_is_the_real_one(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
     runs: Moves = [(0, 0, [10, 5, 45], 60)]
     both = source_cluster.bootstrap, target_cluster.bootstrap, topic_name
-    journal = tell(target_cluster.bootstrap, topic_name, runs, [(10, 15)])
+    journal = tell(target_cluster.bootstrap, topic_name, [runs], [(10, 15)])
     for cluster, records in ((source_cluster, healthy()), (target_cluster, [*healthy()[:10], *healthy()[15:]])):
         make_topic(cluster.bootstrap, topic_name)
         write(cluster.bootstrap, topic_name, records)
