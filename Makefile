@@ -42,7 +42,7 @@ demo: setup ## two real clusters, eight topics, and the proof that the copy is e
 	@$(BIN)/mirror demo
 
 test: lint ## everything but the soak tests and those of docker-test
-	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile --max-worker-restart 0
+	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 image: ## the container image
 	docker build $(BUILD) --tag $(IMAGE) .

@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +33,18 @@ os.environ.pop("COLUMNS", None)
 # inherit that: a Ctrl-C would do nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)  # behind pytest-randomly, whose order stays within each kind
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start Spark come first, pure ones last: those are short, so that workers that take files one after
+    another (`make test`) end together.
+    """
+    kinds: dict[Path, int] = {}
+    for item in items:
+        kind = 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("brokers") else 2
+        kinds[item.path] = min(kind, kinds.get(item.path, kind))
+    items.sort(key=lambda item: kinds[item.path])
 
 
 @pytest.fixture(scope="session")
