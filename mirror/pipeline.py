@@ -48,7 +48,7 @@ from mirror.policy.aborted import Aborted
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
-from mirror.position import Position, resume, settled_end
+from mirror.position import Position, located, resume, settled_end
 from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally, Unwritable
 from mirror.states import Remedy, State
@@ -483,13 +483,7 @@ class Pipeline:
         keeper.unsettled.set()
 
     def _stop(self, keeper: Keeper, stop: PartitionStop) -> None:
-        stop.knowing(
-            source=self._source.endpoint.servers,
-            target=self._target.endpoint.servers,
-            target_topic=keeper.assignment.target.topic,
-            begin=f" --from {stop.offset}" if stop.offset >= 0 else "",
-        )
-        keeper.stopped(stop)
+        keeper.stopped(located(stop, self._source, self._target, keeper.assignment.target.topic))
         self.stopped.set()
         self._finished(keeper)
         self._finish_when_done()

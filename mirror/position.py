@@ -8,9 +8,9 @@
         the same number, and the leader keeps one
     P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
         watermark could still be cut back)
-    P5  the last data batch in the target equals its source batch, and the source has no record where the target has
-        none behind it, or nothing is written. Where the target was a source before (a failback), its last records do
-        (what the journal has on record as lost, the source may still have)
+    P5  the last data batch in the target equals its source batch, or all those that were joined in it, and the source
+        has no record where the target has none behind it, or nothing is written. Where the target was a source before
+        (a failback), its last records do (what the journal has on record as lost, the source may still have)
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
         keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
     P7  where there is nothing to compare, because either log has deleted it, the copy is believed only where its end is
@@ -44,7 +44,7 @@ from typing import Final
 from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
-from mirror.batch.likeness import batch_difference, is_our_padding, marker_difference
+from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
 from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.policy.aborted import Aborted
@@ -130,6 +130,16 @@ def producer_id(flow: str, target: TopicPartition) -> int:
     """
     digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") % (_FIRST_ID // ERAS)) * ERAS + _FIRST_ID
+
+
+def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic: str) -> PartitionStop:
+    """The stop, whose advice names both clusters and the copy."""
+    return stop.knowing(
+        source=source.endpoint.servers,
+        target=target.endpoint.servers,
+        target_topic=target_topic,
+        begin=f" --from {stop.offset}" if stop.offset >= 0 else "",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +495,31 @@ async def _compared(
     assert twin is not None
     is_same = twin.header.base_offset == header.base_offset and twin.header.count == header.count
     batch = kept_batch(ours, header.base_offset, twin.header.crc if is_same else None)
-    return batch, (twin.header.partition_leader_epoch, min(end, twin.header.next_offset))
+    difference, last = await joined_difference(source, logs.source, ours, twin)
+    if difference:
+        raise logs.unlike(
+            end, f"the target's last batch with records, at offset {header.base_offset}: {difference}", last
+        )
+    return batch, (last.header.partition_leader_epoch, min(end, last.header.next_offset))
+
+
+async def joined_difference(
+    source: Cluster, partition: TopicPartition, ours: RawBatch, first: RawBatch
+) -> tuple[str, RawBatch]:
+    """Where a batch of ours, at the source's offsets, was made of several in a row: what differs from those behind the
+    `first`, or the empty string; and the last one that was compared.
+    """
+    last, end = first, ours.header.next_offset
+    if last.header.next_offset >= end:
+        return "", last
+    joined = Joined(ours)
+    async for raw, is_aborted in batches(source, partition, last.header.next_offset, end, READ_COMMITTED):
+        last = raw
+        if is_aborted:
+            return f"the source has an aborted transaction at offset {raw.header.base_offset}", last
+        if difference := joined.difference(raw):
+            return difference, last
+    return "", last
 
 
 async def _compared_below(

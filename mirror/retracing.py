@@ -38,6 +38,7 @@ from mirror.position import (
     distance,
     found_position,
     gap_difference,
+    joined_difference,
     kept_batch,
     look_at_logs,
     next_stamp,
@@ -259,9 +260,12 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatc
     first, last = runs.to_source(max(header.base_offset, runs.begin)), runs.to_source(header.last_offset)
     if first is None or last is None or first < logs.start:
         return None, None
-    twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    compared: RawBatch | None
+    compared = twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
     if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
         difference = batch_difference(tail.at(first), twin, may_be_rewritten=logs.tail_is_ours)
+        if not difference and twin is not None:
+            difference, compared = await joined_difference(source, logs.source, tail.at(first), twin)
     elif twin is None:
         difference = "the source has no batch there"
     else:
@@ -270,13 +274,14 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatc
         detail = (
             f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
         )
-        raise logs.unlike(first, detail, twin)
+        raise logs.unlike(first, detail, compared)
     assert twin is not None
+    assert compared is not None
     if twin.header.magic == 2 and twin.header.base_offset > last:
         return None, None  # compaction left a hole, or another log has one
     is_same = (twin.header.base_offset, twin.header.count) == (first, header.count)
     batch = kept_batch(tail, first, twin.header.crc if is_same else None)
-    return batch, (twin.header.partition_leader_epoch, twin.header.next_offset)
+    return batch, (compared.header.partition_leader_epoch, compared.header.next_offset)
 
 
 def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:

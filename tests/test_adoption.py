@@ -189,6 +189,30 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings(
 
 
 @pytest.mark.brokers
+def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A source that is purged by its retention must not take records away that the copy alone has."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    seen, living = journal(settings), Renewal(settings)
+    current = living.look((), seen).assignments
+    keep_for(source, topic_name, "99999999999")
+    living.look(current, seen, [topic_name])
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999", "tasks acknowledged all that it holds"
+    produce(target, topic_name, values(5, "somebody else's"))
+    keep_for(source, topic_name, "1000")
+    logs.configure(level="info")
+    for _ in range(2):
+        living.look(current, seen, [topic_name])
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
+    assert held(target, topic_name) == (0, 105)
+    told = capfd.readouterr().err
+    assert "topic_left_as_it_is" in told
+    assert "DIVERGED" in told
+
+
+@pytest.mark.brokers
 def test_a_sound_copy_follows_its_source(
     settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

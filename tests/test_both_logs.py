@@ -342,6 +342,7 @@ def test_what_cannot_be_accepted_is_named(pair: Pair, tmp_path: Path) -> None:
     assert pair.copy(topic, "preserve").state is State.DIVERGED
     told = pair.accept(tmp_path, topic, "preserve", ExitCode.DATA_AT_RISK)
     assert f"{topic}-0: nothing is accepted; it stays stopped: DIVERGED at offset 110" in told
+    assert f"--bootstrap-server {pair.target.bootstrap} --delete --topic {topic}" in told, "ready to be pasted"
     assert_stands(pair, topic, "preserve", State.DIVERGED)
     seen = FirstSeen(source_topic=topic, topic_id=uuid4(), target_topic_id=None, cluster_id=None)
     pair.write(topic, FirstSeen.key(topic), seen.to_json())

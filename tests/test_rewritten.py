@@ -19,6 +19,7 @@ from rawbatches import batch
 from recordoracle import Record, encoded
 from samerecords import assert_same_records, read
 from test_gaps import CLEANED
+from test_sync import delete_topics
 
 from mirror import pipeline
 from mirror.batch.codecs import ZSTD, compress
@@ -133,6 +134,29 @@ def test_tiny_batches_become_one_where_that_is_wanted(pair: tuple[str, str], top
     produce(pair[0], topic_name, values(60), batch=3)
     copied(pair, topic_name, coalesce_bytes=16_000)
     assert_same_records(*pair, topic_name, 1)
+
+
+@pytest.mark.parametrize("records_runs", [True, False], ids=["recorded", "nothing recorded"])
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_all_that_was_joined_in_the_last_batch_is_compared(
+    pair: tuple[str, str], topic_name: str, offsets: str, records_runs: bool
+) -> None:
+    """The source loses some of the tiny batches that became the target's last one, and goes on with others."""
+    more: dict[str, Any] = {"flow": topic_name, "coalesce_bytes": 16_000, "offsets": offsets}
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, values(60, 50), batch=3)
+    at = TopicPartition(topic_name, 0)
+    assert mirror_once(*pair, [topic_name], **more, records_runs=records_runs)[at].state is State.CAUGHT_UP
+    assert len(stored_batches(pair[1], topic_name)) == 1
+    again = mirror_once(*pair, [topic_name], **more, records_runs=records_runs)[at]
+    assert again.state is State.CAUGHT_UP, again
+    delete_topics(pair[0], topic_name)  # by its name alone, the new topic is the old one that was cut back
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, values(60, 50)[:30], batch=3)
+    produce(pair[0], topic_name, [b"another"] * 60, batch=3)
+    found = mirror_once(*pair, [topic_name], **more, records_runs=records_runs)[at]
+    assert found.state in (State.TRUNCATED, State.DIVERGED), found
+    assert len(stored_batches(pair[1], topic_name)) == 1, "nothing is written"
 
 
 @pytest.mark.parametrize(("codec", "batches"), [("producer", 6), ("uncompressed", 79)])

@@ -34,7 +34,7 @@ from typer.testing import CliRunner
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic, plan_topics
 from mirror.admin.values import ConfigChange, Growth
-from mirror.assignment import Assignment
+from mirror.assignment import Assignment, LastPosition
 from mirror.cli import app
 from mirror.config import ClusterSettings, Settings
 from mirror.config.reloading import reloaded
@@ -48,6 +48,7 @@ from mirror.offsets.failover import FailedOver
 from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER, Change, Entry, Journal
 from mirror.offsets.owner import Owner
+from mirror.offsets.standing import position_entry
 from mirror.policy.rekeying import Rekeying
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Rules, refused
@@ -293,7 +294,7 @@ def delete_topics(bootstrap: str, *names: str) -> None:
 
 @pytest.mark.brokers
 def test_a_copy_is_deleted_only_where_that_is_safe(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     other = f"{topic_name}-other"
@@ -337,6 +338,16 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
         found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
         assert found.assignments == look.assignments, why
         write_journal(settings, back)
+    produce(target, topic_name, [b"nobody else has it"])
+    found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
+    assert found.assignments == look.assignments
+    told = capfd.readouterr().err
+    assert f"{topic_name}-0: its log ends at 1, and the flow copied up to 0: somebody else wrote to it" in told
+    assert admin_of(target).describe([topic_name])
+    ours = LastPosition(
+        source_next=1, target_end=1, source_topic_id=seen.topic_id, target_topic_id=seen.target_topic_id
+    )
+    write_journal(settings, position_entry(TopicPartition(topic_name, 0), ours))
     found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
     assert [left.source.topic for left in found.assignments] == [other]
     awaited(lambda: not admin_of(target).describe([topic_name]))

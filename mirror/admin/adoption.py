@@ -9,8 +9,9 @@ record and nobody claims it.
     G2  a target topic that another flow writes to, by that flow's journal, is refused by that flow's name
     G3  where the source topic is another one than the journal names, its copy is frozen: it keeps everything as it is.
         Its task says what became of the source
-    G4  before the first change to a copy since this process started, the ends of its logs are compared with the
-        source's, as a task does before it writes. A copy that is not the source's keeps everything as it is
+    G4  before a change to a copy, the ends of its logs are compared with the source's, as a task does before it writes,
+        unless this process found it to be the source's before, and its log ends no further than the flow's tasks
+        acknowledged: nobody else wrote to it since. A copy that is not the source's keeps everything as it is
     G5  the ids are asked for again right before a change, after the settings were read on which it rests: a topic that
         has its id still is the one that had these settings
 """
@@ -41,9 +42,11 @@ from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.runs import Ledger, RunIndex
 from mirror.policy.selection import TopicPair
-from mirror.position import resume
+from mirror.position import located, resume
 from mirror.retracing import holding, resume_translated
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
+from mirror.wire.queries import LATEST
+from mirror.wire.watermarks import listed
 
 #: Partitions whose logs are compared at a time.
 _AT_ONCE: Final = 16
@@ -51,6 +54,9 @@ _AT_ONCE: Final = 16
 _TRIES: Final = 3
 #: A copy whose tail was found not to be its source's is looked at again after so many seconds.
 _AGAIN_SECONDS: Final = 30.0
+#: How often the journal is asked whether tasks acknowledged all that a copy holds, and seconds in between: they tell it
+#: once a second.
+_ACKS, _ACKS_SECONDS = 3, 0.6
 #: Plans until what is left of the last one may be changed; each new one leaves more topics alone.
 _PLANS: Final = 3
 
@@ -213,6 +219,7 @@ class Gate:
         now = self.source.describe({pair.source for pair in pairs}), self.target.describe({p.target for p in pairs})
         found: dict[str, str] = {}
         to_check: list[TopicPair] = []
+        sound: list[TopicPair] = []
         for pair in pairs:
             verdict = verdicts[pair.target]
             ours, theirs = now[0].get(pair.source), now[1].get(pair.target)
@@ -222,11 +229,14 @@ class Gate:
                 found[pair.target] = "the source topic was deleted or recreated a moment ago"
             elif theirs is None or theirs.topic_id != plan.target_topics[pair.target].topic_id:
                 found[pair.target] = "the target topic was deleted or recreated a moment ago"
-            elif verdict.standing is Standing.OURS and not self._is_sound(pair, plan):
+            elif verdict.standing is Standing.OURS:
                 if (known := self._unsound.get(pair.target)) and time.monotonic() < known[0]:
                     found[pair.target] = known[1]
                 else:
-                    to_check.append(pair)
+                    (sound if self._is_sound(pair, plan) else to_check).append(pair)
+        if sound:
+            more = asyncio.run(unacknowledged(settings, {pair.target: _ids(pair, plan) for pair in sound}))
+            to_check += (pair for pair in sound if pair.target in more)
         if to_check:
             found |= self._compared(to_check, plan, history, settings)
         return found
@@ -256,6 +266,7 @@ class Gate:
                 self._sound[pair.target] = _ids(pair, plan)
             elif not wrong[pair.target].is_passing:
                 self._unsound[pair.target] = again, wrong[pair.target].reason
+                self._sound.pop(pair.target, None)
         return {topic: one.reason for topic, one in wrong.items()}
 
 
@@ -314,7 +325,9 @@ async def tails(
             theirs = plan.target_topics[pair.target].partitions
             numbers = {one.partition for one in ours} & {one.partition for one in theirs}
             for found in await asyncio.gather(*(of(pair, n) for n in sorted(numbers)), return_exceptions=True):
-                if isinstance(found, PartitionStop | MalformedBatch):
+                if isinstance(found, PartitionStop):
+                    return Unlike(str(located(found, source, target, pair.target)))
+                if isinstance(found, MalformedBatch):
                     return Unlike(str(found))
                 if isinstance(found, ClusterError | WireError | BrokerError):
                     return Unlike(str(found), is_passing=True)
@@ -325,6 +338,32 @@ async def tails(
         each = list(pairs)
         found = await asyncio.gather(*map(of_all, each))
     return {pair.target: one for pair, one in zip(each, found, strict=True) if one is not None}
+
+
+async def unacknowledged(settings: Settings, copies: Mapping[str, tuple[UUID | None, UUID | None]]) -> dict[str, str]:
+    """Of these copies, those that hold more than the flow's tasks acknowledged, by what the journal keeps, and where:
+    somebody else may have written to them. `copies`: by target topic, the ids of its source and its own.
+
+    A partition that cannot be asked counts as one of them. Raises ClusterError where the target cannot be reached.
+    """
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh(copies)
+        known_topics = target.topics.keys() & copies.keys()
+        there = [TopicPartition(name, number) for name in known_topics for number in target.topics[name].leaders]
+        ends = await listed(target, there, LATEST)
+        for tried in range(_ACKS):
+            await asyncio.sleep(_ACKS_SECONDS if tried else 0)
+            positions = standing_in(newest(await _journal(target, settings.flow))).positions
+            more: dict[str, str] = {}
+            for at in there:
+                last = positions.get(at)
+                known = last.target_end if last is not None and last.is_of(*copies[at.topic]) else 0
+                if ends.get(at, NO_LIMIT) > known:
+                    end = f"its log ends at {ends[at]}" if at in ends else "its leader does not say where its log ends"
+                    more.setdefault(at.topic, f"{at}: {end}, and the flow copied up to {known}")
+            if not more:
+                break
+    return more | {name: f"{name}: no broker knows it" for name in copies.keys() - known_topics}
 
 
 async def _journal(target: Cluster, flow: str) -> list[Entry]:

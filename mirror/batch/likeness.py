@@ -79,6 +79,35 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
     return f"{unlike.replace('_', ' ')} {getattr(mine, unlike)} against {getattr(its, unlike)}"
 
 
+class Joined:
+    """A batch of ours, to be compared with one after another of the source's batches that it was made of."""
+
+    def __init__(self, ours: RawBatch) -> None:
+        """It is decoded once. Raises BadRecords."""
+        from mirror.batch.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        self._header, self._portions = ours.header, list(portions(ours))
+
+    def difference(self, theirs: RawBatch) -> str:
+        """What differs between a batch of the source and the records of ours at its offsets, or the empty string."""
+        from mirror.batch.rewrite import portions  # noqa: PLC0415 -- see above
+
+        if theirs.header.is_control:
+            return f"the source has a control batch at offset {theirs.header.base_offset}"
+        if not theirs.header.count:
+            return ""
+        timed = not self._header.attributes & APPEND_TIME
+        try:
+            for its in portions(theirs):
+                for mine in self._portions:
+                    first, last = mine.offsets.searchsorted((its.offsets[0], its.offsets[-1] + 1))
+                    if difference := records_difference(mine.rows(int(first), int(last)), its, timed=timed):
+                        return difference
+        except BadRecords as damage:
+            return f"the source's batch at offset {theirs.header.base_offset} cannot be read: {damage.detail}"
+        return ""
+
+
 def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:
     from mirror.batch.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 

@@ -28,7 +28,7 @@ from mirror.offsets.standing import Standing, lifted_entry, position_entry, stan
 from mirror.offsets.starts import starts_in
 from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger, RunIndex
-from mirror.position import Position, Unconfirmed, resume
+from mirror.position import Position, Unconfirmed, located, resume
 from mirror.retracing import holding, resume_translated
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -151,7 +151,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
         seen = seen_in(records).get(target_topic)
         if seen is not None and (became := other_topic(source, topic, seen.topic_id)):
             for one in found:
-                one.stop = recreated(one.source, -1, became)
+                one.stop = located(recreated(one.source, -1, became), source, target, target_topic)
             return found
         standing, since = standing_in(records), starts_in(records, target)
         translates = settings.topics.offsets == "translate"
@@ -211,7 +211,7 @@ async def _settle(
     if stop is None and one.loss is None:
         one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
     one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
-    one.stop = stop
+    one.stop = located(stop, source, target, one.target.topic) if stop is not None else None
     if stop is None and stood is not None:
         one.lifted = stood
 

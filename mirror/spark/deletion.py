@@ -5,7 +5,8 @@ D1  a copy goes where the flow made it (its journal says so, by the copy's id) a
     id is a topic made anew, whose copy stays as it is (RECREATED)
 D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
     what was lost in a day is counted against all copies of the flow, those included that were deleted in that time
-D3  none goes that no task of this process copied to, or compared with its source
+D3  none goes that no task of this process copied to, or compared with its source, and none whose log ends further than
+    the flow's tasks acknowledged: somebody else wrote to it since, and nobody else has these records
 D4  the journal is read again right before: a copy is not for a mirror to delete that has lost the flow
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from mirror.admin.adoption import unacknowledged
 from mirror.admin.client import Admin
 from mirror.admin.topics import TopicPlan
 from mirror.assignment import Assignment
@@ -80,9 +82,14 @@ class Deletions:
             self._tell(settings, gone, why)
             return []
         ours = self._made(gone, seen)
-        unchecked = {topic: one for topic, one in ours.items() if topic not in sound}
-        self._tell(settings, unchecked, _UNCHECKED if unchecked else "")
-        ours = {topic: one for topic, one in ours.items() if topic in sound}
+        kept = {topic: _UNCHECKED for topic in ours if topic not in sound}
+        if checked := {topic: one for topic, one in ours.items() if topic in sound}:
+            ids = {topic: (one.topic_id, seen[topic].target_topic_id) for topic, one in checked.items()}
+            more = asyncio.run(unacknowledged(settings, ids))
+            kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
+        whys = "; ".join(sorted(set(kept.values())))
+        self._tell(settings, {topic: ours[topic] for topic in kept}, whys)
+        ours = {topic: one for topic, one in ours.items() if topic not in kept}
         return asyncio.run(self._let_go(settings, ours)) if ours else []
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
