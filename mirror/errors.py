@@ -110,6 +110,10 @@ class PartitionStop(MirrorError):
         self._values |= values
         return self
 
+    def knows(self, name: str) -> bool:
+        """Whether its advice has a value by this name."""
+        return name in self._values
+
     def __str__(self) -> str:
         where = f"{self.state}: {self.topic}-{self.partition} at offset {self.offset}"
         return f"{where}: {self.detail}. {self.advice}"

@@ -48,7 +48,7 @@ from mirror.policy.aborted import Aborted
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
-from mirror.position import Position, located, resume, settled_end
+from mirror.position import Position, inspecting, located, resume, settled_end
 from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally, Unwritable
 from mirror.states import Remedy, State
@@ -334,7 +334,7 @@ class Pipeline:
             except PartitionStop as stop:
                 self._stop(keeper, stop)
             except MalformedBatch as damage:
-                self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED))
+                self._stop(keeper, self._damaged(keeper, damage))
             except AccessDenied as denied:
                 self._stop(keeper, self._denied(keeper, denied))
             except (ClusterError, WireError) as problem:
@@ -491,6 +491,13 @@ class Pipeline:
     def _finish_when_done(self) -> None:
         if all(keeper.is_done for keeper in self._keepers.values()):
             self.finish()
+
+    def _damaged(self, keeper: Keeper, damage: MalformedBatch) -> PartitionStop:
+        """The stop for what cannot be read of one of both logs: what is damaged begins with the cluster's name."""
+        mine = keeper.assignment
+        is_copy = str(damage).startswith(f"{self._target}:")
+        where = inspecting(*("target", mine.target.topic) if is_copy else ("source", mine.source.topic), damage.offset)
+        return self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED, **where)
 
     def _denied(self, keeper: Keeper, problem: AccessDenied) -> PartitionStop:
         if isinstance(problem, NotAuthenticated):

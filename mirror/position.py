@@ -133,13 +133,15 @@ def producer_id(flow: str, target: TopicPartition) -> int:
 
 
 def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic: str) -> PartitionStop:
-    """The stop, whose advice names both clusters and the copy."""
-    return stop.knowing(
-        source=source.endpoint.servers,
-        target=target.endpoint.servers,
-        target_topic=target_topic,
-        begin=f" --from {stop.offset}" if stop.offset >= 0 else "",
-    )
+    """The stop, whose advice names both clusters and the copy; unless it says where to look, at the source."""
+    if not stop.knows("side"):
+        stop.knowing(**inspecting("source", stop.topic, stop.offset))
+    return stop.knowing(source=source.endpoint.servers, target=target.endpoint.servers, target_topic=target_topic)
+
+
+def inspecting(side: str, topic: str, offset: int) -> dict[str, object]:
+    """Where `Remedy.INSPECT` sends a person."""
+    return {"side": side, "damaged": topic, "begin": f" --from {offset}" if offset >= 0 else ""}
 
 
 @dataclass(frozen=True, slots=True)

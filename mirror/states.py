@@ -57,7 +57,8 @@ class Remedy(Enum):
     """What a person does so that a partition goes on, as it is told. A running mirror goes on by itself then.
 
     `{topic}` and `{partition}` are the source's, `{target_topic}` is the copy; `{source}` and `{target}` are bootstrap
-    servers. CONFIG stands for the flow's configuration file, PRINCIPAL for the mirror's name on a cluster.
+    servers; `{damaged}` is the topic on that `{side}` whose log cannot be read. CONFIG stands for the flow's
+    configuration file, PRINCIPAL for the mirror's name on a cluster.
     """
 
     ACCEPT_LOSS = "Run `mirror accept CONFIG {topic} --partition {partition}` to go on behind them"
@@ -74,7 +75,7 @@ class Remedy(Enum):
         " mirror SIGHUP"
     )
     SOUND_LEADER = "Move the leader to a replica whose copy is sound"
-    INSPECT = "To look at it: `mirror inspect {topic}:{partition} --config CONFIG --side source{begin}`"
+    INSPECT = "To look at it: `mirror inspect {damaged}:{partition} --config CONFIG --side {side}{begin}`"
     END_WRITER = (
         "Another mirror of this flow runs, or a producer writes to the target topic: end it, and where it was a"
         " producer, begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {target_topic}"

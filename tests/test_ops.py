@@ -147,6 +147,20 @@ def test_the_alert_for_stops_names_every_stop() -> None:
     assert set(named[1].split("|")) == {state for state in State if state.is_stop}
 
 
+def test_the_dashboard_counts_every_stop() -> None:
+    named = re.search(r'state=~"([^"]*)"', shown()["Stopped partitions A"])
+    assert named
+    assert set(named[1].split("|")) == {state for state in State if state.is_stop}
+
+
+def test_an_alert_fires_and_a_panel_tells_for_each_kind_of_loss() -> None:
+    losses = {name for name in exposed() if "_total" in name and ("loss" in name or "lost" in name)}
+    assert len(losses) == 2
+    for name in losses:
+        assert [alert for alert in alerts() if name in alert["expr"]], name
+        assert [panel for panel, expr in shown().items() if name in expr], name
+
+
 def test_every_alert_is_tried() -> None:
     tried = yaml.safe_load(RULES_TEST.read_text(encoding="utf-8"))["tests"]
     fires = {one["alertname"] for test in tried for one in test["alert_rule_test"] if one["exp_alerts"]}

@@ -9,7 +9,7 @@ import pytest
 
 from mirror.assignment import Assignment
 from mirror.batch.restamp import Stamp
-from mirror.errors import PartitionStop
+from mirror.errors import MalformedBatch, PartitionStop
 from mirror.fetcher import Cursor
 from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
@@ -60,3 +60,20 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
     with pytest.raises(PartitionStop) as stop:
         asyncio.run(begun())
     assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)
+
+
+@pytest.mark.parametrize(
+    ("alias", "inspected"),
+    [
+        ("eu", "mirror inspect orders:0 --config CONFIG --side source --from 7`"),
+        ("us", "mirror inspect eu.orders:0 --config CONFIG --side target --from 7`"),
+    ],
+)
+def test_damage_is_looked_at_on_the_side_where_it_is(alias: str, inspected: str) -> None:
+    mine = Assignment(AT, TopicPartition("eu.orders", 0), None, Rules())
+    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
+    (keeper,) = pipeline._keepers.values()
+    damaged = MalformedBatch(f"{source if alias == 'eu' else target}: nothing can be read at offset 7", 0, 7)
+    pipeline._stop(keeper, pipeline._damaged(keeper, damaged))
+    assert (keeper.state, inspected in keeper.advice) == (State.CORRUPT, True), keeper.advice

@@ -256,7 +256,9 @@ class CopyDamagedAndBegunAnew(Trial):
         turn_bit(segment, last + 16)  # the magic byte
         self.wanted += self.fill(100, 110)
 
-    mend = Trial.begin_anew
+    def mend(self) -> None:
+        assert f"`mirror inspect {self.name}:0 --config CONFIG --side target" in self.advice, self.advice
+        self.begin_anew()
 
 
 # --- what the target does not take ------------------------------------------------------------------------------------
