@@ -20,15 +20,18 @@ import psutil
 import pytest
 from helpers import config_file, make_topic, mirror_once, produce, stored_batches
 from samerecords import assert_same_records, read
+from sparkless import run_once
 from test_gaps import transactions
+from typer.testing import CliRunner
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.admin.values import ConfigChange
+from mirror.cli import app
 from mirror.commands import restore as command
 from mirror.config import Settings, load
 from mirror.embedded import Cluster
-from mirror.errors import ConfigError, PreflightError
+from mirror.errors import ConfigError, ExitCode, PreflightError
 from mirror.offsets.firstseen import seen_in
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.losses import Lost, losses_in
@@ -62,8 +65,16 @@ def restore(config: Path, folder: Path, *more: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout)
 
 
+def restore_here(config: Path, folder: Path, *more: str) -> tuple[int, Any]:
+    """The same in this process, where `without_spark` spares its start."""
+    done = CliRunner().invoke(app, ["restore", str(config), "--from", str(folder), "--json", *more])
+    assert done.stdout, (done.output, done.exception)
+    return done.exit_code, json.loads(done.stdout)
+
+
 @pytest.mark.brokers
 @pytest.mark.spark
+@pytest.mark.usefixtures("without_spark")  # for what is not restored by a process of its own
 def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path) -> None:
     """Same bytes and offsets, transactions and all; a torn tail is cut and told; the broker that returns is followed
     from where its files ended.
@@ -82,7 +93,7 @@ def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, to
     torn.write_bytes(whole + whole[:40])
 
     config = config_file(tmp_path, source, target, [topic], flow=topic)
-    code, planned = restore(config, folder, "--dry-run")
+    code, planned = restore_here(config, folder, "--dry-run")
     assert (code, planned["create"], planned["missing"]) == (10, [topic], [])
     assert "not written whole" in planned["partitions"][1]["notes"][0]
     code, told = restore(config, folder)
@@ -96,18 +107,17 @@ def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, to
             if not raw.header.is_transactional:
                 assert bytes(copies[raw.header.base_offset].records) == bytes(raw.records)
 
-    assert restore(config, folder)[1]["partitions"][0]["records"] == 0, "what is there is not written again"
+    assert restore_here(config, folder)[1]["partitions"][0]["records"] == 0, "what is there is not written again"
     torn.write_bytes(whole)
     broker.restart(0)
     produce(source, topic, [b"after"])
-    run = [sys.executable, "-m", "mirror", "run", str(config), "--once"]
-    after = subprocess.run(run, capture_output=True, text=True, timeout=240, check=False)
-    assert after.returncode == 0, after.stderr
+    assert run_once(load(config)).exit_code == ExitCode.DONE
     assert list(read(target, topic, 0)) == list(read(source, topic, 0))
 
 
 @pytest.mark.brokers
 @pytest.mark.spark
+@pytest.mark.usefixtures("without_spark")  # for what is not restored by a process of its own
 def test_a_restore_that_is_killed_and_started_again(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -134,7 +144,7 @@ def test_a_restore_that_is_killed_and_started_again(
     assert known == {topic: source_cluster.cluster_id}, "a mirror that runs now knows the copy for the flow's"
 
     config.write_text(unbound)
-    code, told = restore(config, data_folder(source_cluster))
+    code, told = restore_here(config, data_folder(source_cluster))
     assert (code, [one["next_offset"] for one in told["partitions"]]) == (0, ends)
     for partition, at in enumerate(reached):
         assert told["partitions"][partition]["records"] < ends[partition] - at + 1, "nothing is written twice"

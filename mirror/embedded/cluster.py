@@ -65,13 +65,13 @@ class Cluster:
         self.spec, self.name = spec, spec.name
         self.cluster_id = _fresh_cluster_id()
         self.temporary = spec.folder is None
-        runtime = Runtime(classpath=jars.classpath(), jit=spec.jit, detached=detached, temporary=self.temporary)
+        self._runtime = Runtime(classpath=jars.classpath(), jit=spec.jit, detached=detached, temporary=self.temporary)
         self.folder = spec.folder or Path(tempfile.mkdtemp(prefix=f"mirror-{spec.name}-"))
         each = 2 + len(spec.listeners)
         self._reserved = ports.reserve(each * spec.nodes)
         numbers = [ports.number(held) for held in self._reserved]
         self.nodes = tuple(
-            Node(i, numbers[each * i : each * (i + 1)], self.folder / f"node-{i}", runtime, spec.listeners)
+            Node(i, numbers[each * i : each * (i + 1)], self.folder / f"node-{i}", self._runtime, spec.listeners)
             for i in range(spec.nodes)
         )
 
@@ -127,8 +127,12 @@ class Cluster:
         self._await([node], lambda seen: node.id in seen)
 
     def stop(self) -> None:
-        """Stops all nodes, by force after 10 s, and removes a temporary folder. May be called again."""
-        stop_all([node.process for node in self.nodes if node.process], GRACE_S)
+        """Stops all nodes, by force after 10 s, and removes a temporary folder. May be called again.
+
+        By force at once where nothing remains that a broker would put in order: it takes a second or more for that.
+        """
+        keeps = not self.temporary or not self._runtime.archive.exists()
+        stop_all([node.process for node in self.nodes if node.process], GRACE_S if keeps else 0.0)
         self.let_go()
         if self.temporary:
             self.remove()
