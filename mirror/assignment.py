@@ -133,7 +133,7 @@ _REASONS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Records that are not mirrored, and will not be: offsets from `first` up to `next_offset`. `detail`: what was
-    found there, in words.
+    found there, in words. `topic_id` is the source topic's, None where it is not known.
     """
 
     source: TopicPartition
@@ -142,6 +142,7 @@ class Loss:
     next_offset: int
     reason: str = "retention"
     detail: str = ""
+    topic_id: UUID | None = None
 
 
 #: Told of a loss.

@@ -25,7 +25,8 @@
     └── BenchError                  1  something that was to be measured did not run as it should
         └── UnequalCopy             5  it did, and its copy is not equal to the source
 
-Codes 5 (differences found) and 7 (equal as far as compared, but not whole) are results of `mirror verify`, and 10
+Codes 5 (differences found) and 7 (equal as far as compared, but not whole) are results of `mirror verify` (7 of
+`mirror failover`, too), and 10
 (there is something to do) one of `mirror plan` and of `mirror restore --dry-run`; none is an error. A message names
 the topic, the partition, the offset where they are known, and what to do next.
 """

@@ -21,6 +21,7 @@ import contextlib
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Final
 
 from mirror.assignment import Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
@@ -296,7 +297,7 @@ class Pipeline:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
-                await self._on_loss(loss)
+                await self._on_loss(replace(loss, topic_id=keeper.assignment.topic_id))
         except (ClusterError, WireError) as problem:
             self._writer.doubt(sink, str(problem))
         if sink.unsettled or sink is not keeper.sink:
@@ -387,7 +388,9 @@ class Pipeline:
             self._target_lost(keeper, target_lost)
         if position.lost_until >= 0:
             reason = "target" if target_lost is not None else "retention"
-            loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
+            loss = Loss(
+                mine.source, mine.target, position.next_offset, position.lost_until, reason, topic_id=mine.topic_id
+            )
             if self._on_loss is not None:
                 await self._on_loss(loss)
             sink.lose(loss)

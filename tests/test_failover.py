@@ -27,8 +27,9 @@ from test_run import forked, values, wait_for
 from typer.testing import CliRunner
 
 from mirror import config
+from mirror.assignment import Loss
 from mirror.cli import app
-from mirror.commands.failoverkept import account_entry, account_in
+from mirror.commands.failoverkept import KEY, account_entry, account_in
 from mirror.commands.failoverknown import Known
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console
@@ -41,10 +42,11 @@ from mirror.offsets.failover import FailedOver, Garbled, ending, refuse_failed_o
 from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News
 from mirror.offsets.journal import Place as JournalPlace
+from mirror.offsets.losses import loss_entry
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import pause_entry
 from mirror.policy.following import Standing
-from mirror.policy.recovery import Exposure, RecoveryPoint
+from mirror.policy.recovery import AcceptedLoss, Exposure, RecoveryPoint
 from mirror.spark.beginning import recorded
 from mirror.spark.drain import drain
 from mirror.spark.prepare import prepare
@@ -107,6 +109,30 @@ def test_what_a_flow_lost() -> None:
     assert RecoveryPoint.of([exposure(state=State.CORRUPT)]) == RecoveryPoint(0, 0.0, True)
     assert RecoveryPoint.of([exposure(state=State.RECREATED)]) == RecoveryPoint(90, None, False)
     assert RecoveryPoint.of([]) == RecoveryPoint(0, 0.0, True)
+
+
+def test_a_loss_that_was_accepted_is_named_and_keeps_a_failover_from_being_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lost = exposure(losses=(AcceptedLoss(40, 55, "retention"),))
+    assert (lost.is_over, lost.is_whole, lost.records, lost.doubt) == (True, False, 0, "")
+    one = account(exposures=(lost,))
+    assert (one.is_whole, one.lacks_losses_alone, as_dict(one)["whole"]) == (False, True, False)
+    (told,) = as_dict(one)["accepted_losses"]
+    assert told == {
+        "topic": "orders",
+        "partition": 0,
+        "target_topic": "orders",
+        "first": 40,
+        "next_offset": 55,
+        "reason": "retention",
+    }
+    assert "orders-0: accepted loss, offsets 40 to 54 (15): reason retention" in printed(one, capsys)
+    assert account_in({KEY: account_entry(one)[1] or b""}) == one
+    rehearsed = account(exposures=(lost,), exposed=(exposure(),), rehearsal=True)
+    assert (rehearsed.is_whole, rehearsed.lacks_losses_alone) == (False, True)
+    more = account(exposures=(lost, exposure(end=100)))
+    assert (more.is_whole, more.lacks_losses_alone) == (False, False)
 
 
 def account(**more: Any) -> Account:
@@ -547,6 +573,17 @@ def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
     assert (done["whole"], done["rpo"]) == (False, {"records": 150, "seconds": None, "certain": False})
     (partition,) = done["partitions"]
     assert (partition["state"], partition["position"], partition["source_end"]) == ("DIVERGED", 160, 150)
+
+
+@pytest.mark.brokers
+def test_a_loss_that_was_accepted_is_told_for_as_long_as_the_copy_spans_it(flow: Flow) -> None:
+    at = TopicPartition(flow.topic, 0)
+    flow.tell(loss_entry(Loss(at, at, 20, 30)), loss_entry(Loss(at, at, 40, 55, "damage")))
+    expire(flow.target, flow.topic, 45)
+    done = flow.failover(code=7)
+    assert (done["whole"], done["rpo"]["records"]) == (False, 0)
+    (told,) = done["accepted_losses"]
+    assert (told["first"], told["next_offset"], told["reason"]) == (45, 55, "damage")
 
 
 @pytest.mark.brokers

@@ -19,11 +19,13 @@ from helpers import make_topic, produce
 from rekeychecker import read_committed
 from test_run import PATIENCE, wait_for
 
+from mirror.commands.verify import _lost_by_rules
 from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable
 from mirror.observe.figures import Figures
-from mirror.offsets.journal import journal_topic
+from mirror.offsets.journal import Journal, journal_topic
+from mirror.offsets.losses import losses_in
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
@@ -34,6 +36,7 @@ from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.stops import Stopped
 from mirror.spark.rekey.writing import _write
 from mirror.states import State
+from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST
@@ -145,6 +148,15 @@ class Story:
 
     def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> pa.RecordBatch:
         return asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
+
+    def journal(self) -> dict[bytes, bytes]:
+        """The newest records of the flow's."""
+
+        async def read() -> dict[bytes, bytes]:
+            async with Wire(self.flow.target) as target:
+                return await Journal(target, self.topic).newest()
+
+        return asyncio.run(read())
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
@@ -299,6 +311,11 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
     held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
     assert len(held) == len(set(held))
     assert {*range(20, 50)} <= {*held}
+    ((at, (lost,)),) = losses_in(story.journal()).items()
+    assert (at, lost.first, lost.next_offset) == (TopicPartition(story.topic, 0), 0, 20)
+    recorded: Any = SimpleNamespace(losses={at: (lost,)})
+    (lack,) = _lost_by_rules([story.rule], recorded)
+    assert str(lack).startswith(f"{story.topic}-0: accepted loss, offsets 0 to 19 (20)"), lack
 
 
 @pytest.mark.parametrize("start", [LATEST, 10**15])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from helpers import make_topic, mirror_once, produce, settings_between
@@ -16,17 +17,20 @@ from recordoracle import Record
 from test_sync import write_journal
 from test_verify import PAIR, VALUES, Between, delete_before, end_after, kinds, log_of, some, stored
 
-from mirror.assignment import Loss
+from mirror.assignment import Assignment, Loss
 from mirror.commands.status import status
 from mirror.commands.verify import Means, verify, verify_flow
 from mirror.config import Settings
 from mirror.embedded import Cluster
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
+from mirror.offsets.firstseen import FirstSeen
 from mirror.offsets.journal import OWNER
 from mirror.offsets.losses import Lost, loss_entry, losses_in
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import pause_entry
+from mirror.offsets.standing import standing_in
+from mirror.policy.rules import Rules
 from mirror.states import State
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.report import Kind, Lack, PartitionReport
@@ -97,6 +101,18 @@ def test_losses_in_a_journal() -> None:
 
 
 # --- on brokers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_of_another_topic_by_that_name_does_not_count() -> None:
+    at, former, now = TopicPartition("orders", 0), uuid4(), uuid4()
+    seen = FirstSeen(source_topic="orders", topic_id=now, target_topic_id=uuid4(), cluster_id="eu")
+    lost = [Loss(at, at, 0, 5, topic_id=former), Loss(at, at, 10, 20, topic_id=now), Loss(at, at, 30, 31)]
+    known = dict(map(loss_entry, lost)) | {FirstSeen.key("orders"): seen.to_json()}
+    assert [(one.first, one.next_offset) for one in losses_in(known)[at]] == [(10, 20), (30, 31)]
+    standing = standing_in(known)
+    assert standing.lost_of(at, now) == ((10, 20), (30, 31))
+    assert standing.lost_of(at, former) == ((0, 5), (30, 31))
+    assert standing.handed(Assignment(at, at, now, Rules())).losses == ((10, 20), (30, 31))
 
 
 def figures_of(settings: Settings, topic: str, partition: int, state: State, **more: Any) -> Figures:

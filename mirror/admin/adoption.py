@@ -305,7 +305,7 @@ async def tails(
                 raise stop.raised(one)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
-            losses = standing.lost_of(other)
+            losses = standing.lost_of(other, ids[0])
             sides = source, one, target, other
             for tried in range(1, _TRIES + 1):
                 try:

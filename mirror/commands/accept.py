@@ -158,7 +158,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
         indexes = await indexes_of(journal) if translates else {}
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
-            begins, losses = since.get(one.target, 0), standing.lost_of(one.target)
+            begins, losses = since.get(one.target, 0), standing.lost_of(one.target, source.topic_id(topic))
             if translates:
                 attempt = _translated(logs, indexes.get(one.target, RunIndex()), begins, losses)
             else:

@@ -86,7 +86,9 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
         raise PreflightError(
             f"{settings.flow}: was failed over {found.done}. `mirror failover CONFIG --undo` lets it run again"
         )
-    return ExitCode.DONE if found.is_whole else ExitCode.DATA_AT_RISK
+    if found.is_whole:
+        return ExitCode.DONE
+    return ExitCode.NOT_WHOLE if found.lacks_losses_alone else ExitCode.DATA_AT_RISK
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class _Course:
                 self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                 return
         if self.rehearse:
-            if not all(one.is_whole for one in self.exposed):
+            if not all(one.is_over for one in self.exposed):
                 self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
         else:
             await self._drain_here(known)
@@ -330,7 +332,7 @@ class _Course:
 
     def rest(self, known: Known, exposures: list[Exposure]) -> None:
         """Name the topics of which something is missing because a person lets them rest."""
-        lacking = {one.topic for one in exposures if not one.is_whole}
+        lacking = {one.topic for one in exposures if not one.is_over}
         for topic in sorted(lacking & paused_in(known.newest)):
             self._warn(
                 f"{topic} is paused, so that it was not copied any further; "

@@ -65,7 +65,7 @@ async def doubts_of(
         if one.state in _SURE and one.instance in instances:
             return None
         async with turns:
-            last, losses = standing.positions.get(there), standing.lost_of(there)
+            last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
             begins = seen.get(there.topic), starts.get(there, 0)
             return await _compared(settings, source, known, one, *begins, last, losses)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from mirror.errors import ClusterError, MalformedBatch
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.firstseen import seen_in
-from mirror.policy.recovery import Exposure
+from mirror.offsets.losses import Lost, losses_in
+from mirror.policy.recovery import AcceptedLoss, Exposure
 from mirror.policy.selection import is_rekeyed
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 
 _log = logs.get("mirror.failover")
 
@@ -33,6 +35,7 @@ async def exposures_of(
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
     told = [replace(one, state=stops.get(at, one.state)) for at, one in known.figures.items()]
+    lost = losses_in(known.newest)
     asked_there = (_position(settings, known, one) for one in told)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends = await ends_of(source, [_source_of(one) for one in told]) if source is not None else {}
@@ -40,7 +43,9 @@ async def exposures_of(
         _exposure(source, ends.get(_source_of(one)), known, one, position)
         for one, position in zip(told, positions, strict=True)
     )
-    return list(await asyncio.gather(*asked))
+    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in told)
+    exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
+    return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
 
 
 async def ends_of(source: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -62,12 +67,36 @@ def _source_of(figures: Figures) -> TopicPartition:
     return TopicPartition(figures.topic, figures.partition)
 
 
+def _target_of(figures: Figures) -> TopicPartition:
+    return TopicPartition(figures.target_topic, figures.partition)
+
+
+async def _spanned(
+    settings: Settings, known: Known, figures: Figures, lost: Sequence[Lost]
+) -> tuple[AcceptedLoss, ...]:
+    """What a reader of the target misses of what was lost: what the target has deleted since is nobody's loss any more.
+    Where it cannot be asked, all of it.
+    """
+    kept_from = 0
+    if lost and not is_rekeyed(figures.topic, settings.topics):
+        there, target = _target_of(figures), known.journal.cluster
+        with contextlib.suppress(ClusterError):
+            kept_from = await list_offset(target, there, EARLIEST)
+        if kept_from and settings.topics.offsets == "translate":
+            index = known.runs.get(there)
+            kept_from = (index.to_source(kept_from) if index is not None else None) or 0
+    return tuple(
+        AcceptedLoss(max(one.first, kept_from), one.next_offset, one.reason)
+        for one in lost
+        if one.next_offset > kept_from
+    )
+
+
 async def _position(settings: Settings, known: Known, figures: Figures) -> int:
     """The source offset up to which the target holds everything, as far as its log and the journal tell."""
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
-    there = TopicPartition(figures.target_topic, figures.partition)
-    target = known.journal.cluster
+    there, target = _target_of(figures), known.journal.cluster
     if there.topic not in target.topics:
         await target.refresh([there.topic])
     if there.topic not in target.topics:  # not asked for until its leader comes

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mirror.commands.tables import count, duration, number, plain, table
 from mirror.policy.following import OffsetGap, Standing
-from mirror.policy.recovery import Exposure, RecoveryPoint
+from mirror.policy.recovery import AcceptedLoss, Exposure, RecoveryPoint
 
 #: Offsets of groups that people are shown at most.
 SHOWN_GAPS: Final = 20
@@ -48,13 +48,27 @@ class Account:
         """Nothing is lost, nobody is in doubt, every group goes on where it stood; a rehearsal: nothing would keep a
         failover from that.
         """
+        return self._is_whole_but_for_losses and not self.losses
+
+    @property
+    def lacks_losses_alone(self) -> bool:
+        """It would be whole without the losses that were accepted."""
+        return self._is_whole_but_for_losses and bool(self.losses)
+
+    @property
+    def losses(self) -> tuple[tuple[Exposure, AcceptedLoss], ...]:
+        """What was left out for good and accepted, by partition."""
+        return tuple((one, loss) for one in self.exposures for loss in one.losses)
+
+    @property
+    def _is_whole_but_for_losses(self) -> bool:
         if self.gaps or self.more_gaps:
             return False
         if self.rehearsal:
             return not (
                 self.source_problem or self.warnings or any(one.doubt or one.state.is_stop for one in self.exposures)
             )
-        return all(one.is_whole for one in self.exposures) and not self.warnings
+        return all(one.is_over for one in self.exposures) and not self.warnings
 
 
 def as_dict(account: Account) -> dict[str, Any]:
@@ -90,6 +104,17 @@ def as_dict(account: Account) -> dict[str, Any]:
             for one in account.gaps
         ],
         "group_offsets_left_out": account.more_gaps,
+        "accepted_losses": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "target_topic": one.target_topic,
+                "first": loss.first,
+                "next_offset": loss.next_offset,
+                "reason": loss.reason,
+            }
+            for one, loss in account.losses
+        ],
         "warnings": list(account.warnings),
         "partitions": [
             {
@@ -138,11 +163,18 @@ def rendered(account: Account) -> Group:
     if account.groups:
         groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
         notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
+    notes += [Text(plain(_lost(*lost)), "yellow") for lost in account.losses]
     notes += [Text(plain(_told(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
     if more := len(account.gaps[SHOWN_GAPS:]) + account.more_gaps:
         notes.append(Text(f"and {number(more)} more offsets of groups; --json names them", "yellow"))
     steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in account.steps.items())
     return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
+
+
+def _lost(one: Exposure, loss: AcceptedLoss) -> str:
+    """One loss, in the words of `mirror verify`."""
+    offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
+    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal tells"
 
 
 def _told(gap: OffsetGap) -> str:
@@ -168,6 +200,8 @@ def _verdict(account: Account) -> Text:
     reach = "an unknown time" if rpo.seconds is None else duration(int(1000 * rpo.seconds))
     lost = f"{'' if rpo.certain else 'at least '}{count(rpo.records, 'record')}, {reach}"
     took = f"{account.seconds:.1f} s"
+    if account.losses:
+        lost += "; not counting accepted losses"
     verdict = Text(f"{account.flow}: ", "bold")
     if account.rehearsal:
         verdict.append("rehearsed, nothing was changed", "bold green" if account.is_whole else "bold yellow")

@@ -91,7 +91,7 @@ async def _moved(
     index = (await indexes_of(journal)).setdefault(target, RunIndex())
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if index.last is None or offset >= (index.last.next_target if reverse else index.last.next_source):
-        losses = standing_in(await journal.newest()).lost_of(target)
+        losses = standing_in(await journal.newest()).lost_of(target, one.topic_id(source.topic))
         await complete(index, settings.flow, one, source, other, target, since=since, losses=losses)
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 

@@ -164,6 +164,7 @@ def verify_flow(
         *([] if topics else refused),
         *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
         *(lack for _, lacks in rekeyed for lack in lacks),
+        *_lost_by_rules(rules, told),
         *_shortfalls(proof, reports, unread, told),
     ]
     return VerifyReport(
@@ -288,6 +289,16 @@ def _shortfalls(
                 (one.first, one.next_offset) in lost.get(pair, ()) or first < bounds[0].begin
             ):
                 yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal tells")
+
+
+def _lost_by_rules(rules: Iterable[Rekeying], told: _Recorded) -> Iterator[Shortfall]:
+    """What the source lost of re-keyed topics: where it would lie on the target, nobody knows."""
+    by_target = {rule.target: rule for rule in rules}
+    for at, lost in told.losses.items():
+        if (rule := by_target.get(at.topic)) is not None:
+            place = Place(rule.source, rule.target, at.partition)
+            for one in lost:
+                yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal tells")
 
 
 def _behind(place: Place, at: Bounds, told: _Recorded) -> Iterator[Shortfall]:

@@ -1,6 +1,7 @@
 """Records that the source lost before they were mirrored, as the journal tells of them.
 
-loss/<target topic>/<partition>/<offset>   what was lost: kept for ever
+loss/<target topic>/<partition>/<offset>   what was lost, of a source topic by its id: kept for ever, of no account for
+                                           another topic by that name; of a re-keyed topic the partition is the source's
 accept/<target topic>/<partition>          what a person accepted, so that the flow goes on behind it; with the
                                            offsets that were looked at, since a later loss is a new one, and the
                                            source topic's id, since another topic of that name loses other records
@@ -17,6 +18,7 @@ from uuid import UUID
 
 from mirror.assignment import Assignment, Loss
 from mirror.observe.jsonrecords import NOT_OURS, parsed
+from mirror.offsets.firstseen import same_id, seen_in
 from mirror.offsets.journal import Entry
 from mirror.wire.cluster import TopicPartition
 
@@ -42,11 +44,18 @@ class Accepted(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Source offsets, from and to before, whose records never came to a target partition, and why."""
+    """Source offsets, from and to before, whose records never came to a target partition, and why; of the source topic
+    with this id, None where the record does not say.
+    """
 
     first: int
     next_offset: int
     reason: str = RETENTION
+    topic_id: UUID | None = None
+
+    def concerns(self, topic_id: UUID | None) -> bool:
+        """Whether it is a loss of the source topic with this id."""
+        return same_id(self.topic_id, topic_id)
 
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
@@ -57,21 +66,25 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
         "next": loss.next_offset,
         "reason": loss.reason,
         "detail": loss.detail,
+        "topic_id": str(loss.topic_id) if loss.topic_id else None,
         "at_ms": _now_ms(),
     }
     return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
 
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
-    """By target partition and in offset order, what the newest records of a journal tell was lost; records that are
-    none of ours are passed over.
+    """By target partition and in offset order, what the newest records of a journal tell was lost of the source topics
+    of now; records that are none of ours are passed over.
     """
     found: dict[TopicPartition, list[Lost]] = {}
+    seen = seen_in(known)
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
             if (told := read_loss(Entry(0, key, value))) is not None:
-                found.setdefault(told[0], []).append(told[1])
-    return {target: tuple(sorted(lost)) for target, lost in found.items()}
+                target, lost = told
+                if target.topic not in seen or lost.concerns(seen[target.topic].topic_id):
+                    found.setdefault(target, []).append(lost)
+    return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
 
 
 def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
@@ -82,7 +95,9 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
         return None
     topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
     told = parsed(record.value)
-    lost = Lost(int(told["first"]), int(told["next"]), str(told.get("reason", RETENTION)))
+    first, following = int(told["first"]), int(told["next"])
+    topic_id = UUID(str(told["topic_id"])) if told.get("topic_id") else None  # version 0.1.0 told none
+    lost = Lost(first, following, str(told.get("reason", RETENTION)), topic_id)
     if not 0 <= lost.first < lost.next_offset:
         raise ValueError("a loss must have offsets that follow each other")
     return TopicPartition(topic, int(partition)), lost

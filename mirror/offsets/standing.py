@@ -20,7 +20,7 @@ from uuid import UUID
 from mirror.assignment import Assignment, KnownStop, LastBatch, LastPosition
 from mirror.observe.jsonrecords import NOT_OURS, parsed
 from mirror.offsets.journal import Change, Entry
-from mirror.offsets.losses import Accepted, accepted_for, accepted_in, read_loss
+from mirror.offsets.losses import Accepted, Lost, accepted_for, accepted_in, read_loss
 from mirror.states import State
 from mirror.wire.cluster import TopicPartition
 
@@ -152,13 +152,13 @@ class Standing:
     `accepted`: the losses that a person accepted last.
     `positions`: the last positions.
     `stops`: those that stand.
-    `losses`: the source's offsets whose records are on record as lost, from each first one to the next one.
+    `losses`: what is on record as lost, by the first of its source offsets.
     """
 
     accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
     positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
-    losses: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
+    losses: dict[TopicPartition, dict[int, Lost]] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
         """Whether a record is about a copy's position, stop or loss. Raises one of `NOT_OURS` where it is garbled."""
@@ -169,16 +169,19 @@ class Standing:
             _put(self.stops, *met)
             return True
         if (lost := read_loss(record)) is not None:
-            self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1].next_offset
+            self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1]
             return True
         return False
 
-    def lost_of(self, target: TopicPartition) -> tuple[tuple[int, int], ...]:
-        """The last losses of a partition, in offset order and joined where they follow each other: what a copy may lack
-        behind its last batch.
+    def lost_of(self, target: TopicPartition, topic_id: UUID | None) -> tuple[tuple[int, int], ...]:
+        """The last losses of a partition, in offset order and joined where they follow each other: what a copy of the
+        source topic with this id may lack behind its last batch.
         """
         joined: list[tuple[int, int]] = []
-        for first, following in sorted(self.losses.get(target, {}).items()):
+        for first, lost in sorted(self.losses.get(target, {}).items()):
+            following = lost.next_offset
+            if not lost.concerns(topic_id):
+                continue
             if joined and first <= joined[-1][1]:
                 joined[-1] = joined[-1][0], max(joined[-1][1], following)
             else:
@@ -191,7 +194,7 @@ class Standing:
             one,
             last=self.positions.get(one.target, one.last),
             stop=self.stops.get(one.target, one.stop),
-            losses=tuple(sorted({*one.losses, *self.lost_of(one.target)})),
+            losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
         )
 
     def handed(self, one: Assignment) -> Assignment:
@@ -201,7 +204,7 @@ class Standing:
             accepted=accepted_for(one, self.accepted),
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
-            losses=self.lost_of(one.target),
+            losses=self.lost_of(one.target, one.topic_id),
         )
 
 

@@ -23,6 +23,17 @@ UNLIKE: Final[Mapping[State, str]] = {
 _NOTHING_KNOWN: Final = frozenset({State.RECREATED, State.DIVERGED})
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """Source offsets from `first` to before `next_offset` that are not on the target, which a person or a policy
+    accepted, and why they were lost.
+    """
+
+    first: int
+    next_offset: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
     """One source partition at a failover. Offsets are the source's.
@@ -30,7 +41,7 @@ class Exposure:
     The target holds everything below `position`, None where it could not be asked, for the reason `problem`. `end` is
     where the source ends, None where nobody can say any more; `lag` is then what was missing when that was last known,
     `seen_ms` ago. `lost_from_ms`: how long ago the first record that did not get over was written, None where that is
-    not known or all got over.
+    not known or all got over. `losses`: what was left out for good, below `position`.
     """
 
     topic: str
@@ -43,6 +54,7 @@ class Exposure:
     seen_ms: int | None = None
     lost_from_ms: int | None = None
     problem: str = ""
+    losses: tuple[AcceptedLoss, ...] = ()
 
     @property
     def doubt(self) -> str:
@@ -83,9 +95,14 @@ class Exposure:
         return None if self.lost_from_ms is None else self.lost_from_ms / 1000
 
     @property
+    def is_over(self) -> bool:
+        """Everything got over, for certain, but for losses that were accepted."""
+        return self.is_certain and not self.records and not self.state.is_stop
+
+    @property
     def is_whole(self) -> bool:
         """Everything got over, for certain."""
-        return self.is_certain and not self.records and not self.state.is_stop
+        return self.is_over and not self.losses
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
         notes=log.notes,
         at_risk=log.at_risk or bool(problem),
         lost=tuple(
-            Loss(mine.source, mine.target, hole.first, hole.next_offset, "damage", hole.detail)
+            Loss(mine.source, mine.target, hole.first, hole.next_offset, "damage", hole.detail, log.topic_id)
             for hole in log.lost
             if hole.first < hole.next_offset
         ),

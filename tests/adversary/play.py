@@ -698,7 +698,7 @@ class _Player:
 
     def _op_failover(self, _op: Op) -> str:
         code, command = self._command("failover", str(self._config()), "--json")
-        if code not in {0, 4}:
+        if code not in {0, 4, 7}:
             return f"exit {code}"
         self._failed_over = True
         ended = all(one.wait(15) is not None for one in self._live)

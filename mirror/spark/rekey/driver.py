@@ -33,6 +33,7 @@ from mirror.errors import ClusterError, EngineLost, MirrorError, WireError
 from mirror.observe import logs
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
+from mirror.offsets.losses import loss_entry
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.engine import asked, may_live
 from mirror.spark.flow import Flow
@@ -234,8 +235,15 @@ class Rekeyer:
             return None
         self._is_bound = True
         await self._side.check_kept(plan.upto, plan.epochs)
-        await self._side.look()
+        await self._look()
         return self._mended(plan)
+
+    async def _look(self) -> None:
+        """Look at the source; what is passed over there is on record before anything behind it is planned."""
+        await self._side.look()
+        if lost := self._side.losses:
+            await self._journal.append_all(map(loss_entry, lost))
+            lost.clear()
 
     def _mended(self, plan: Plan) -> Plan:
         """A plan that must be finished, with what a person may have changed so that it can be: the target takes larger
@@ -256,7 +264,7 @@ class Rekeyer:
             for part in self._parts.values():
                 if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
                     part.stop = self._exhausting.get(part.stop.partition)
-        await self._side.look()
+        await self._look()
         begin = {number: part.at for number, part in self._parts.items()}
         upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
         self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mirror.assignment import Loss
 from mirror.errors import ClusterUnreachable
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.flow import Flow
@@ -37,6 +38,8 @@ class Source:
         self.topic_id: uuid.UUID | None = None
         #: What partitions that are new to us begin with, as ListOffsets takes it.
         self.start = flow.start
+        #: What was passed over and is not on record yet.
+        self.losses: list[Loss] = []
         self.has_looked = False
         self._refreshed = float("-inf")
 
@@ -141,6 +144,10 @@ class Source:
             part.stop = Stopped(State.RETENTION_GAP, number, part.at, detail)
             return
         self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
+        # no target partition is its own: a re-keyed topic's losses are on record by the source's number
+        at = self._at(number)
+        copy = TopicPartition(self._rule.target, number)
+        self.losses.append(Loss(at, copy, part.at, start, topic_id=self._cluster.topic_id(at.topic)))
         part.lost += start - part.at
         part.at = start
         if part.stop is not None and part.stop.state is State.RETENTION_GAP:
