@@ -185,6 +185,9 @@ def accept(
     partitions: Annotated[
         list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this one; may be repeated.")
     ] = None,
+    unconfirmed: Annotated[
+        bool, typer.Option("--unconfirmed", help="Also take a copy that nothing confirms any more for whole.")
+    ] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -197,7 +200,8 @@ def accept(
     from mirror.commands.accept import accept as accept_loss
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(accept_loss(config.load(config_file), topic, tuple(partitions or ()), as_json=as_json))
+    settings, chosen = config.load(config_file), tuple(partitions or ())
+    raise typer.Exit(accept_loss(settings, topic, chosen, unconfirmed=unconfirmed, as_json=as_json))
 
 
 @app.command()

@@ -273,6 +273,20 @@ class Logs:
         """The stop for a copy that nothing confirms (P7)."""
         return Unconfirmed(self.source, at, self.end, detail)
 
+    def check_end(self, at: int) -> None:
+        """Raises Unconfirmed where somebody else wrote behind the last acknowledged position, and the source has
+        deleted all that this could be compared with: else the gap would seem to begin behind it.
+        """
+        last = self.last
+        if last is not None and last.target_end < self.end and self.tail is not None and not self.tail_is_ours:
+            raise self.beyond_acknowledged(at, last)
+
+    def beyond_acknowledged(self, at: int, last: LastPosition) -> Unconfirmed:
+        """The stop for a copy with records behind the last acknowledged position that nothing confirms (P7)."""
+        detail = f"its log ends at {self.end}, the journal keeps {last.target_end}"
+        others = "" if self.tail is None or self.tail_is_ours else "; the last of them is not this mirror's"
+        return self.unconfirmed(at, f"{detail}, and no record in between can be compared{others}")
+
     def stop(self, state: State, offset: int, detail: str, *remedies: Remedy) -> PartitionStop:
         """The stop at a source offset."""
         return PartitionStop(state, *self.source, offset, detail, *remedies)
@@ -375,6 +389,7 @@ async def resume(
     if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
         raise logs.padded_twice(end)
     if end < start and not is_accepted:
+        logs.check_end(end)
         raise logs.retention_gap(end)
     data = await _last_data(target, target_partition, logs)
     batch, epoch = await _compared(logs, source, target, target_partition, data)
@@ -594,8 +609,7 @@ async def confirm(
     is_ours = last.stamp is not None and distance(last.stamp, stamp) == more
     same_epoch = logs.kept_until is not None and logs.kept_until >= at
     if not (is_ours and same_epoch):
-        detail = f"its log ends at {end}, the journal keeps {last.target_end}, and no record in between can be compared"
-        raise logs.unconfirmed(at, detail)
+        raise logs.beyond_acknowledged(at, last)
 
 
 def distance(before: tuple[int, int, int], stamp: Stamp) -> int:

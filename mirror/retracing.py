@@ -159,6 +159,7 @@ async def resume_translated(
     at = ledger.runs.next_source
     lost = logs.target_loss(at)
     if at < logs.start and not logs.is_accepted(at, accepted):
+        logs.check_end(at)
         raise logs.target_lost(at, lost) if lost is not None else logs.retention_gap(at)
     before = await batch_at(source, source_partition, at - 1, below=at) if at > logs.start else None
     follows = before is not None and before.header.next_offset == at

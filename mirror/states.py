@@ -63,7 +63,9 @@ class Remedy(Enum):
 
     ACCEPT_LOSS = "Run `mirror accept CONFIG {topic} --partition {partition}` to go on behind them"
     ACCEPT_DAMAGE = "Run `mirror accept CONFIG {topic} --partition {partition}` to leave it out"
-    ACCEPT_COPY = "Run `mirror accept CONFIG {topic} --partition {partition}` if the copy is known to be whole"
+    ACCEPT_COPY = (
+        "If the copy is known to be whole, run `mirror accept CONFIG {topic} --partition {partition} --unconfirmed`"
+    )
     ACCEPT_RESTORED = (
         "Where the log that lost records was restored, run `mirror accept CONFIG {topic} --partition {partition}`,"
         " which looks at both logs"

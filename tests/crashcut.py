@@ -25,6 +25,7 @@ LEADS_SECONDS = 60.0
 #: A batch's base offset and the bytes that follow these twelve; and where its last offset delta is (magic 2).
 _HEAD = struct.Struct(">qi")
 _LAST_DELTA, _MAGIC_AT = struct.Struct(">i"), 16
+_BASE, _CRC_AT = struct.Struct(">q"), 17
 
 
 def crash_and_cut(
@@ -70,6 +71,34 @@ def stored_ends(cluster: Cluster, topic: str, partition: int = 0, node: int = 0)
     """The offset behind each batch of a partition's log on disk: where it can be cut."""
     folder = cluster.nodes[node].folder / "data" / f"{topic}-{partition}"
     return [end for segment in _segments(folder) for _, end in _batches(segment)]
+
+
+def damage(
+    cluster: Cluster, topic: str, partition: int, above: int, share: int, node: int = 0
+) -> tuple[int, int] | None:
+    """Flip a bit of the checksum of one batch on disk while the broker runs, as a failing disk does: its records can
+    still be decoded by who does not check it. `above`: only batches that end behind this offset; `share`: in percent,
+    which of them. From which offset on to before which the batch is; None where there is none.
+    """
+    folder = cluster.nodes[node].folder / "data" / f"{topic}-{partition}"
+    found = list[tuple[Path, int, int, int]]()
+    for segment in _segments(folder):
+        at = 0
+        for size, following in _batches(segment):
+            found.append((segment, at, size, following))
+            at += size
+    found = [one for one in found if one[3] > above]
+    if not found:
+        return None
+    segment, at, _, following = found[(len(found) - 1) * share // 100]
+    with segment.open("r+b") as file:
+        file.seek(at)
+        (first,) = _BASE.unpack(file.read(_BASE.size))
+        file.seek(at + _CRC_AT)
+        byte = file.read(1)[0]
+        file.seek(at + _CRC_AT)
+        file.write(bytes([byte ^ 1]))
+    return first, following
 
 
 def _cut(folder: Path, below: int | None, batches: int | None) -> int:

@@ -73,11 +73,11 @@ class Pair:
         values = (f"{prefix}{number:06d}".encode() for number in range(first, first + count))
         produce(self.source.bootstrap, topic, values, begin_ms=begin_ms + first)
 
-    def accept(self, folder: Path, topic: str, offsets: str, code: ExitCode = ExitCode.DONE) -> str:
+    def accept(self, folder: Path, topic: str, offsets: str, *options: str, code: ExitCode = ExitCode.DONE) -> str:
         """What `mirror accept` prints."""
         ends = self.source.bootstrap, self.target.bootstrap
         config = config_file(folder, *ends, [topic], topic, offsets=offsets)
-        done = CliRunner().invoke(app, ["accept", str(config), topic])
+        done = CliRunner().invoke(app, ["accept", str(config), topic, *options])
         assert done.exit_code == code, done.output
         return done.stdout
 
@@ -308,8 +308,10 @@ def test_a_copy_that_nothing_confirms_is_accepted(pair: Pair, tmp_path: Path) ->
     pair.copied(topic, "preserve", records_runs=False)
     pair.expire(pair.target, topic, 100)
     pair.fill(topic, 100, 20)
-    assert pair.copy(topic, "preserve").state is State.DIVERGED
-    assert "accepted the copy as it stands, up to offset 100" in pair.accept(tmp_path, topic, "preserve")
+    assert "--unconfirmed" in pair.copy(topic, "preserve").detail
+    assert "nothing is accepted" in pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
+    told = pair.accept(tmp_path, topic, "preserve", "--unconfirmed")
+    assert "accepted the copy as it stands, up to offset 100" in told
     assert pair.copied(topic, "preserve").records == 20
 
 
@@ -328,9 +330,28 @@ def test_a_loss_behind_records_of_others_is_accepted(pair: Pair, tmp_path: Path,
     pair.fill(topic, 100, 50)
     pair.expire(pair.source, topic, 130)
     assert pair.copy(topic, offsets).state is State.RETENTION_GAP
-    assert "accepted the loss of 30 offsets, 100 to 129" in pair.accept(tmp_path, topic, offsets)
+    options = () if known else ("--unconfirmed",)
+    assert "accepted the loss of 30 offsets, 100 to 129" in pair.accept(tmp_path, topic, offsets, *options)
     found = pair.copied(topic, offsets)
     assert (found.lost, found.records) == (30, 20)
+
+
+@pytest.mark.parametrize("offsets", MODES)
+def test_who_accepts_a_loss_does_not_vouch_for_records_of_somebody_else(
+    pair: Pair, tmp_path: Path, offsets: str
+) -> None:
+    """They came after the loss was told of, and the source has nothing left that they could be compared with."""
+    make_topic(pair.source.bootstrap, topic := f"overwritten-{offsets}", configs=KEPT)
+    pair.fill(topic, 0, 100)
+    pair.copied(topic, offsets)
+    pair.fill(topic, 100, 50)
+    pair.expire(pair.source, topic, 130)
+    assert pair.copy(topic, offsets).state is State.RETENTION_GAP
+    produce(pair.target.bootstrap, topic, [b"foreign"] * 10, begin_ms=OLD_MS)
+    found = assert_stands(pair, topic, offsets, State.DIVERGED)
+    assert "its log ends at 110, the journal keeps 100" in found.detail
+    assert "the last of them is not this mirror's" in found.detail
+    assert "nothing is accepted" in pair.accept(tmp_path, topic, offsets, code=ExitCode.DATA_AT_RISK)
 
 
 def test_what_cannot_be_accepted_is_named(pair: Pair, tmp_path: Path) -> None:
@@ -340,13 +361,13 @@ def test_what_cannot_be_accepted_is_named(pair: Pair, tmp_path: Path) -> None:
     produce(pair.target.bootstrap, topic, [b"foreign"] * 10, begin_ms=OLD_MS)
     pair.fill(topic, 100, 50)
     assert pair.copy(topic, "preserve").state is State.DIVERGED
-    told = pair.accept(tmp_path, topic, "preserve", ExitCode.DATA_AT_RISK)
+    told = pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
     assert f"{topic}-0: nothing is accepted; it stays stopped: DIVERGED at offset 110" in told
     assert f"--bootstrap-server {pair.target.bootstrap} --delete --topic {topic}" in told, "ready to be pasted"
     assert_stands(pair, topic, "preserve", State.DIVERGED)
     seen = FirstSeen(source_topic=topic, topic_id=uuid4(), target_topic_id=None, cluster_id=None)
     pair.write(topic, FirstSeen.key(topic), seen.to_json())
-    told = pair.accept(tmp_path, topic, "preserve", ExitCode.DATA_AT_RISK)
+    told = pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
     assert "nothing is accepted; it stays stopped: RECREATED" in told
 
 

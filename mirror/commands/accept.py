@@ -2,6 +2,9 @@
 
 What is accepted is looked at in both logs now, as a mirror that starts would, and named; nothing is written to the
 topics themselves. What keeps a partition stopped all the same is told, and then nothing is accepted of it.
+
+Decision: a copy that nothing confirms is taken for whole only where a person says so by name. Somebody who goes on
+behind a loss has not been told that the copy has records of somebody else by now.
 """
 
 from __future__ import annotations
@@ -64,13 +67,15 @@ class Accepted:
         return not (self.loss or self.vouched or self.lifted or self.stop)
 
 
-def accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, as_json: bool) -> ExitCode:
+def accept(
+    settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool, as_json: bool
+) -> ExitCode:
     """Accept what was lost of a source topic, of some partitions or of all, and say what that is; DATA_AT_RISK where a
-    partition stays stopped.
+    partition stays stopped. `unconfirmed`: take a copy that nothing confirms for whole, too.
 
     Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
     """
-    found = asyncio.run(_accept(settings, topic, partitions))
+    found = asyncio.run(_accept(settings, topic, partitions, unconfirmed=unconfirmed))
     stays = [one for one in found if one.stop is not None]
     if as_json:
         told = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
@@ -129,7 +134,7 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
     }
 
 
-async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Accepted]:
+async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     rules, _ = rules_for(settings, topic)
@@ -163,7 +168,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...]) -
                 attempt = _translated(logs, indexes.get(one.target, RunIndex()), begins, losses)
             else:
                 attempt = _preserved(logs, begins, losses)
-            await _settle(one, attempt, source, target, standing, rules)
+            await _settle(one, attempt, source, target, standing, rules, unconfirmed=unconfirmed)
         await journal.append_all(entry for one in found for entry in _entries(one, source))
         return found
 
@@ -181,7 +186,14 @@ def _translated(logs: _Sides, index: RunIndex, since: int, losses: tuple[tuple[i
 
 
 async def _settle(
-    one: Accepted, attempt: _Try, source: Cluster, target: Cluster, standing: Standing, rules: Rules
+    one: Accepted,
+    attempt: _Try,
+    source: Cluster,
+    target: Cluster,
+    standing: Standing,
+    rules: Rules,
+    *,
+    unconfirmed: bool,
 ) -> None:
     """Find out what has to be accepted so that a partition goes on."""
     ids = source.topic_id(one.source.topic), target.topic_id(one.target.topic)
@@ -190,7 +202,7 @@ async def _settle(
     accepted: tuple[int, int] | None = None
     while True:
         stop = await _stop_of(attempt, accepted, last)
-        if isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.vouched is None:
+        if unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.vouched is None:
             batch = last.batch if last is not None else None
             last = one.vouched = LastPosition(
                 source_next=stop.offset,

@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--mends", action="store_true", help="take each mend out, and say which are not missed")
     parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
     parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
+    parser.add_argument("--repertoire", default="clusters", help="what schedules are drawn from: clusters or disks")
     parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the operations that are enough")
     parser.add_argument("--until-found", action="store_true", help="stop at the first finding")
@@ -41,7 +42,9 @@ def _hunt(options: argparse.Namespace) -> int:
     ignored = frozenset(filter(None, options.ignore.split(",")))
     left_out = frozenset(filter(None, options.leave_out.split(",")))
     only = tuple(map(int, filter(None, options.only.split(","))))
-    with tempfile.TemporaryDirectory() as folder, Hunt(Path(folder), ignored, left_out) as hunt, ExitStack() as stack:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        hunt = stack.enter_context(Hunt(folder, ignored, left_out, options.repertoire))
         if options.mends:
             return _missed(hunt, options.without, options.at_once)
         if options.without:

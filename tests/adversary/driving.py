@@ -175,7 +175,6 @@ def _main(output: str, arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     from mirror import cli, fetcher, java, writer  # loaded before the fork, and not by a schedule's player
-    from mirror.spark import session
 
     def opened(*_: Any, **__: Any) -> Any:
         return SparkInThreads()
@@ -183,8 +182,9 @@ def _main(output: str, arguments: Sequence[str]) -> None:
     def closed(context: Any) -> None:
         context.stop()
 
-    session.open_context = opened
-    session.close_context = closed
+    for name in [name for name in sys.modules if name.startswith("mirror.spark.")]:
+        if hasattr(sys.modules[name], "open_context"):
+            vars(sys.modules[name]).update(open_context=opened, close_context=closed)
     java.find = lambda *_, **__: "java"
     fetcher.FETCH_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # only how long one waits
     writer.ANSWER_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # the same

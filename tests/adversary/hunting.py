@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Final, Self
 
 from . import driving, mends
-from .operations import schedule
+from .operations import Schedule, schedule
 from .play import Played, play
 from .shrinking import shrunk
 from .world import World
@@ -36,6 +36,7 @@ class Hunt:
     folder: Path
     ignored: frozenset[str] = frozenset()
     left_out: frozenset[str] = frozenset()
+    repertoire: str = "clusters"
     found: Counter[str] = field(default_factory=Counter)
     by_operation: Counter[str] = field(default_factory=Counter)
     failures: int = 0
@@ -51,8 +52,11 @@ class Hunt:
 
     def one(self, seed: int, only: Sequence[int] = ()) -> Played:
         """Play the schedule of a seed, or a part of it."""
-        whole = schedule(seed, without=self.left_out)
+        whole = self._schedule(seed)
         return play(self._world, whole.part(only) if only else whole, self.ignored)
+
+    def _schedule(self, seed: int) -> Schedule:
+        return schedule(seed, self.repertoire, without=self.left_out)
 
     def play(
         self,
@@ -86,9 +90,7 @@ class Hunt:
         being played waits for one, too, and is one for all of these.
         """
         for start in range(0, len(seeds), _BLOCK):
-            yield from sorted(
-                seeds[start : start + _BLOCK], key=lambda seed: schedule(seed, without=self.left_out).disturbs
-            )
+            yield from sorted(seeds[start : start + _BLOCK], key=lambda seed: self._schedule(seed).disturbs)
 
     def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
         """Play what a mend is to be missed in, until something is found."""
@@ -109,7 +111,7 @@ class Hunt:
 
     def shrunk(self, shown: Shown) -> str:
         """The operations that are enough, as `--only` takes them."""
-        whole = schedule(shown.seed, without=self.left_out)
+        whole = self._schedule(shown.seed)
 
         def shows(places: Sequence[int]) -> bool:
             return bool(set(self.one(shown.seed, places).kinds) & set(shown.kinds))

@@ -96,6 +96,26 @@ MOTIFS: Final = (
     ("stranger_writes", "expire_target", "produce", "run"),
     ("recreate", "produce", "produce", "expire_source", "run", "accept", "run"),
 )
+#: What is drawn besides where brokers' files are played with: "damage" is of the source, or of the target.
+_ON_DISKS: Final[dict[str, float]] = {"damage_source": 4, "damage_target": 2, "restore": 5, "leave_out": 2}
+_ON_DISKS_MOTIFS: Final = (
+    ("damage_source", "run", "produce", "run"),
+    ("damage_source", "run", "accept", "run", "verify"),
+    ("damage_source", "leave_out", "produce", "run", "verify"),
+    ("live", "produce", "damage_source", "settle", "produce", "settle"),
+    ("damage_source", "live", "accept", "settle", "verify"),
+    ("damage_target", "verify", "produce", "run", "verify"),
+    ("run", "damage_target", "run", "failover"),
+    ("produce", "restore"),
+    ("expire_source", "restore", "produce", "restore"),
+    ("recreate", "produce", "restore", "run"),
+    ("delete_source", "restore"),
+    ("damage_source", "restore", "run"),
+    ("commit", "produce", "restore", "commit"),
+    ("configure", "produce", "run", "restore"),
+    ("cut_source", "produce", "restore"),
+    ("configure", "produce", "run", "configure", "produce", "run", "verify"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -110,6 +130,24 @@ TOPIC_CONFIGS: Final[dict[str, dict[str, str]]] = {
     "short": {"retention.ms": "1000"},
     "compact": {"cleanup.policy": "compact"},
     "append": {"message.timestamp.type": "LogAppendTime"},
+    "small": {"max.message.bytes": "300"},
+    "segments": {"segment.bytes": "1048576", "segment.ms": "100"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Repertoire:
+    """What schedules are drawn from: how often each operation is, what is drawn whole, and which topics there are."""
+
+    weights: dict[str, float]
+    motifs: tuple[tuple[str, ...], ...]
+    configs: tuple[str, ...]
+
+
+#: By name. A seed means another schedule in each, so that one can be added to without a change to the others.
+REPERTOIRES: Final[dict[str, Repertoire]] = {
+    "clusters": Repertoire(WEIGHTS, MOTIFS, ("default", "forever", "week", "short", "compact", "append")),
+    "disks": Repertoire(WEIGHTS | _ON_DISKS, MOTIFS[::4] + _ON_DISKS_MOTIFS * 2, tuple(TOPIC_CONFIGS)),
 }
 
 
@@ -136,6 +174,7 @@ class Schedule:
     """
 
     seed: int
+    repertoire: str
     translates: bool
     deletes: bool
     acls: bool
@@ -158,12 +197,13 @@ class Schedule:
     def __str__(self) -> str:
         traits = [name for name in ("translates", "deletes", "acls", "continues", "lasts") if getattr(self, name)]
         topics = ", ".join(f"{kind} x{count}" for kind, count in zip(self.created, self.partitions, strict=True))
-        return f"seed {self.seed} [{topics}{'; ' if traits else ''}{', '.join(traits)}]"
+        where = f" of {self.repertoire}" if self.repertoire != "clusters" else ""
+        return f"seed {self.seed}{where} [{topics}{'; ' if traits else ''}{', '.join(traits)}]"
 
 
-def schedule(seed: int, *, without: frozenset[str] = frozenset()) -> Schedule:
+def schedule(seed: int, repertoire: str = "clusters", *, without: frozenset[str] = frozenset()) -> Schedule:
     """The schedule of a seed; `without` leaves kinds of operations out."""
-    chance = Random(seed)
+    chance, drawn = Random(seed), REPERTOIRES[repertoire]
     topics = chance.choice((1, 1, 2))
     created = tuple(chance.choice(("default", "forever", "forever", "compact")) for _ in range(topics))
     partitions = tuple(chance.choice((1, 1, 2)) for _ in range(topics))
@@ -175,26 +215,33 @@ def schedule(seed: int, *, without: frozenset[str] = frozenset()) -> Schedule:
     }
     operations = [_produced(chance, topics) for _ in range(chance.randrange(1, 4))]
     if chance.random() < 0.15 and "stranger_topic" not in without:
-        operations.insert(0, _drawn(chance, topics, "stranger_topic"))
-    operations += [_drawn(chance, topics, "commit")] * (chance.random() < 0.5)
+        operations.insert(0, _drawn(chance, topics, "stranger_topic", drawn.configs))
+    operations += [_drawn(chance, topics, "commit", drawn.configs)] * (chance.random() < 0.5)
     operations.append(Op("live" if chance.random() < 0.3 else "run"))
-    names = [name for name in WEIGHTS if name not in without]
-    weights = [WEIGHTS[name] for name in names]
-    motifs = [motif for motif in MOTIFS if not without.intersection(motif)]
+    names = [name for name in drawn.weights if name not in without]
+    weights = [drawn.weights[name] for name in names]
+    motifs = [motif for motif in drawn.motifs if not without.intersection(motif)]
     for _ in range(chance.choice((1, 1, 2))):
         target = chance.randrange(topics)
         for name in chance.choice(motifs):
-            operations.append(replace(_drawn(chance, topics, name), topic=target))
+            operations.append(replace(_drawn(chance, topics, name, drawn.configs), topic=target))
             if chance.random() < 0.15:
-                operations.append(_drawn(chance, topics, *chance.choices(names, weights)))
+                operations.append(_drawn(chance, topics, chance.choices(names, weights)[0], drawn.configs))
     for name in chance.choices(names, weights, k=chance.randrange(4)):
-        operations.append(_drawn(chance, topics, name))
+        operations.append(_drawn(chance, topics, name, drawn.configs))
         if name in LIFTING and chance.random() < 0.5:
             operations.append(_produced(chance, topics))
     operations += [Op("run"), Op("verify")]
     lanes, lasts = chance.choice((1, 2)), chance.random() < 0.2
     return Schedule(
-        seed=seed, **traits, lanes=lanes, lasts=lasts, created=created, partitions=partitions, operations=(*operations,)
+        seed=seed,
+        repertoire=repertoire,
+        **traits,
+        lanes=lanes,
+        lasts=lasts,
+        created=created,
+        partitions=partitions,
+        operations=(*operations,),
     )
 
 
@@ -203,12 +250,12 @@ def _produced(chance: Random, topics: int) -> Op:
     return Op("produce", chance.randrange(topics), chance.randrange(2), chance.randrange(1, 30), kind)
 
 
-def _drawn(chance: Random, topics: int, name: str) -> Op:
+def _drawn(chance: Random, topics: int, name: str, configs: Sequence[str]) -> Op:
     if name == "produce":
         return _produced(chance, topics)
     kind = ""
     if name in {"recreate", "configure"}:
-        kind = chance.choice(tuple(TOPIC_CONFIGS))
+        kind = chance.choice(configs)
     if name == "reload_good":
         kind = chance.choice(("exclude", "groups", "same"))
     # a share, in percent, wherever an amount is one of what is there

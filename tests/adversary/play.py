@@ -32,8 +32,12 @@ SETTLE_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 8.0
 #: In which a broker notices what a setting destroys.
 RETENTION_SECONDS: Final = 1.0
+#: In which a broker writes where its logs begin, now, to its disk.
+RESTORE_SECONDS: Final = 0.3
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
+#: The same of a bounded run, which gives up after two in which nothing went on.
+ONCE_SECONDS: Final = 15.0
 #: The same of those that outlive a schedule.
 LASTING_SECONDS: Final = 600.0
 #: For each stop, what may have caused it.
@@ -43,6 +47,7 @@ CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "RETENTION_GAP": frozenset({"source expired"}),
     "DIVERGED": frozenset({"stranger", "second flow"}),
     "TARGET_LOST": frozenset({"target cut"}),
+    "CORRUPT": frozenset({"source damaged", "target damaged"}),
     "CONTENDED": frozenset({"twin", "second flow", "stranger"}),
     "FENCED": frozenset({"twin", "second flow", "stranger"}),
 }
@@ -62,7 +67,7 @@ Place = tuple[str, int]
 class Copy:
     """What is known of one topic on the target. `owned`: the flow made it, or took it over while it was empty.
     `causes`: what was done to it and its source since. `start`: by partition, up to where its records may be gone;
-    None: anywhere.
+    None: anywhere. `vouched`: up to where a person took records of somebody else for the source's.
     """
 
     source: int
@@ -71,6 +76,7 @@ class Copy:
     causes: set[str] = field(default_factory=set)
     start: dict[int, int | None] = field(default_factory=dict)
     standing: dict[int, str] = field(default_factory=dict)
+    vouched: dict[int, int] = field(default_factory=dict)
     own_times: bool = False
     compacted: bool = False
     expires: bool = False
@@ -147,6 +153,10 @@ class _Player:
         self._is_unseen = False
         self._former: dict[tuple[str, int], dict[int, set[Record]]] = {}
         self._copied: dict[tuple[UUID | None, int], dict[int, set[Record]]] = {}
+        self._former_settings: dict[tuple[int, int], Mapping[str, str]] = {}
+        self._damaged: dict[Side, dict[Place, set[tuple[int, int]]]] = {side: {} for side in SIDES}
+        self._skips_damage = False
+        self._crashes = dict(world.crashes)
 
     # --- the play -----------------------------------------------------------------------------------------------------
 
@@ -286,9 +296,12 @@ class _Player:
             return
         why = self._owner(copy)
         if configs != was and "target configured" not in copy.causes:
+            former = self._former_settings.get((self._place, copy.source), {})  # on their way as the topic was deleted
             changed = {key for key in was.keys() | configs.keys() if was.get(key) != configs.get(key)}
+            changed -= {key for key in changed if former.get(key) == configs.get(key)}
             text = ", ".join(f"{key}: {was.get(key)} is now {configs.get(key)}" for key in sorted(changed))
-            self._found("I1", "settings were changed", f"{name} ({why}): {text}")
+            if changed:
+                self._found("I1", "settings were changed", f"{name} ({why}): {text}")
         if len(now.partitions) != len(before.partitions):
             self._found(
                 "I1", "partitions were added", f"{name} ({why}): {len(before.partitions)} to {len(now.partitions)}"
@@ -397,9 +410,11 @@ class _Player:
                 history=self._history.get((name, partition), {}),
                 former=self._former.get((name, partition), {}),
                 copied=self._copied.get((self._target[self._target_of(name)].id, partition)),
+                vouched=copy.vouched.get(partition, 0),
                 own_times=copy.own_times,
                 compacted=copy.compacted,
             )
+            self._judge_losses(place, copy, allowed.losses, self._damage("source", (name, partition), log))
             compare = moved_differences if self._schedule.translates else differences
             found += compare(place, log, copied, allowed)
         return found
@@ -411,17 +426,19 @@ class _Player:
 
     # --- the mirror ---------------------------------------------------------------------------------------------------
 
-    def _config(self, flow: str = "", include: str = "") -> Path:
+    def _config(self, flow: str = "", include: str = "", prefix: str = "", epoch_s: float = 0.0) -> Path:
         flow = flow or self._tag
         topics: dict[str, Any] = {"include": [include or f"{self._tag}\\..*"]}
         if self._excluded:
             topics["exclude"] = [self._names[-1].replace(".", "\\.")]
-        if self._prefix:
-            topics["naming"] = {"prefix": self._prefix}
+        if prefix := prefix or self._prefix:
+            topics["naming"] = {"prefix": prefix}
         if self._schedule.translates:
             topics["offsets"] = "translate"
         if self._continues:
             topics["on_data_loss"] = "continue"
+        if self._skips_damage:
+            topics["on_damage"] = "skip"
         content = {
             "name": flow,
             "source": {"alias": "eu", "bootstrap.servers": self._world.source.bootstrap},
@@ -434,7 +451,7 @@ class _Player:
                 "acls": self._schedule.acls,
             },
             "limits": {"memory_mb": 16},
-            "spark": {"epoch_s": self._epoch_seconds, "lanes": self._schedule.lanes},
+            "spark": {"epoch_s": epoch_s or self._epoch_seconds, "lanes": self._schedule.lanes},
         }
         path = self._folder / f"{flow}.yaml"
         path.write_text(json.dumps(content))
@@ -455,7 +472,8 @@ class _Player:
     def _op_run(self, _op: Op) -> str:
         if self._live:
             return self._op_settle(_op)
-        code, command = self._command("run", str(self._config()), "--once", "--json")
+        path = self._config(epoch_s=ONCE_SECONDS)
+        code, command = self._command("run", str(path), "--once", "--json")
         self._look_again()
         told = self._told()
         self._judge_states(told, command)
@@ -655,11 +673,17 @@ class _Player:
         told = self._told()
         unequal = self._unequal(told)
         if code == 0:
+            for side in SIDES:
+                topics = self._source if side == "source" else self._target
+                for (name, partition), log in self._logs(topics):
+                    if found := self._damage(side, (name, partition), log):
+                        self._found("I8", "verify said 0 over damage", f"{name}-{partition} of the {side}: {found}")
             for one in unequal:
                 if one.what.startswith("records ") or one.what == "there is no copy":
                     self._add(Finding("I8", one.what, f"verify said 0, but {one.detail}"))
         elif code == 5 and not unequal and not self._schedule.translates and not self._live:
             excused = any(copy.start or copy.expires or copy.compacted for copy in self._copies.values())
+            excused |= any(self._damaged.values())  # what cannot be read is not equal to anything
             for name, topic in self._source.items():
                 there = self._target.get(self._target_of(name))
                 excused |= there is None or there.partitions.keys() != topic.partitions.keys()
@@ -667,16 +691,24 @@ class _Player:
                 self._found("I8", "equal, but told to be different", command.printed[-1500:])
         return f"exit {code}"
 
+    def _logs(self, topics: Mapping[str, Topic]) -> Iterator[tuple[Place, Log]]:
+        for name, topic in topics.items():
+            yield from (((name, partition), log) for partition, log in topic.partitions.items())
+
     def _op_accept(self, op: Op) -> str:
         name = self._names[op.topic]
-        code, command = self._command("accept", str(self._config()), name, "--json")
-        copy = self._copies.get(self._target_of(name))
-        if code == 0 and copy is not None and '"first_offset"' in command.printed:
-            copy.standing.clear()
-        if code == 0:
-            told = json.loads(command.printed)
-            if any(told[kind] for kind in ("losses", "confirmed", "lifted")):
-                self._promised[self._target_of(name)] = self._place
+        target = self._target_of(name)
+        advised = [one.detail for place, one in self._told().states.items() if place[0] == target]
+        options = ("--unconfirmed",) if any("--unconfirmed" in detail for detail in advised) else ()
+        code, command = self._command("accept", str(self._config()), name, "--json", *options)
+        copy = self._copies.get(target)
+        told = json.loads(command.printed) if code == 0 else {}
+        if any(told.get(kind) for kind in ("losses", "confirmed", "lifted")):
+            self._promised[target] = self._place
+            if copy is not None:
+                copy.standing.clear()
+        if copy is not None and options and copy.causes & {"stranger", "second flow"}:
+            copy.vouched |= {one["partition"]: one["offset"] for one in told.get("confirmed", ())}
         return f"exit {code}"
 
     def _op_adopt(self, op: Op) -> str:
@@ -746,6 +778,24 @@ class _Player:
         for copy in self._copies.values():
             copy.standing = {number: state for number, state in copy.standing.items() if state != "RETENTION_GAP"}
         return "on_data_loss: continue"
+
+    def _judge_losses(
+        self, place: str, copy: Copy, losses: Collection[tuple[int, int]], damaged: Collection[tuple[int, int]]
+    ) -> None:
+        """What is left out for damage is the batch, and never more."""
+        if not damaged or copy.causes & {"source expired", "source cut", "source recreated", "target cut"}:
+            return
+        for first, following in losses:
+            if not any(begin <= first and following <= end for begin, end in damaged):
+                self._found("I1", "more is left out than is damaged", f"{place}: {first} to {following} of {damaged}")
+
+    def _op_leave_out(self, _op: Op) -> str:
+        if self._live:
+            return "-"
+        self._skips_damage = True
+        for copy in self._copies.values():
+            copy.standing = {number: state for number, state in copy.standing.items() if state != "CORRUPT"}
+        return "on_damage: skip"
 
     def _op_reload_bad(self, _op: Op) -> str:
         if not self._live:
@@ -838,13 +888,16 @@ class _Player:
             return "-"
         self._cause(op.topic, "source cut")
         self._world.crash("source", name, partition, below)
+        self._crashed()
         return f"{name}-{partition} from {log.end} to {below}"
 
     def _op_recreate(self, op: Op) -> str:
         name = self._names[op.topic]
         self._cause(op.topic, "source recreated")
+        self._former_settings[self._place, op.topic] = TOPIC_CONFIGS[self._kind(op.topic)]
         kind = op.kind or "default"
         self._world.source.delete(name)
+        self._forget_damage("source", name)
         self._world.source.create(name, 1 + op.partition, TOPIC_CONFIGS[kind])
         self._source_configs[name] = kind
         self._source_causes[name] -= {"old", "source cut", "source expired"}
@@ -903,7 +956,103 @@ class _Player:
             self._expires(op.topic)
         return f"as {op.kind}"
 
+    def _op_damage_source(self, op: Op) -> str:
+        if (found := self._source_log(op)) is None:
+            return "-"
+        name, partition, log = found
+        batch = self._world.damage("source", name, partition, log.start, op.amount)
+        if batch is None:
+            return "-"
+        self._damaged["source"].setdefault((name, partition), set()).add(batch)
+        self._cause(op.topic, "source damaged")
+        return f"{name}-{partition} from {batch[0]} to before {batch[1]} of {log.end}"
+
+    def _damage(self, side: Side, place: Place, log: Log) -> list[tuple[int, int]]:
+        """What is damaged of what a log still has: offsets from and to before."""
+        found = self._damaged[side].get(place, ())
+        return [(first, following) for first, following in found if log.start < following and first < log.end]
+
+    def _forget_damage(self, side: Side, name: str) -> None:
+        for place in [place for place in self._damaged[side] if place[0] == name]:
+            del self._damaged[side][place]
+
+    def _crashed(self) -> None:
+        """A broker that crashed cut its logs to before what is damaged in them."""
+        for side in SIDES:
+            if self._world.crashes[side] == self._crashes[side]:
+                continue
+            self._crashes[side] = self._world.crashes[side]
+            for (name, partition), found in self._damaged[side].items():
+                if side == "source":
+                    if name in self._names:
+                        self._cause(self._names.index(name), "source cut")
+                elif (copy := self._copies.get(name)) is not None:
+                    copy.causes.add("target cut")
+                    first = min(first for first, _ in found)
+                    self._cut_from[name, partition] = min(first, self._cut_from.get((name, partition), first))
+            self._damaged[side].clear()
+
+    def _op_restore(self, op: Op) -> str:
+        """Into other topics, from the disk of the source's broker, which is not gone."""
+        prefix, flow = f"r{self._place}.", f"{self._tag}-r{self._place}"
+        time.sleep(RESTORE_SECONDS)
+        path, folder = self._config(flow, prefix=prefix), self._world.folder_of("source")
+        skips = ("--skip-damage",) if op.partition else ()
+        code, command = self._command("restore", str(path), "--from", str(folder), "--json", *skips)
+        if code == 2 and "No such file" in command.logged:
+            return "met a folder of another schedule that the broker deleted"
+        self._look_again()
+        there = self._readers["target"].topics([f"{prefix}{name}" for name in self._source])
+        told = told_in(self._readers["target"].entries(f"mirror.{flow}.offsets"))
+        is_damaged = False
+        for name, topic in self._source.items():
+            if self._excluded and name == self._names[-1]:
+                continue
+            for partition, log in topic.partitions.items():
+                if self._damage("source", (name, partition), log):
+                    is_damaged = True
+                elif log.stable == log.end:
+                    self._judge_restored(code, there.get(f"{prefix}{name}"), name, partition, told)
+        if code == 0 and is_damaged:
+            self._found("I8", "restored over damage", command.printed[-1500:])
+        is_whole = not is_damaged and all(log.stable == log.end for _, _, log, _, _ in self._pairs())
+        if code not in {0, 3} and is_whole and not any(self._source_causes.values()):
+            self._found("I7", f"restore ended with {code}", f"{command.printed[-1500:]} {command.logged[-1500:]}")
+        return f"exit {code}"
+
+    def _judge_restored(self, code: int | None, there: Topic | None, name: str, partition: int, told: Told) -> None:
+        if there is None or partition not in there.partitions:
+            if code == 0 and self._source[name].partitions[partition].stable:
+                self._found("I8", "restored without a partition", f"{name}-{partition}")
+            return
+        number = self._names.index(name)
+        kind, log = self._kind(number), self._source[name].partitions[partition]
+        expires = kind == "short" or (kind in {"default", "week", "small", "segments"} and self._has_old(number))
+        allowed = Allowed(
+            start=None if expires else 0,
+            losses=tuple(told.losses.get((f"r{self._place}.{name}", partition), ())),
+            history=self._history.get((name, partition), {}),
+            former=self._former.get((name, partition), {}),
+            own_times=kind == "append",
+            compacted=kind == "compact",
+        )
+        if code == 0:
+            compare = moved_differences if self._schedule.translates else differences
+            for one in compare(f"r{self._place}.{name}-{partition}", log, there.partitions[partition], allowed):
+                self._add(Finding("I8", f"restored with 0: {one.what}", one.detail))
+
     # --- the target ---------------------------------------------------------------------------------------------------
+
+    def _op_damage_target(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None:
+            return "-"
+        name, partition, log, copy = found
+        batch = self._world.damage("target", name, partition, log.start, op.amount)
+        if batch is None:
+            return "-"
+        self._damaged["target"].setdefault((name, partition), set()).add(batch)
+        copy.causes.add("target damaged")
+        return f"{name}-{partition} from {batch[0]} to before {batch[1]} of {log.end}"
 
     def _target_log(self, op: Op) -> tuple[str, int, Log, Copy] | None:
         name = self._target_of(self._names[op.topic])
@@ -939,6 +1088,7 @@ class _Player:
         self._world.crash("target", name, partition, below)
         there = self._readers["target"].topics([name])[name].partitions[partition].end
         self._cut_from[name, partition] = min(below, there)  # one that was made just now may come back empty
+        self._crashed()
         return f"{name}-{partition} from {log.end} to {below}"
 
     def _op_cut_journal(self, op: Op) -> str:
@@ -950,6 +1100,7 @@ class _Player:
         below = ends[(len(ends) - 1) * min(op.amount, 90) // 100]
         self._journal_lost()
         self._world.crash("target", journal, 0, below)
+        self._crashed()
         return f"from {end} to {below}"
 
     def _op_delete_journal(self, _op: Op) -> str:
@@ -969,6 +1120,7 @@ class _Player:
         name, _, _, copy = found
         copy.causes.add("target deleted")
         self._world.target.delete(name)
+        self._forget_damage("target", name)
         self._rebase()
         return "deleted"
 
@@ -1018,6 +1170,7 @@ class _Player:
     def _op_hang(self, op: Op) -> str:
         side: Side = SIDES[op.partition]
         self._world.hang(side)
+        self._crashed()
         return f"the {side} hung"
 
 

@@ -14,7 +14,7 @@ from mirror.spark.compiled import ensure_compiled
 for _found in pkgutil.iter_modules(mirror.spark.__path__, "mirror.spark."):
     if not _found.name.endswith("daemon"):
         importlib.import_module(_found.name)
-for _name in ("run", "failover", "accept", "pause", "verify", "plan", "status", "adopt"):
+for _name in ("run", "failover", "accept", "pause", "verify", "plan", "status", "adopt", "restore"):
     if importlib.util.find_spec(f"mirror.commands.{_name}"):
         importlib.import_module(f"mirror.commands.{_name}")
 for _name in (

@@ -37,7 +37,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from crashcut import crash_and_cut_all, stored_ends
+from crashcut import crash_and_cut_all, damage, stored_ends
 
 from mirror.embedded import Cluster, Spec, start_many
 
@@ -252,6 +252,8 @@ class World:
         self._playing = self._waiting = self._round = 0
         self._cuts: dict[Side, dict[tuple[str, int], int | None]] = {}
         self._hangs = set[Side]()
+        #: How often a side's broker crashed, and read its logs again up to what is damaged.
+        self.crashes: dict[Side, int] = dict.fromkeys(SIDES, 0)
 
     def __enter__(self) -> Self:
         clusters = start_many([Spec(name=f"adversary-{side}", config=BROKERS) for side in SIDES])
@@ -279,6 +281,14 @@ class World:
     def ends(self, side: Side, topic: str, partition: int) -> list[int]:
         """Where a partition's log may be cut: behind each of its batches."""
         return stored_ends(self.sides[side].cluster, topic, partition)
+
+    def damage(self, side: Side, topic: str, partition: int, above: int, share: int) -> tuple[int, int] | None:
+        """Damage a batch on a broker's disk; its offsets, from and to before, if there is one."""
+        return damage(self.sides[side].cluster, topic, partition, above, share)
+
+    def folder_of(self, side: Side) -> Path:
+        """Where a broker's data is."""
+        return self.sides[side].cluster.nodes[0].folder / "data"
 
     def crash(self, side: Side, topic: str, partition: int, below: int) -> None:
         """Kill the broker, cut a partition's log down to an offset, and start it again."""
@@ -309,3 +319,4 @@ class World:
             self.sides[side].cluster.resume(0)
         for side, below in cuts.items():
             crash_and_cut_all(self.sides[side].cluster, below, waits=False)
+            self.crashes[side] += 1
