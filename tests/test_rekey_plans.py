@@ -5,8 +5,10 @@ that are made anew, sources that grow.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +17,16 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
-from helpers import make_topic, produce
+from helpers import config_file, make_topic, produce
 from rekeychecker import read_committed
 from test_run import PATIENCE, wait_for
+from typer.testing import CliRunner
 
+from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
 from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
-from mirror.errors import ClusterUnreachable
+from mirror.errors import ClusterUnreachable, ExitCode, Fenced
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.losses import losses_in
@@ -31,6 +35,7 @@ from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.packing import SLICE, Packer
+from mirror.spark.rekey.progress import number_at, transactional_id
 from mirror.spark.rekey.query import ORDER
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.stops import Stopped
@@ -40,6 +45,7 @@ from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST
+from mirror.wire.transactions import Transaction
 from mirror.wire.watermarks import listed
 
 pytestmark = pytest.mark.brokers
@@ -316,6 +322,34 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
     recorded: Any = SimpleNamespace(losses={at: (lost,)})
     (lack,) = _lost_by_rules([story.rule], recorded)
     assert str(lack).startswith(f"{story.topic}-0: accepted loss, offsets 0 to 19 (20)"), lack
+
+
+def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> None:
+    """By tasks that began before it, and by those that begin behind it; and all goes on once it is taken back."""
+    story.fill(0, 50)
+    story.copied()
+    story.fill(50, 60)
+    plan = story.planned()
+
+    async def failed_over() -> int:
+        async with Wire(story.flow.target) as target:
+            one = await Transaction.begin(target, transactional_id(story.rule, 1))
+            code = (await asyncio.to_thread(CliRunner().invoke, app, ["failover", str(file)])).exit_code
+            with pytest.raises(Fenced):
+                await one.join([number_at(story.rule, 1)])
+        return code
+
+    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
+    told = json.loads(file.read_text())
+    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(told))
+
+    assert asyncio.run(failed_over()) == ExitCode.DATA_AT_RISK, "ten records are on the source alone"
+    for slot in range(2):
+        with pytest.raises(Stopped, match="planned anew"):
+            story.write(plan, slot)
+    story.copied()
+    assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(60)]
 
 
 @pytest.mark.parametrize("start", [LATEST, 10**15])

@@ -3,6 +3,7 @@
     drain    up to the source's ends of now, through the mirror that runs, or by one lane of our own (`spark/drain.py`)
     end      the journal says that the flow was failed over (`offsets/failover.py`): the mirror that runs ends, and none
              starts
+    fence    whoever re-keys is refused by the target from then on (`spark/rekey/planlog.py`)
     check    copies of which no lane has told since are compared with their sources
     groups   a last look, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.admin.client import Admin
+from mirror.admin.rekeyed import progress_topic
 from mirror.commands import failoverkept as kept
 from mirror.commands.failovergroups import Doubt, doubts_of, group_sync
 from mirror.commands.failoverknown import LOOK_SECONDS, Known, naming_of
@@ -43,8 +45,9 @@ from mirror.offsets.journal import Journal
 from mirror.offsets.pauses import paused_in
 from mirror.policy.following import OffsetGap
 from mirror.policy.recovery import Exposure
+from mirror.policy.rekeying import Rekeying
 from mirror.policy.rules import Finding
-from mirror.policy.selection import select
+from mirror.policy.selection import is_rekeyed, select
 from mirror.spark.handover import LIVENESS_SECONDS
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -126,6 +129,8 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
         if not rehearse:
             with course.step("end the mirror"):
                 await course.end(known)
+            with course.step("fence re-keyed topics"):
+                await course.fence(known)
         with course.step("check the copies"):
             await course.check(source, target, known, reached=reached)
         with course.step("follow the groups"):
@@ -257,6 +262,24 @@ class _Course:
                 return
             await asyncio.sleep(LOOK_SECONDS)
             await known.read()
+
+    async def fence(self, known: Known) -> None:
+        """Have nothing more committed to re-keyed topics: their tasks write under transactional ids of their own, and
+        go on for as long as these are theirs.
+        """
+        topics = {one.topic: one.target_topic for one in known.figures.values()}
+        rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
+        if not rekeyed:
+            return
+        from mirror.spark.rekey.planlog import PlanLog  # noqa: PLC0415 -- loads PySpark, which most failovers spare
+
+        for topic, there in sorted(rekeyed.items()):
+            progress = progress_topic(self.settings.flow, there)
+            rule = Rekeying(source=topic, target=there, partitions=1, progress=progress)
+            try:
+                await PlanLog(known.journal.cluster, rule).close()
+            except (ClusterError, WireError, ConfigError) as problem:
+                self._warn(f"{topic} is re-keyed, and its tasks could not be fenced: {problem}")
 
     def _trust(self, known: Known) -> None:
         """What its lanes report, who has the flow has compared with the source before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Final
 
 from mirror.errors import ClusterUnreachable, ConfigError
@@ -57,6 +58,30 @@ class PlanLog:
     async def fenced(self) -> list[int]:
         """Fence every slot: whoever began with one before cannot commit any more. Their numbers."""
         return await asyncio.gather(*map(self._fenced, range(self.slots)))
+
+    async def close(self) -> None:
+        """Have nobody who planned or began before commit anything more, for as long as nobody takes it over: who has
+        begun is fenced, and who begins finds another plan, of nothing, behind which the next driver goes on.
+
+        Raises as `take_over` does.
+        """
+        numbers, plan = await self.take_over()
+        if plan is None:
+            return
+        last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
+        is_done = set(numbers) == {last.number}
+        there = last.upto if is_done else last.begin
+        await self.record(
+            replace(
+                last,
+                number=plan.number + 1,
+                after=last.number if is_done else last.after,
+                begin=there,
+                upto=there,
+                abandoned=None if is_done else replace(last, abandoned=None),
+            )
+        )
+        await self.fenced()
 
     async def record(self, plan: Plan) -> None:
         """Make a plan the last one (R1)."""
