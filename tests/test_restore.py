@@ -437,7 +437,7 @@ async def append(config: Settings, *entries: tuple[bytes, bytes]) -> None:
 @contextlib.contextmanager
 def a_mirror_elsewhere(config: Settings) -> Iterator[None]:
     """One that says every moment that it has the flow, until somebody takes it over."""
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     async def says_so() -> None:
         async with KafkaCluster(Endpoint.of(config.target)) as cluster:
@@ -449,11 +449,13 @@ def a_mirror_elsewhere(config: Settings) -> Iterator[None]:
                     await seen.journal.append([(ENDED, json.dumps({"instance": ELSEWHERE.instance}).encode())])
                     return
                 await seen.journal.append([(OWNER, ELSEWHERE.to_json())])
+                begun.set()
                 await asyncio.sleep(0.2)
 
     with ThreadPoolExecutor(1) as threads:
         saying = threads.submit(lambda: asyncio.run(says_so()))
         try:
+            assert begun.wait(60), saying
             yield
         finally:
             ended.set()
@@ -463,7 +465,12 @@ def a_mirror_elsewhere(config: Settings) -> Iterator[None]:
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
 def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """By its claim in the journal; and a restore of which the flow is taken while it runs writes nothing more."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
@@ -490,6 +497,22 @@ def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
     assert code == 6
     assert log_ends(target, topic_name, 1) == [0], "nothing was written"
     asyncio.run(append(config, (ENDED, json.dumps({"instance": "third"}).encode())))
+
+    def taken_behind_it(settings: Any, flow: str, portions: Sequence[Portion], done: Any) -> None:
+        here(settings, flow, portions, done)
+        asyncio.run(append(config, (OWNER, replace(ELSEWHERE, instance="fourth", claim=199).to_json())))
+
+    def touched(*_: Any) -> Any:
+        raise AssertionError("the flow is another mirror's")
+
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr("mirror.spark.restoring.restore_on_spark", taken_behind_it)
+        patched.setattr(command, "_set", touched)
+        patched.setattr(command, "_groups", touched)
+        assert command.restore(config, [folder], command.Wanted(), as_json=True) == 6
+    assert "a mirror (pid 7 on elsewhere" in json.loads(capsys.readouterr().out)["taken_over"]
+    asyncio.run(append(config, (ENDED, json.dumps({"instance": "fourth"}).encode())))
     assert command.restore(config, [folder], command.Wanted(), as_json=True) == 0
     assert log_ends(target, topic_name, 1) == [100]
 

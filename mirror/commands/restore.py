@@ -113,9 +113,11 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     report.results += _run(settings, report, owner, skip_damage=wanted.skip_damage)
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
-        if owner is not None:
+        if owner is not None and _may_change(settings, owner, report):
             report.unset = _set(target, plan, report)
-    if wanted.groups and disks.offsets is not None:
+        elif owner is not None:
+            report.unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
+    if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
 
@@ -146,6 +148,19 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
         }
         await journal.append_all((FirstSeen.key(topic), one.to_json()) for topic, one in fresh.items())
     return {topic for topic, one in (seen | fresh).items() if one.made}
+
+
+def _may_change(settings: Settings, owner: Owner, report: Report) -> bool:
+    """Whether the flow is this restore's still; the report says who has it else."""
+    from mirror.spark.handover import Watched
+    from mirror.spark.restoring import taken_over
+
+    async def asked() -> str:
+        async with Cluster(Endpoint.of(settings.target)) as cluster:
+            return await taken_over(Watched(Journal(cluster, settings.flow)), owner)
+
+    report.taken = report.taken or asyncio.run(asked())
+    return not report.taken
 
 
 def _settings(target: Admin, plan: TopicPlan, disks: Disks, made: Collection[str]) -> dict[str, SettingsPlan]:

@@ -42,6 +42,7 @@ class Report:
     settings: by target topic, what becomes of its settings; None where they were not asked for or not found.
     unset: by target topic, why settings that should be set were not.
     groups: what becomes of the groups; None where they were not asked for or not found.
+    taken: who took the flow over before settings or groups were changed, which then stay as they are; else empty.
     results: what became of each partition.
     """
 
@@ -55,6 +56,7 @@ class Report:
     settings: Mapping[str, SettingsPlan] | None = None
     unset: Mapping[str, str] = field(default_factory=dict)
     groups: GroupsReport | None = None
+    taken: str = ""
     results: list[Restored] = field(default_factory=list)
 
     @property
@@ -63,6 +65,8 @@ class Report:
         is_stopped = any(one.figures is not None and one.figures.state.is_stop for one in self.results)
         if self.missing or is_stopped or any(one.at_risk for one in self.results):
             return ExitCode.DATA_AT_RISK
+        if self.taken:
+            return ExitCode.CLUSTER
         if self.groups is not None and not self.groups.is_whole:
             return ExitCode.DATA_AT_RISK
         if self.dry_run:
@@ -103,6 +107,7 @@ class Report:
             "never_expire": self.kept,
             "advice": [str(finding) for finding in self._advice()],
             "notes": [*self.notes],
+            "taken_over": self.taken,
             "settings": None if self.settings is None else {t: self._settings(one) for t, one in self.settings.items()},
             "groups": None if self.groups is None else _groups(self.groups),
         }
@@ -132,6 +137,9 @@ class Report:
             names = first_of([*map(str, self.missing)])
             text = f"no replica in these folders of {names}: name the folders of other brokers, too"
             out.print(Text(text, "red"), soft_wrap=True)
+        if self.taken:
+            text = f"settings and groups that are not told of were left as they are: {self.taken}"
+            out.print(Text(plain(text), "red"), soft_wrap=True)
         for text in self._settings_lines():
             out.print(Text(plain(text)), soft_wrap=True)
         for topic, command in self.kept.items():

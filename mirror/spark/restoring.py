@@ -143,7 +143,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
     async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
         seen = Watched(journal)
-        if taken := await _taken_over(seen, portion.owner):
+        if taken := await taken_over(seen, portion.owner):
             return replace(found, problem=taken)
         ledgers = Ledgers(journal, {}, None)
         pipeline = Pipeline(
@@ -167,7 +167,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         finally:
             tending.cancel()
             await asyncio.wait([tending])
-        problem = await _taken_over(seen, portion.owner)
+        problem = await taken_over(seen, portion.owner)
         try:
             await ledgers.record()
         except (ClusterError, WireError) as lost:
@@ -198,7 +198,7 @@ async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
         return -1
 
 
-async def _taken_over(seen: Watched, owner: Owner | None) -> str:
+async def taken_over(seen: Watched, owner: Owner | None) -> str:
     """Why nothing more may be written under a claim; the empty string where it may."""
     if owner is None or (now := await successor(seen, owner)) is None:
         return ""
@@ -217,7 +217,7 @@ async def _tend(pipeline: Pipeline, ledgers: Ledgers, seen: Watched, owner: Owne
             reached, since = now, time.monotonic()
         elif time.monotonic() - since > PATIENCE:
             pipeline.finish()
-        if await _taken_over(seen, owner):
+        if await taken_over(seen, owner):
             pipeline.finish()
 
 
