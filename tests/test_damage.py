@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from adversary.driving import Command
 from helpers import config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from rawbatches import batch
 from samerecords import read
@@ -195,7 +194,6 @@ def replace_batch(cluster: Cluster, topic: str, offset: int, attributes: int) ->
 
 
 @pytest.mark.brokers
-@pytest.mark.spark
 def test_a_record_that_is_too_large_and_that_a_person_accepts(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -205,22 +203,23 @@ def test_a_record_that_is_too_large_and_that_a_person_accepts(
     config = config_file(tmp_path, *pair, [topic_name], flow=topic_name)
     mirror_once(*pair, [topic_name], topic_name)
     for first, last in ((14, 15), (29, 29)):
-        told = json.loads(mirror("accept", str(config), topic_name, "--json").stdout)
+        told = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
         (loss,) = told["losses"]
         assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (first, last, "too_large")
         found = mirror_once(*pair, [topic_name], topic_name)[TopicPartition(topic_name, 0)]
     assert (found.state, found.next_offset) == (State.CAUGHT_UP, 30)
     assert list(read(pair[1], topic_name, 0)) == sound
-    assert "nothing to accept" in mirror("accept", str(config), topic_name).stdout
+    assert "nothing to accept" in mirror(tmp_path, "accept", str(config), topic_name).printed
 
 
-def mirror(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mirror", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+def mirror(folder: Path, *arguments: str) -> Command:
+    """A command that has ended; lanes run in threads of it."""
+    command = Command(folder, *arguments)
+    assert command.wait(240) is not None, command.logged
+    return command
 
 
 @pytest.mark.brokers
-@pytest.mark.spark
 def test_a_damaged_batch_that_a_person_accepts(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -229,13 +228,13 @@ def test_a_damaged_batch_that_a_person_accepts(
     sound = damaged_topic(source_cluster, topic_name, 4)
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
 
-    assert mirror("run", str(config), "--once").returncode == 4
-    told = json.loads(mirror("accept", str(config), topic_name, "--json").stdout)
+    assert mirror(tmp_path, "run", str(config), "--once").wait(0) == 4
+    told = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
     (loss,) = told["losses"]
     assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (40, 49, "damage")
-    after = mirror("run", str(config), "--once")
-    assert after.returncode == 0, after.stderr
-    assert "records_lost" in after.stderr
+    after = mirror(tmp_path, "run", str(config), "--once")
+    assert after.wait(0) == 0, after.logged
+    assert "records_lost" in after.logged
     assert list(read(target, topic_name, 0)) == sound
 
     async def recorded() -> list[tuple[int, int, str]]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from adversary.driving import Command
 from checker import check
 from faults.points import VARIABLE
 from helpers import config_file, make_topic, produce
@@ -41,6 +42,6 @@ def test_a_kill_inside_spark(
     assert struck.exists(), first.stderr
     assert first.returncode in (0, -signal.SIGKILL), first.stderr
     if first.returncode:
-        again = subprocess.run(command, env=armed, capture_output=True, text=True, timeout=240, check=False)
-        assert again.returncode == 0, again.stderr
+        again = Command(tmp_path, "run", str(config), "--once")  # with Spark or without
+        assert again.wait(240) == 0, again.logged
     assert check(source, target, topic_name) == []
