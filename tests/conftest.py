@@ -47,10 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: kinds[item.path])
 
 
+#: A member of a group of the newer protocol learns at its next heartbeat what it has: by default after five seconds.
+_BEATS = {"group.consumer.min.heartbeat.interval.ms": 200, "group.consumer.heartbeat.interval.ms": 200}
+
+
 @pytest.fixture(scope="session")
 def _clusters() -> Iterator[tuple[Cluster, Cluster]]:
+    specs = [Spec(name="source", config=_BEATS), Spec(name="target", config=_BEATS)]
     with ExitStack() as stack:
-        source, target = (stack.enter_context(c) for c in start_many([Spec(name="source"), Spec(name="target")]))
+        source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
         yield source, target
 
 

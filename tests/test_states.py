@@ -9,7 +9,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from samerecords import assert_same_records, read
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.assignment import Assignment
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic, newest
 from mirror.offsets.standing import standing_in
@@ -256,12 +255,10 @@ def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:
     assert asyncio.run(follow()) is State.RECREATED
 
 
-def test_a_target_leader_that_dies_and_returns() -> None:
+def test_a_target_leader_that_dies_and_returns(source_cluster: Cluster, topic_name: str) -> None:
     """RF 3 on the target; the leaders die one after another while the copy runs, and nothing is lost or repeated."""
-    topic = "leaders"
-    with ExitStack() as stack:
-        specs = [Spec(name="one"), Spec(name="three", nodes=3)]
-        source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
+    source, topic = source_cluster, topic_name
+    with Cluster.start(nodes=3, name="three") as target:
         make_topic(source.bootstrap, topic, 3)
         for partition in range(3):
             produce(source.bootstrap, topic, values(3000, 4000), partition=partition, batch=25)
