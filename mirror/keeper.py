@@ -126,6 +126,8 @@ class Keeper:
         mine, sink, cursor = self.assignment, self.sink, self.cursor
         acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
         end = cursor.readable_until if cursor else -1
+        if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
+            end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
         state, detail, advice = self.state, self.detail, self.advice
         if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""

@@ -305,7 +305,21 @@ def test_a_mechanism_that_is_unknown_here_is_an_error() -> None:
 def test_settings_of_topics_that_do_not_follow(tmp_path: Path) -> None:
     flow, data = only(PASSIVE + "config.properties.exclude = follower\\\\..*, min.insync.replicas\n")
     assert data["sync"]["configs_exclude"] == ["follower\\..*", "min.insync.replicas"]
+    assert data["topics"]["append_time"] == "target", "their copies get the source's message.timestamp.type"
     assert loaded(flow, tmp_path).flow == "primary-to-secondary"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "config.properties.exclude = message\\\\.timestamp\\\\..*, [\n",
+        "config.properties.exclude = x\nsync.topic.configs.enabled = false\n",
+    ],
+)
+def test_copies_show_the_times_of_the_source_unless_their_type_follows(more: str) -> None:
+    _, data = only(PASSIVE + more)
+    assert "append_time" not in data["topics"]
 
 
 def test_a_value_that_is_refused_and_can_be_spared_is_named() -> None:

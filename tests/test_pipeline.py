@@ -11,6 +11,7 @@ from mirror.assignment import Assignment
 from mirror.batch.restamp import Stamp
 from mirror.errors import MalformedBatch, PartitionStop
 from mirror.fetcher import Cursor
+from mirror.observe.figures import Totals
 from mirror.pipeline import Pipeline
 from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger, Runs
@@ -34,6 +35,19 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     keeper.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
     pipeline._changed(keeper.sink)
     assert (keeper.finished, keeper.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
+
+
+@pytest.mark.parametrize("end", [0, 20])
+def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> None:
+    nowhere: Any = None
+    pipeline = Pipeline("any", nowhere, nowhere, [Assignment(AT, AT, None, Rules(), until=end)], 1 << 26)
+    (keeper,) = pipeline._keepers.values()
+    keeper.sink = Sink(AT, AT, Position(end, Stamp(1 << 52), True, -1))
+    keeper.cursor = Cursor(AT, None, next_offset=end, until=end)
+    pipeline._changed(keeper.sink)
+    (figures,) = pipeline.figures("here")
+    assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
+    assert Totals.of([figures]).lag_unknown == 0
 
 
 @pytest.mark.parametrize(("offsets", "offset"), [("preserve", 95), ("translate", 108)])

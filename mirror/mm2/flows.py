@@ -7,6 +7,7 @@ holds one.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Final
 
@@ -19,6 +20,8 @@ _TOPICS_EXCLUDE: Final = r".*[\-\.]internal, .*\.replica, __.*"
 _GROUPS_EXCLUDE: Final = "console-consumer-.*, connect-.*, __.*"
 #: What is left out whatever the patterns say: internal topics, MirrorMaker's heartbeats, and our own topics.
 _NEVER: Final = (r"__.*", r".*[\-\.]internal", r"(?:.*\.)?heartbeats", r"mirror\..*")
+#: What names the settings of topics that do not follow; by default these are, among others, those of timestamps.
+_EXCLUDED: Final = ("config.properties.exclude", "config.properties.blacklist")
 #: How often is looked for changes: the shortest of them holds for all here.
 _INTERVALS: Final = (
     "sync.topic.configs.interval.seconds",
@@ -52,6 +55,25 @@ def _topics(draft: Draft) -> None:
     if reset is not None and reset.value.strip().lower() == "latest":
         draft.put(("topics", "start"), "latest", reset)
         draft.remark(("topics", "start"), "at the first start; what appears later is copied from its first record")
+    _times(draft)
+
+
+def _times(draft: Draft) -> None:
+    """MirrorMaker's producer sends the times at which the source took records, which a copy of type LogAppendTime takes
+    for its own; it gives that type to copies where its filter is told to.
+    """
+    excluded = draft.scope.find(*_EXCLUDED)
+    if excluded is None or draft.scope.value("sync.topic.configs.enabled", default="true").lower() != "true":
+        return
+    for pattern in _patterns(excluded.value):
+        with contextlib.suppress(re.error):  # the configuration names it
+            if re.fullmatch(pattern, "message.timestamp.type"):
+                return
+    draft.put(("topics", "append_time"), "target", excluded)
+    draft.remark(
+        ("topics", "append_time"),
+        f"as {excluded.key} has it: copies of topics with LogAppendTime show the target's times; source keeps theirs",
+    )
 
 
 def _naming(draft: Draft) -> tuple[str, str] | None:
@@ -99,7 +121,7 @@ def _sync(draft: Draft) -> None:
     for name, key in (("sync.topic.configs.enabled", "configs"), ("sync.topic.acls.enabled", "acls")):
         given = scope.find(name) or Property(name, "true", 0)  # Kafka's default
         draft.put(("sync", key), given.value.strip().lower() == "true", given)
-    excluded = scope.find("config.properties.exclude", "config.properties.blacklist")
+    excluded = scope.find(*_EXCLUDED)
     if excluded is not None:
         draft.put(("sync", "configs_exclude"), _patterns(excluded.value), excluded)
     shortest: tuple[float, Property] | None = None
