@@ -169,11 +169,15 @@ def kept(pair: Pair, own: str) -> list[tuple[int, bytes]]:
     return [(record[0], record[4]) for record in read(pair.target.bootstrap, own, 0)]
 
 
-def test_the_rights_are_enough_for_equal_offsets(pair: Pair) -> None:
+def test_the_rights_are_enough_for_equal_offsets(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a word on what cannot be seen with them: journals of other flows."""
     pair.allow(ALWAYS + TO_PRESERVE, "equal")
     assert run_once(pair.settings("equal", "preserve")).exit_code == ExitCode.DONE
     assert kept(pair, "equal") == [(2, b"record 1"), (4, b"record 2")]
     assert committed(pair.target.bootstrap, "g", "equal") == 4
+    told = capfd.readouterr().err
+    assert "journals of other flows on cluster eu may be hidden, and a loop would not be seen" in told
+    assert "journals of other flows on cluster us may be hidden, and a flow that writes to the same topics" in told
 
 
 def test_fewer_are_enough_where_offsets_are_translated(pair: Pair) -> None:

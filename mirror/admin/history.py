@@ -27,6 +27,8 @@ from mirror.offsets.journal import Journal, journal_topic, newest
 from mirror.policy.selection import selects
 from mirror.wire.cluster import Cluster, Endpoint
 
+#: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
+_ANY: Final = journal_topic("any-other-flow")
 #: Journals that are read at a time.
 _AT_ONCE: Final = 16
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
@@ -113,10 +115,19 @@ async def read_history(
     """What `own` tells, and the journals among the topics of both clusters. Raises MalformedBatch for one of these."""
     unread: list[str] = []
     where = settings.source.alias, settings.target.alias
-    towards, beside = await asyncio.gather(
+    (towards, is_source_hidden), (beside, is_target_hidden) = await asyncio.gather(
         _standing(Endpoint.of(settings.source), flows_of(source_topics)),
         _standing(Endpoint.of(settings.target), [one for one in flows_of(target_topics) if one != settings.flow]),
     )
+    for alias, is_hidden, unseen in (
+        (where[0], is_source_hidden, "a loop"),
+        (where[1], is_target_hidden, "a flow that writes to the same topics"),
+    ):
+        if is_hidden:
+            unread.append(
+                f"journals of other flows on cluster {alias} may be hidden, and {unseen} would not be seen: grant READ"
+                " on topics that begin with mirror. there"
+            )
     origins: dict[str, Origin] = {}
     claims: dict[str, Claim] = {}
     for flow, journal in towards.items():
@@ -146,10 +157,10 @@ def flows_of(topics: Iterable[str]) -> list[str]:
     return sorted(found.group(1) for found in map(_JOURNAL.fullmatch, topics) if found)
 
 
-async def _standing(where: Endpoint, flows: Sequence[str]) -> dict[str, Mapping[bytes, bytes] | None]:
-    """The journals of flows that were not failed over; None for one that cannot be read."""
-    if not flows:
-        return {}
+async def _standing(where: Endpoint, flows: Sequence[str]) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool]:
+    """The journals of flows that were not failed over, None for one that cannot be read; and whether there may be
+    others, since the cluster does not tell of topics by such names.
+    """
     at_once = asyncio.Semaphore(_AT_ONCE)
     async with Cluster(where) as cluster:
 
@@ -161,14 +172,15 @@ async def _standing(where: Endpoint, flows: Sequence[str]) -> dict[str, Mapping[
                     return None
 
         with contextlib.suppress(AccessDenied):  # of those that may be described, it tells all the same
-            await cluster.refresh(map(journal_topic, flows))
+            await cluster.refresh([_ANY, *map(journal_topic, flows)])
         there = [
             flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))
         ]
         journals = zip(there, await asyncio.gather(*map(read, there)), strict=True)
         # one whose failover cannot be read may run: to go on is worse
-        return {
+        found = {
             flow: journal
             for flow, journal in journals
             if journal is None or not isinstance(FailedOver.standing(journal), FailedOver)
         }
+        return found, cluster.is_denied(_ANY)
