@@ -79,13 +79,17 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
     class Failing(Starved):
         def collect(self) -> list[Any]:
-            raise RuntimeError("no such module")
+            raise RuntimeError(
+                "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job aborted:"
+                " org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+                '  File "relay.py", line 7, in relay\nModuleNotFoundError: no such module\n\n\tat org.apache.Any'
+            )
 
     async def run() -> None:
         ours, failures = epochs(Failing())
         for number in range(FAILED_EPOCHS - 1):
             assert await ours.run(number, lambda *_: []) == []
-        with pytest.raises(EngineLost, match="no such module"):
+        with pytest.raises(EngineLost, match=r"failed, the last one with: ModuleNotFoundError: no such module\."):
             await ours.run(FAILED_EPOCHS, lambda *_: [])
         assert len(failures) == FAILED_EPOCHS
 

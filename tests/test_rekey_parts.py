@@ -31,7 +31,8 @@ from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
 from mirror.spark.rekey.progress import number_of, numbered
 from mirror.spark.rekey.query import ORDER
-from mirror.spark.rekey.stops import Stopped, told_by
+from mirror.spark.rekey.stops import Stopped
+from mirror.spark.session import told_by
 from mirror.states import State
 from mirror.wire.cluster import Endpoint
 
@@ -336,6 +337,20 @@ def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset
         (
             "Aborted: Traceback (most recent call last):\n  x\nmirror.errors.ClusterUnreachable: no leader\n\n\tat x.Y",
             "ClusterUnreachable: no leader",
+        ),
+        (
+            (
+                "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+                ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times,"
+                " most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (host executor driver):"
+                " org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+                '  File "relay.py", line 7, in relay\n    raise\nAssertionError\n\n\tat org.apache.Any'
+            ),
+            "AssertionError",
+        ),
+        (
+            "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 7 cancelled\n\tat a.B",
+            "org.apache.spark.SparkException: Job 7 cancelled",
         ),
         ("Job 7 cancelled\n\tat org.apache.spark.Any", "Job 7 cancelled"),
         ("", "RuntimeError"),

@@ -35,7 +35,7 @@ from mirror.spark.batches.options import parse
 from mirror.spark.batches.plan import planned
 from mirror.spark.census import Census, Sums, taken_by
 from mirror.spark.plan import task_count
-from mirror.spark.session import close_context, first_line, open_context
+from mirror.spark.session import close_context, open_context, told_by
 
 #: How an error of ours that ended a task stands in what Spark tells of it.
 _OURS: Final = re.compile(r"mirror\.errors\.(\w+): (.*)")
@@ -104,7 +104,7 @@ def _error(failure: Exception) -> MirrorError:
         if known in (ClusterError, ClusterUnreachable, AccessDenied, NotAuthenticated, ConfigError):
             made: MirrorError = known(text)
             return made
-    return EngineLost(f"Spark gave up the census: {first_line(failure)}")
+    return EngineLost(f"Spark gave up the census: {told_by(failure)}")
 
 
 def as_dict(found: Census) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mirror.errors import EngineLost
 from mirror.observe import logs
 from mirror.spark.engine import Engine, asked, may_live
 from mirror.spark.relay import Lane, Receipt, relay
-from mirror.spark.session import LOOPBACK, first_line, is_local, rows_of
+from mirror.spark.session import LOOPBACK, is_local, rows_of, told_by
 from mirror.spark.stopmark import MarkAddress, StopMark
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import TopicPartition
@@ -206,6 +206,9 @@ class Epochs:
             raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
         self._failed += 1
         self.on_failure()
-        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=first_line(failure), in_a_row=self._failed)
+        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=told_by(failure), in_a_row=self._failed)
         if self._failed >= FAILED_EPOCHS and (self.is_bounded or not self._has_succeeded):
-            raise EngineLost(f"{FAILED_EPOCHS} epochs in a row failed: {first_line(failure)}") from failure
+            raise EngineLost(
+                f"the jobs of {FAILED_EPOCHS} epochs in a row failed, the last one with: {told_by(failure)}. Nothing is"
+                " lost: mend that, and start the mirror again"
+            ) from failure

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
 from mirror.spark.plan import task_count
-from mirror.spark.session import close_context, first_line, open_context, rows_of, slots_of
+from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
 from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
 
@@ -75,7 +75,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
             self._context.cancelJobGroup(self._group)
             raise
         except Exception as failure:  # whatever Spark raises
-            text = f"Spark gave up a part of the proof: {first_line(failure)}. Finished ranges are kept"
+            text = f"Spark gave up a part of the proof: {told_by(failure)}. Finished ranges are kept"
             raise EngineLost(text) from failure
         reports: list[Found] = []
         for one in found:

@@ -34,7 +34,7 @@ from mirror.reading.shelf import Shelf
 from mirror.spark.handover import Watched
 from mirror.spark.holding import successor
 from mirror.spark.plan import task_count
-from mirror.spark.session import close_context, first_line, open_context, rows_of, slots_of
+from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
@@ -241,7 +241,7 @@ def restore_on_spark(
                 threads.shutdown(wait=False, cancel_futures=True)
                 context.cancelAllJobs()
                 at = jobs[job].assignment.source
-                text = f"Spark gave up {at}: {first_line(failure)}. Nothing is lost: start the restore again"
+                text = f"Spark gave up {at}: {told_by(failure)}. Nothing is lost: start the restore again"
                 raise EngineLost(text) from failure
     finally:
         close_context(context)

@@ -35,6 +35,10 @@ LOOPBACK: Final = "127.0.0.1"
 _SPARE_SLOTS: Final = 2
 #: Characters of an error that are told.
 _READABLE: Final = 300
+#: The last line of a traceback: an error with its words, or without any.
+_ERROR: Final = re.compile(r"^\s*(?:\w+\.)*(\w+): (.+)$|^(?:\w+\.)*(\w+)$", re.MULTILINE)
+#: What py4j puts before what the JVM says.
+_CALLING: Final = "An error occurred while calling "
 #: No JVM has much to do: the driver's plans and counts, an executor's starts Python and waits for it. So start fast,
 #: and give memory back (195 MB resident for the driver, against 280 with Java's own choices).
 _SERIAL: Final = "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k"
@@ -147,9 +151,16 @@ def is_alive(context: SparkContext) -> bool:
         return False
 
 
-def first_line(failure: Exception) -> str:
-    """What Spark says of a failure, without the stacks that follow, and cut where it is beyond reading."""
-    return str(failure).strip().split("\n", 1)[0][:_READABLE]
+def told_by(failure: Exception) -> str:
+    """What a failure says, without the stacks, and cut where it is beyond reading: of an exception in a task's Python
+    its own words, which come last.
+    """
+    text = str(failure).split("\n\tat ", 1)[0]
+    if "Traceback (most recent call last)" in text and (found := _ERROR.findall(text)):
+        kind, words, bare = found[-1]
+        return (f"{kind}: {words}" if kind else bare)[:_READABLE]
+    lines = [line for line in text.strip().split("\n") if not line.startswith(_CALLING)]
+    return (lines[0].removeprefix(": ") if lines else "")[:_READABLE] or type(failure).__name__
 
 
 def close_context(context: SparkContext) -> None:

@@ -44,7 +44,8 @@ from mirror.spark.rekey.progress import NOTHING
 from mirror.spark.rekey.query import carried_out
 from mirror.spark.rekey.source import Source, recreated
 from mirror.spark.rekey.standing import Standing
-from mirror.spark.rekey.stops import Stopped, told_by
+from mirror.spark.rekey.stops import Stopped
+from mirror.spark.session import told_by
 from mirror.states import State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition

@@ -38,8 +38,8 @@ from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.progress import last_plan, number_at, number_of
 from mirror.spark.rekey.queries import session_of
 from mirror.spark.rekey.query import slices_of
-from mirror.spark.rekey.stops import Stopped, told_by
-from mirror.spark.session import close_context, open_context
+from mirror.spark.rekey.stops import Stopped
+from mirror.spark.session import close_context, open_context, told_by
 from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED

@@ -10,12 +10,7 @@ from mirror.errors import MirrorError
 from mirror.states import State
 
 _MARK: Final = "mirror-stop:"
-#: Characters of a failure that are told.
-_READABLE: Final = 300
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
-
-
-_ERROR: Final = re.compile(r"^\s*(?:\w+\.)*(\w+): (.+)$", re.MULTILINE)
 
 
 class Stopped(MirrorError):
@@ -36,11 +31,3 @@ class Stopped(MirrorError):
             return None
         state, partition, offset, detail = json.loads(found[1])
         return Stopped(State(state), int(partition), int(offset), str(detail))
-
-
-def told_by(failure: Exception) -> str:
-    """What a failure says, without the stacks: of an exception in a task's Python its own words, which come last."""
-    text = str(failure).split("\n\tat ", 1)[0]
-    if "Traceback (most recent call last)" in text and (found := _ERROR.findall(text)):
-        return f"{found[-1][0]}: {found[-1][1]}"[:_READABLE]
-    return text.strip().split("\n", 1)[0][:_READABLE] or type(failure).__name__
