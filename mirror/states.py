@@ -57,8 +57,9 @@ class Remedy(Enum):
     """What a person does so that a partition goes on, as it is told. A running mirror goes on by itself then.
 
     `{topic}` and `{partition}` are the source's, `{target_topic}` is the copy; `{source}` and `{target}` are bootstrap
-    servers; `{damaged}` is the topic on that `{side}` whose log cannot be read. CONFIG stands for the flow's
-    configuration file, PRINCIPAL for the mirror's name on a cluster.
+    servers; `{damaged}` is the topic on that `{side}` whose log cannot be read. Of a re-keyed topic, `{progress}` is
+    the flow's own topic for it, and `{written_to}` what its records go to. CONFIG stands for the flow's configuration
+    file, PRINCIPAL for the mirror's name on a cluster.
     """
 
     ACCEPT_LOSS = "Run `mirror accept CONFIG {topic} --partition {partition}` to go on behind them"
@@ -115,6 +116,17 @@ class Remedy(Enum):
         "Mend the login on the cluster, which is tried again at every epoch; or in the mirror's configuration, and"
         " start it again"
     )
+    REKEY_BEHIND = "Set topics.on_data_loss: continue, and start the mirror again, to go on behind them"
+    REKEY_ANEW = (
+        "To begin anew delete {target_topic} and {progress}, in one command: kafka-topics.sh --bootstrap-server"
+        " {target} --delete --topic {target_topic},{progress}"
+    )
+    CHANGE_RULE = (
+        "Change the rule of {topic} in topics.rules, or its on_bad_record, or mend what it is about, and start the"
+        " mirror again"
+    )
+    RAISE_REKEYED = "Raise max.message.bytes of {written_to}, and start the mirror again"
+    END_REKEYER = "Where another mirror of this flow runs, end it"
     RESUME = "`mirror resume CONFIG {topic}` lets it go on"
 
     def told(self, values: Mapping[str, object] = MappingProxyType({})) -> str:
@@ -153,4 +165,13 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.CONTENDED: (Remedy.END_WRITER,),
     State.DENIED: (Remedy.GRANT, Remedy.MEND_LOGIN, Remedy.OTHER_FLOW),
     State.TARGET_LOST: (Remedy.ACCEPT_RESTORED, Remedy.ACCEPT_LOSS),
+}
+#: The same of re-keyed topics. All of it is told, but for what a stop has chosen of it.
+REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
+    State.TRUNCATED: (Remedy.REKEY_ANEW,),
+    State.RECREATED: (Remedy.REKEY_ANEW,),
+    State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
+    State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
+    State.REFUSED: (Remedy.CHANGE_RULE, Remedy.RAISE_REKEYED),
+    State.CONTENDED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
 }

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from mirror.assignment import Assignment, Loss
 from mirror.cli import app
 from mirror.embedded import Cluster
-from mirror.errors import ExitCode
+from mirror.errors import ConfigError, ExitCode
 from mirror.offsets.journal import Entry
 from mirror.offsets.losses import Accepted, accept_entry, accepted_for, accepted_in, read_accepted
 from mirror.policy.rules import Rules
@@ -70,6 +70,15 @@ def test_records_about_something_else(record: tuple[bytes, bytes | None]) -> Non
 def test_a_record_that_somebody_else_wrote_is_named(record: tuple[bytes, bytes]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         read_accepted(Entry(0, *record))
+
+
+def test_a_re_keyed_topic_is_refused_with_what_resolves_its_stops(tmp_path: Path, free_port: int) -> None:
+    nowhere = f"127.0.0.1:{free_port}"
+    rules = [{"match": "orders", "partitions": 4}]
+    file = config_file(tmp_path, nowhere, nowhere, ["orders"], rules=rules)
+    done = CliRunner().invoke(app, ["accept", str(file), "orders"])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert "set topics.on_data_loss: continue, and start the mirror again" in str(done.exception)
 
 
 @pytest.mark.brokers

@@ -424,7 +424,7 @@ def test_a_record_that_is_too_large_for_the_target(
     content = json.loads(config.read_text()) | {"sync": {"configs": False}, "spark": {"epoch_s": 5}}
     config.write_text(json.dumps(content))
     with running(config, tmp_path / "log") as mirror:
-        mirror.until("raise max.message.bytes of")
+        mirror.until("Raise max.message.bytes of")
         mirror.process.terminate()
         assert mirror.ended() == ExitCode.DATA_AT_RISK, mirror.log
     told = CliRunner().invoke(app, ["status", str(config), "--json"])
@@ -453,4 +453,4 @@ def test_a_target_that_was_made_anew(
     wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: "still there")
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DATA_AT_RISK, log
-    assert f"the target topic {topic_name} was deleted and made anew; to begin anew delete" in log
+    assert f"the target topic {topic_name} was deleted and made anew. To begin anew delete" in log

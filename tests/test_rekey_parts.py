@@ -33,7 +33,7 @@ from mirror.spark.rekey.progress import number_of, numbered
 from mirror.spark.rekey.query import ORDER
 from mirror.spark.rekey.stops import Stopped
 from mirror.spark.session import told_by
-from mirror.states import State
+from mirror.states import REKEYED_BY, Remedy, State
 from mirror.wire.cluster import Endpoint
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
@@ -270,7 +270,7 @@ def test_a_record_that_fits_into_no_batch_stops_at_its_offset(codec: int | None,
         packer.take(held, packer.wanted(held))
         assert sum(len(records_) for _, _, records_ in unpacked(packer)) == 5
         return
-    with pytest.raises(Stopped, match=r"takes 3\d+ bytes alone, .* raise max.message.bytes of orders-by-user") as stop:
+    with pytest.raises(Stopped, match=r"takes 3\d+ bytes alone, .* a batch of orders-by-user") as stop:
         packer.take(held, packer.wanted(held))
     assert (stop.value.state, stop.value.offset) == (State.REFUSED, 12)
 
@@ -328,6 +328,10 @@ def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset
     told = Stopped.found_in(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
     assert told is not None
     assert (told.state, told.partition, told.offset, told.detail) == (State.CORRUPT, partition, offset, detail)
+    assert told.remedies == stop.remedies == REKEYED_BY[State.CORRUPT]
+    chosen = Stopped.found_in(RuntimeError(str(Stopped(State.REFUSED, 0, 7, detail, Remedy.RAISE_REKEYED))))
+    assert chosen is not None
+    assert chosen.told({"written_to": "x"}) == f"{detail}. Raise max.message.bytes of x, and start the mirror again"
     assert Stopped.found_in(RuntimeError("something else")) is None
 
 

@@ -312,6 +312,8 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
         assert figures.state is State.RETENTION_GAP
         (told,) = driver.unfinished
         assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in told
+        assert "Set topics.on_data_loss: continue, and start the mirror again" in told
+        assert f"--delete --topic {story.topic},{story.progress}" in told
         return
     assert (figures.state, figures.next_offset, figures.lost) == (State.CAUGHT_UP, 50, 20)
     held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]

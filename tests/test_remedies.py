@@ -23,7 +23,7 @@ from remedyworld import MIRROR, PATIENCE, USERS, Live, acl, clusters, short, unt
 from test_gaps import transactions
 
 from mirror.errors import ExitCode
-from mirror.states import RESOLVED_BY, Remedy, State
+from mirror.states import REKEYED_BY, RESOLVED_BY, Remedy, State
 
 #: Thirty days ago.
 OLD_MS: Final = RECENT_MS - 30 * 86_400_000
@@ -555,6 +555,31 @@ MISSING: Final[Mapping[Key, str]] = {
 }
 
 
+#: What is tried of re-keyed topics, and where.
+REKEYED: Final[Mapping[Key, str]] = {
+    (State.TRUNCATED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.RECREATED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (
+        State.RETENTION_GAP,
+        Remedy.REKEY_BEHIND,
+    ): "test_rekey_plans.py::test_records_of_a_plan_that_was_begun_are_deleted",
+    (State.RETENTION_GAP, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.CORRUPT, Remedy.SOUND_LEADER): "test_remedies.py::DamagedAndSoundElsewhere",
+    (State.CORRUPT, Remedy.INSPECT): "test_remedies.py::DamagedAndInspected",
+    (State.REFUSED, Remedy.CHANGE_RULE): "test_rekey.py::test_a_record_that_cannot_be_re_keyed",
+    (State.REFUSED, Remedy.RAISE_REKEYED): "test_rekey.py::test_a_record_that_is_too_large_for_the_target",
+    (State.CONTENDED, Remedy.END_REKEYER): "test_rekey_plans.py::test_a_late_task_of_a_plan_that_was_abandoned",
+    (State.CONTENDED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+}
+
+
+def test_every_remedy_of_re_keyed_topics_is_tried_where_it_says() -> None:
+    assert {(state, remedy) for state, remedies in REKEYED_BY.items() for remedy in remedies} == REKEYED.keys()
+    for place in REKEYED.values():
+        module, name = place.split("::")
+        assert re.search(rf"^(?:def|class) {name}\(", (Path(__file__).parent / module).read_text(), re.MULTILINE), place
+
+
 def test_every_remedy_of_every_state_has_a_trial() -> None:
     assert RESOLVED_BY.keys() == set(State)
     told = {(state, remedy) for state, remedies in RESOLVED_BY.items() for remedy in remedies}
@@ -562,7 +587,7 @@ def test_every_remedy_of_every_state_has_a_trial() -> None:
     assert told - tried - MISSING.keys() == set()
     assert tried <= told
     assert not tried & MISSING.keys()
-    assert {remedy for _, remedy in told} == set(Remedy)
+    assert {remedy for _, remedy in {*told, *REKEYED}} == set(Remedy)
     assert {state for state in State if state.is_stop} <= {state for state, _ in told}
 
 

@@ -31,9 +31,10 @@ from mirror.offsets.standing import Standing, lifted_entry, position_entry, stan
 from mirror.offsets.starts import starts_in
 from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger, RunIndex
+from mirror.policy.selection import is_rekeyed
 from mirror.position import Position, Unconfirmed, located, resume
 from mirror.retracing import holding, resume_translated
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, list_offset
 
@@ -135,6 +136,12 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 
 
 async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
+    if is_rekeyed(topic, settings.topics):
+        behind = Remedy.REKEY_BEHIND.told()
+        raise ConfigError(
+            f"{topic}: is re-keyed, and nothing of it is accepted by this command. Of records that the source deleted:"
+            f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` tells what resolves it"
+        )
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     rules, _ = rules_for(settings, topic)

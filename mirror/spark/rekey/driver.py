@@ -35,6 +35,7 @@ from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.losses import loss_entry
 from mirror.policy.rekeying import Rekeying
+from mirror.position import inspecting
 from mirror.spark.engine import asked, may_live
 from mirror.spark.flow import Flow
 from mirror.spark.rekey.expressions import used_by
@@ -46,7 +47,7 @@ from mirror.spark.rekey.source import Source, recreated
 from mirror.spark.rekey.standing import Standing
 from mirror.spark.rekey.stops import Stopped
 from mirror.spark.session import told_by
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST
@@ -186,7 +187,7 @@ class Rekeyer:
                 f"the rule's expressions take more memory than there is for the record at offset {offset} ({reason});"
                 " bound what they build from a record, or give Spark more memory, and start the mirror again"
             )
-            stop = Stopped(State.REFUSED, number, offset, detail)
+            stop = Stopped(State.REFUSED, number, offset, detail, Remedy.CHANGE_RULE)
             self._exhausting[number], self._failures = stop, 0
             self._suspects.pop(number, None)
             self._is_stopped_by(stop)
@@ -366,7 +367,11 @@ class Rekeyer:
     def _is_stopped_by(self, stop: Stopped) -> bool:
         """Note a stop; whether it is that of the whole topic."""
         self._log.error(
-            "partition_stopped", partition=stop.partition, offset=stop.offset, state=stop.state, reason=stop.detail
+            "partition_stopped",
+            partition=stop.partition,
+            offset=stop.offset,
+            state=stop.state,
+            reason=stop.told(self._told(stop.offset)),
         )
         if stop.partition < 0:
             known = self._source.topics.get(self._rule.source)
@@ -399,8 +404,26 @@ class Rekeyer:
         at = TopicPartition(self._rule.source, number)
         part = self._parts[number]
         return part.figures(
-            at, self._rule.target, self._flow.name, self._instance, waits_for=self._waiting, state=state
+            at,
+            self._rule.target,
+            self._flow.name,
+            self._instance,
+            waits_for=self._waiting,
+            state=state,
+            told=self._told(part.stop.offset if part.stop is not None else -1),
         )
+
+    def _told(self, offset: int) -> dict[str, object]:
+        """What the advice of a stop at an offset of the source names."""
+        rule = self._rule
+        return inspecting("source", rule.source, offset) | {
+            "topic": rule.source,
+            "target_topic": rule.target,
+            "progress": rule.progress,
+            "written_to": rule.writes_records_to,
+            "source": self._flow.source.servers,
+            "target": self._flow.target.servers,
+        }
 
 
 def _patience() -> Backoff:

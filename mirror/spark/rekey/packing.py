@@ -26,7 +26,7 @@ from mirror.errors import BadRecords
 from mirror.spark.rekey.expressions import IT
 from mirror.spark.rekey.microbatch import Work
 from mirror.spark.rekey.stops import Stopped
-from mirror.states import State
+from mirror.states import Remedy, State
 
 #: Decoded bytes of source batches that are cut into slices together.
 GROUP_BYTES: Final = 1 << 20
@@ -107,7 +107,7 @@ class Packer:
         except BadRecords as problem:
             # a compressed set of magic 0 or 1 is stored by its last offset
             at = header.base_offset if header.magic == 2 else first
-            raise Stopped(State.REFUSED, self.partition, at, problem.detail) from None
+            raise Stopped(State.REFUSED, self.partition, at, problem.detail, Remedy.CHANGE_RULE) from None
         first, last = np.searchsorted(every.offsets, (self._begin, self._upto)).tolist()
         return every.rows(first, last)
 
@@ -197,7 +197,8 @@ class Packer:
             return kept
         if self._rule.on_bad_record == "stop":
             offset = int(every.offsets[np.flatnonzero(bad)[0]])
-            raise Stopped(State.REFUSED, self.partition, offset, f"{reason} ({self._rule.expressions or 'its key'})")
+            detail = f"{reason} ({self._rule.expressions or 'its key'})"
+            raise Stopped(State.REFUSED, self.partition, offset, detail, Remedy.CHANGE_RULE)
         if self._rule.on_bad_record == "drop":
             self._left_out["bad-record"] += int(bad.sum())
         else:
@@ -227,10 +228,11 @@ class Packer:
         for index in np.flatnonzero(sizes > safe).tolist():
             if (size := build(every.rows(index, index + 1), codec).header.size) > most:
                 detail = (
-                    f"a record takes {size} bytes alone, more than the {most} of a batch; raise max.message.bytes of"
-                    f" {self._rule.writes_records_to}, then start the mirror again"
+                    f"a record takes {size} bytes alone, more than the {most} of a batch of"
+                    f" {self._rule.writes_records_to}"
                 )
-                raise Stopped(State.REFUSED, self.partition, int(every.offsets[index]), detail)
+                at = int(every.offsets[index])
+                raise Stopped(State.REFUSED, self.partition, at, detail, Remedy.RAISE_REKEYED)
 
     def _spread(self, base_offset: int) -> int:
         """Where records without a key go: those of a batch together, batches evenly, and again to the same place."""

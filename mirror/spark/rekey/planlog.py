@@ -20,7 +20,7 @@ from mirror.spark.rekey.progress import (
     plans_of,
     transactional_id,
 )
-from mirror.spark.rekey.source import begin_anew, recreated
+from mirror.spark.rekey.source import recreated
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
@@ -109,9 +109,7 @@ class PlanLog:
         if len(ends) < len(every):
             raise ClusterUnreachable(f"{self._target}: not every partition of {self._rule.target} has a leader")
         if numbers - {NOTHING} or any(ends.values()):
-            detail = (
-                f"{self._rule.target} holds records and {self._rule.progress} has no plan; delete both to begin anew"
-            )
+            detail = f"{self._rule.target} holds records and {self._rule.progress} has no plan"
             raise Stopped(State.CONTENDED, -1, -1, detail)
 
     def check(self, plan: Plan, numbers: set[int]) -> None:
@@ -124,7 +122,7 @@ class PlanLog:
         if plan.rule.partitions != rule.partitions:
             detail = (
                 f"{rule.target} has {rule.partitions} partitions, and had {plan.rule.partitions}: keys would change"
-                f" theirs; {begin_anew(rule)}"
+                " theirs"
             )
             raise Stopped(State.CONTENDED, -1, -1, detail)
         if unlike := numbers - {plan.number, plan.after}:

@@ -171,13 +171,8 @@ class Source:
 def recreated(rule: Rekeying, side: str) -> Stopped:
     """The stop where the topic of the source or of the target is another one by the same name."""
     name = rule.source if side == "source" else rule.target
-    detail = f"the {side} topic {name} was deleted and made anew; {begin_anew(rule)}"
+    detail = f"the {side} topic {name} was deleted and made anew"
     return Stopped(State.RECREATED, -1, -1, detail)
-
-
-def begin_anew(rule: Rekeying) -> str:
-    """What to do where the copy does not go on."""
-    return f"to begin anew delete {rule.target} and {rule.progress} on the target"
 
 
 def _cut_back(number: int, kept: int, but: str) -> Stopped:

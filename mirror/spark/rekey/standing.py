@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from mirror.observe.figures import Figures
@@ -59,15 +61,16 @@ class Standing:
         *,
         waits_for: str = "",
         state: State | None = None,
+        told: Mapping[str, object] = MappingProxyType({}),
     ) -> Figures:
-        """The report; `waits_for`: why nothing gets on now. A stop is told as soon as it is known, though what lies
-        before it may still be on its way.
+        """The report; `waits_for`: why nothing gets on now; `told`: what a stop's advice names. A stop is told as soon
+        as it is known, though what lies before it may still be on its way.
         """
         waits_for = waits_for or self.waits_for
         lag, detail = max(0, self.end - self.at), waits_for
         is_known = self.has_end and not waits_for
         if self.stop is not None:
-            state, detail = self.stop.state, self.stop.detail
+            state, detail = self.stop.state, self.stop.told(told)
         elif state is None:
             state = State.WAITING if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
         return Figures(
