@@ -34,6 +34,8 @@ REFUSED_SECONDS: Final = 8.0
 RETENTION_SECONDS: Final = 1.0
 #: In which a broker writes where its logs begin, now, to its disk.
 RESTORE_SECONDS: Final = 0.3
+#: In which a live mirror looks at both clusters, and does what it found there.
+LOOK_SECONDS: Final = 2.5
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
 #: The same of a bounded run, which gives up after two in which nothing went on.
@@ -67,7 +69,9 @@ Place = tuple[str, int]
 class Copy:
     """What is known of one topic on the target. `owned`: the flow made it, or took it over while it was empty.
     `causes`: what was done to it and its source since. `start`: by partition, up to where its records may be gone;
-    None: anywhere. `vouched`: up to where a person took records of somebody else for the source's.
+    None: anywhere. `vouched`: up to where a person took records of somebody else for the source's. `others`: it holds
+    records that somebody else wrote while its source was there. `kept`: what was done to its source after that must not
+    reach it.
     """
 
     source: int
@@ -77,6 +81,8 @@ class Copy:
     start: dict[int, int | None] = field(default_factory=dict)
     standing: dict[int, str] = field(default_factory=dict)
     vouched: dict[int, int] = field(default_factory=dict)
+    others: bool = False
+    kept: bool = False
     own_times: bool = False
     compacted: bool = False
     expires: bool = False
@@ -178,8 +184,9 @@ class _Player:
             if self._played.findings:
                 break
         else:
-            if any(copy.source_id != self._id_of(copy) or not copy.owned for copy in self._copies.values()):
-                time.sleep(RETENTION_SECONDS)
+            copies = self._copies.values()
+            if any(copy.source_id != self._id_of(copy) or not copy.owned or copy.kept for copy in copies):
+                time.sleep(LOOK_SECONDS if any(copy.kept for copy in copies) else RETENTION_SECONDS)
                 self._judge()
         if self._played.findings:
             self._played.logs = "\n".join(
@@ -292,7 +299,7 @@ class _Player:
     def _judge_settings(
         self, name: str, copy: Copy, before: Topic, now: Topic, was: dict[str, str], configs: dict[str, str]
     ) -> None:
-        if copy.owned and copy.source_id == self._id_of(copy) and not self._is_left(name):
+        if copy.owned and not copy.kept and copy.source_id == self._id_of(copy) and not self._is_left(name):
             return
         why = self._owner(copy)
         if configs != was and "target configured" not in copy.causes:
@@ -342,6 +349,8 @@ class _Player:
     def _owner(self, copy: Copy) -> str:
         if not copy.owned:
             return "not the flow's"
+        if copy.kept:
+            return "the flow's, with records of somebody else"
         return "the flow's" if copy.source_id == self._id_of(copy) else "the flow's, of a topic that was deleted since"
 
     def _is_left(self, name: str) -> bool:
@@ -362,7 +371,7 @@ class _Player:
         return self._source_id(copy.source)
 
     def _may_delete(self, copy: Copy) -> bool:
-        return copy.owned and self._schedule.deletes and "source deleted" in copy.causes
+        return copy.owned and not copy.kept and self._schedule.deletes and "source deleted" in copy.causes
 
     def _may_refuse(self) -> bool:
         every = set(self._flow_causes)
@@ -707,6 +716,7 @@ class _Player:
             self._promised[target] = self._place
             if copy is not None:
                 copy.standing.clear()
+                copy.others = copy.kept = False
         if copy is not None and options and copy.causes & {"stranger", "second flow"}:
             copy.vouched |= {one["partition"]: one["offset"] for one in told.get("confirmed", ())}
         return f"exit {code}"
@@ -716,6 +726,7 @@ class _Player:
         code, _ = self._command("adopt", str(self._config()), name)
         if code == 0 and (copy := self._copies.get(self._target_of(name))):
             copy.owned, copy.source_id = True, self._source_id(op.topic)
+            copy.others = copy.kept = False
             copy.standing.clear()
             self._look_again()
         return f"exit {code}"
@@ -834,6 +845,11 @@ class _Player:
             if copy.source == number:
                 copy.causes.add(cause)
 
+    def _keep(self, number: int) -> None:
+        """From now on, what is done to a source must not reach a copy that holds records of somebody else."""
+        for copy in self._copies.values():
+            copy.kept |= copy.others and copy.source == number and copy.source_id == self._source_id(number)
+
     def _op_produce(self, op: Op) -> str:
         if (found := self._source_log(op)) is None:
             return "-"
@@ -912,6 +928,7 @@ class _Player:
     def _op_delete_source(self, op: Op) -> str:
         if op.topic == 0:  # the one that keeps the flow alive
             return "-"
+        self._keep(op.topic)
         self._cause(op.topic, "source deleted")
         self._cause(op.topic, "source recreated")
         self._world.source.delete(self._names[op.topic])
@@ -945,6 +962,7 @@ class _Player:
         if (found := self._source_log(op)) is None or not op.kind:
             return "-"
         name, _, _ = found
+        self._keep(op.topic)
         self._world.source.configure(name, TOPIC_CONFIGS[op.kind])
         self._source_configs[name] = op.kind
         for copy in self._copies.values():
@@ -1070,6 +1088,7 @@ class _Player:
         if before <= log.start or self._kind(op.topic) == "compact":
             return "-"
         copy.causes.add("target expired")
+        copy.others = copy.kept = False  # they may be gone
         if copy.start.get(partition, 0) is not None:
             copy.start[partition] = before
         self._expired = True
@@ -1085,6 +1104,7 @@ class _Player:
         if below >= log.end:
             return "-"
         copy.causes.add("target cut")
+        copy.others = copy.kept = False
         self._world.crash("target", name, partition, below)
         there = self._readers["target"].topics([name])[name].partitions[partition].end
         self._cut_from[name, partition] = min(below, there)  # one that was made just now may come back empty
@@ -1131,6 +1151,7 @@ class _Player:
         copy.causes.add("stranger")
         amount = 1 + op.amount // 10
         self._world.target.produce(name, partition, amount, op.kind, Random(op.amount), f"z{self._place}")
+        copy.others |= copy.source_id == self._id_of(copy)
         self._rebase()
         return f"{amount} to {name}-{partition}"
 
