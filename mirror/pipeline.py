@@ -103,6 +103,7 @@ class Pipeline:
         self._has_begun = False
         self._moved = asyncio.Event()
         self.stopped = asyncio.Event()  # set at each stop
+        self.is_told_to_end = False
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._writer.tallies.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
@@ -196,6 +197,10 @@ class Pipeline:
 
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
+        self.is_told_to_end = True
+        self._end()
+
+    def _end(self) -> None:
         self._fetcher.finish()
         self._moved.set()
 
@@ -493,7 +498,7 @@ class Pipeline:
 
     def _finish_when_done(self) -> None:
         if all(keeper.is_done for keeper in self._keepers.values()):
-            self.finish()
+            self._end()
 
     def _damaged(self, keeper: Keeper, damage: MalformedBatch) -> PartitionStop:
         """The stop for what cannot be read of one of both logs: what is damaged begins with the cluster's name."""

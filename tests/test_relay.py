@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from helpers import settings_between
+from helpers import make_topic, settings_between
 
-from mirror.assignment import Assignment
+from mirror.assignment import Assignment, KnownStop
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.pipeline import Pipeline
@@ -16,6 +16,7 @@ from mirror.policy.rules import Rules
 from mirror.spark import relay
 from mirror.spark.relay import Lane, Receipt, run_lane
 from mirror.spark.stopmark import StopMark
+from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 
@@ -31,6 +32,24 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
     monkeypatch.setattr(relay, "_write", hangs)
     (receipt,) = receipts_of(source_cluster, target_cluster, topic_name)
     assert (receipt.figures.topic, receipt.figures.partition) == (topic_name, 0)
+
+
+@pytest.mark.brokers
+def test_a_stop_that_ends_a_lane_is_told_by_a_slow_journal_too(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its receipts come to the driver when the other lanes' epoch is over, which may be minutes later."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    told: list[Figures] = []
+
+    async def slow(*reports: Any) -> None:
+        await asyncio.sleep(relay.LAST_WORD_SECONDS * 1.5)
+        told.extend(reports[4])
+
+    monkeypatch.setattr(relay, "_write", slow)
+    stop = KnownStop(state=State.DIVERGED, offset=0, detail="another record is there")
+    receipts_of(source_cluster, target_cluster, topic_name, seconds=60, stop=stop)
+    assert [one.state for one in told] == [State.DIVERGED]
 
 
 @pytest.mark.brokers
@@ -52,7 +71,9 @@ def test_a_fault_of_ours_while_reporting_is_told(
         receipts_of(source_cluster, target_cluster, topic_name, seconds=1)
 
 
-def receipts_of(source: Cluster, target: Cluster, topic: str, seconds: float = 0) -> list[Receipt]:
+def receipts_of(
+    source: Cluster, target: Cluster, topic: str, seconds: float = 0, stop: KnownStop | None = None
+) -> list[Receipt]:
     """What a lane returns that has one partition and ends after so long."""
     settings = settings_between(source.bootstrap, target.bootstrap, [topic])
     at = TopicPartition(topic, 0)
@@ -67,7 +88,7 @@ def receipts_of(source: Cluster, target: Cluster, topic: str, seconds: float = 0
                     number=0,
                     source=Endpoint.of(settings.source),
                     target=Endpoint.of(settings.target),
-                    assignments=(Assignment(at, at, None, Rules()),),
+                    assignments=(Assignment(at, at, None, Rules(), stop=stop),),
                     seconds=seconds,
                     memory_bytes=1 << 20,
                     stop_mark=mark.address,

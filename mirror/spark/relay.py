@@ -38,7 +38,9 @@ REPORT_SECONDS = 1.0
 REPORT_ROUNDS = 10
 #: Reports told straight in one turn of the loop, which moves data as well.
 _TOLD_AT_ONCE = 100
-LAST_WORD_SECONDS = 1.0
+#: How long the last report may take: where others wait for this lane, and where it ended because all of its partitions
+#: stopped. Nobody hears of these from its receipts before the other lanes' epoch is over.
+LAST_WORD_SECONDS, STOPPED_SECONDS = 1.0, CALL_TIMEOUT
 #: How long a lane that begins waits for the journal, and the pause between looks at one that could not be read then.
 GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
@@ -137,7 +139,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         figures = pipeline.figures(lane.instance)
         # The receipts carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
-            async with asyncio.timeout(LAST_WORD_SECONDS):
+            async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
                 await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
         return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
 
