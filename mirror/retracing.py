@@ -242,10 +242,11 @@ async def _check_gap(runs: Runs, logs: Logs, source: Cluster) -> None:
         raise logs.truncated(runs.next_source, f"{detail}; the source's log was cut back or replaced")
 
 
-def _truncated(logs: Logs, runs: Runs) -> PartitionStop:
-    """The stop for a source that ends before what was mirrored."""
+def _truncated(logs: Logs, runs: Runs, stable: int | None = None) -> PartitionStop:
+    """The stop for a source that ends before what was mirrored, or in a transaction that had been committed."""
     more = ", and more" if runs.next_target < logs.end else ""
-    detail = f"offsets up to {runs.next_source - 1} were mirrored{more}; the source's log ends at {logs.readable}"
+    ends = f"log ends at {logs.readable}" if stable in (None, logs.readable) else f"last stable offset is {stable}"
+    detail = f"offsets up to {runs.next_source - 1} were mirrored{more}; the source's {ends}"
     return logs.truncated(runs.next_source, detail)
 
 
@@ -335,10 +336,12 @@ async def _retrace(
             else:
                 count, free = 1, theirs.free(ledger.runs.next_source)
                 if (theirs.offset if goes_on else stable) <= free:
-                    if not goes_on and stable == logs.readable and logs.tail_is_ours:
-                        raise _truncated(logs, ledger.runs)
-                    detail = f"the record is not the source's at offset {ledger.runs.next_source}"
-                    raise diverged(f"{detail}; somebody else wrote there, or the source topic is another one")
+                    if not goes_on and logs.tail_is_ours:  # what was committed never is not, but after a cut
+                        raise _truncated(logs, ledger.runs, stable)
+                    there = f"at offset {ledger.runs.next_target} of the target, the record is not the source's"
+                    twin = theirs.raw if goes_on else None
+                    at = ledger.runs.next_source
+                    raise logs.unlike(at, f"{there} at offset {at}", twin)
                 ledger.add(free, ours.offset, 1)
             ours.pass_by(count)
         if ours.markers:
