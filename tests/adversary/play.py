@@ -32,6 +32,8 @@ SETTLE_SECONDS: Final = 30.0
 REFUSED_SECONDS: Final = 8.0
 #: In which a broker notices what a setting destroys.
 RETENTION_SECONDS: Final = 1.0
+#: In which a live mirror hears of what was accepted.
+HEARD_SECONDS: Final = 10.0
 #: In which a broker writes where its logs begin, now, to its disk.
 RESTORE_SECONDS: Final = 0.3
 #: In which a live mirror looks at both clusters, and does what it found there.
@@ -81,6 +83,7 @@ class Copy:
     start: dict[int, int | None] = field(default_factory=dict)
     standing: dict[int, str] = field(default_factory=dict)
     vouched: dict[int, int] = field(default_factory=dict)
+    accepted_at: float = float("-inf")
     others: bool = False
     kept: bool = False
     own_times: bool = False
@@ -539,7 +542,8 @@ class _Player:
                 if self._promised.get(name) == self._place - 1 and not self._live and standing.state not in PASSING:
                     detail = f"{name}-{partition}: {standing.state}: {standing.detail}"
                     self._found("I7", "what was accepted stops again", detail)
-                if standing.state not in PASSING and name in self._target:
+                is_heard = time.monotonic() - copy.accepted_at > HEARD_SECONDS
+                if standing.state not in PASSING and name in self._target and is_heard:
                     copy.standing[partition] = standing.state
             elif partition in copy.standing and standing.state in {"MIRRORING", "CAUGHT_UP", "ALIGNING", "PADDING"}:
                 detail = f"{name}-{partition}: {copy.standing[partition]}, now {standing.state}"
@@ -685,7 +689,11 @@ class _Player:
             for side in SIDES:
                 topics = self._source if side == "source" else self._target
                 for (name, partition), log in self._logs(topics):
-                    if found := self._damage(side, (name, partition), log):
+                    at = self._names[self._copies[name].source] if name in self._copies else name
+                    theirs = self._source[at].partitions.get(partition) if at in self._source else None
+                    begin = theirs.start if theirs and not self._schedule.translates else 0
+                    found = [one for one in self._damage(side, (name, partition), log) if one[1] > begin]
+                    if found:  # in what both sides have
                         self._found("I8", "verify said 0 over damage", f"{name}-{partition} of the {side}: {found}")
             for one in unequal:
                 if one.what.startswith("records ") or one.what == "there is no copy":
@@ -716,6 +724,7 @@ class _Player:
             self._promised[target] = self._place
             if copy is not None:
                 copy.standing.clear()
+                copy.accepted_at = time.monotonic()
                 copy.others = copy.kept = False
         if copy is not None and options and copy.causes & {"stranger", "second flow"}:
             copy.vouched |= {one["partition"]: one["offset"] for one in told.get("confirmed", ())}
