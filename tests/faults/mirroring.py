@@ -23,6 +23,7 @@ from typing import Any, Final
 from mirror import fetcher, writer
 from mirror.errors import ClusterError, WireError
 from mirror.observe.figures import Figures
+from mirror.offsets import standing
 from mirror.offsets.journal import OWNER, Journal
 from mirror.offsets.owner import Owner
 from mirror.offsets.runlog import Indexes
@@ -174,6 +175,8 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         if not left:
             break
         known = await _patiently(lambda: _handed_over(work), deadline)  # a broker that died may take long to come back
+        told = await _patiently(lambda: _standing(flow), deadline)
+        left = tuple(told.handed(one) for one in left)
         until = min(deadline, time.time() + EPOCH_SECONDS)
         for receipt in await _epoch(work, instance, left, until, tallies, known):
             at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
@@ -221,6 +224,12 @@ async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, Runs], int |
         entries, end = await Journal(target, work.flow.name).read()
     known = int(len(entries) * work.journal_share)
     return Indexes(entries[:known]).last(), entries[known].offset if known < len(entries) else end
+
+
+async def _standing(flow: Flow) -> standing.Standing:
+    """What the journal tells of the copies, as a driver hands it to a lane."""
+    async with Cluster(flow.target) as target:
+        return standing.standing_in(await Journal(target, flow.name).newest())
 
 
 async def _claimed(flow: Flow, instance: str) -> None:
