@@ -399,6 +399,20 @@ def test_a_copy_of_a_recreated_topic_is_never_deleted(settings: Settings, topic_
 
 
 @pytest.mark.brokers
+def test_of_two_flows_that_begin_at_once_one_writes_nothing(settings: Settings, topic_name: str) -> None:
+    """Both found the target without the topic, or with an empty one, before either had named it in its journal."""
+    other = settings_between(*addresses(settings), [topic_name], f"{topic_name}-beside")
+    flow, beside = prepare(settings, once=True), prepare(other, once=True)
+    engine: Any = InThisProcess()
+    assert asyncio.run(Supervisor(engine, flow, lambda _: None).run()).exit_code == ExitCode.DONE
+    with pytest.raises(PreflightError, match=f"{topic_name}: flow {settings.flow} writes to it"):
+        asyncio.run(Supervisor(engine, beside, lambda _: None).run())
+    assert journal(other) == {}
+    assert held(addresses(settings)[1], topic_name) == (0, 100)
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
 def test_a_topic_that_no_broker_knows_for_a_moment_keeps_its_record(settings: Settings, topic_name: str) -> None:
     assert run_once(settings).exit_code == ExitCode.DONE
 

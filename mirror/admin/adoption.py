@@ -180,7 +180,7 @@ class Gate:
     ) -> Iterable[Finding]:
         for one in plan.rekeyed:
             if (claim := history.claims.get(one.target)) is not None and self._is_claimed(one.target, claim):
-                yield _claimed(one.source, one.target, claim.flow)
+                yield claimed(one.source, one.target, claim.flow)
         wrong = [pair for pair in plan.pairs if verdicts[pair.target].is_refused]
         if not wrong:
             return
@@ -189,7 +189,7 @@ class Gate:
         for pair in wrong:
             verdict = verdicts[pair.target]
             if verdict.standing is Standing.CLAIMED:
-                yield _claimed(pair.source, pair.target, history.claims[pair.target].flow)
+                yield claimed(pair.source, pair.target, history.claims[pair.target].flow)
                 continue
             here, there = settings.source.alias, settings.target.alias
             yield refused(
@@ -384,7 +384,8 @@ def _standing(pair: TopicPair, plan: TopicPlan, history: History, source_id: str
     )
 
 
-def _claimed(source: str, topic: str, flow: str) -> Finding:
+def claimed(source: str, topic: str, flow: str) -> Finding:
+    """The refusal of a target topic that another flow writes to, or is about to."""
     what = f"flow {flow} writes to it, and two flows into one topic would spoil it"
     return refused(topic, what, Fix.END_FLOW, journal=journal_topic(flow), source=source)
 

@@ -142,14 +142,27 @@ async def read_history(
             text = "cannot be read, so it is not known which topics that flow writes to"
             unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
             continue
-        claims |= {topic: Claim(flow, seen.target_topic_id) for topic, seen in seen_in(journal).items()}
-        claims |= {
-            topic.removeprefix(begin): Claim(flow, None)
-            for begin in (progress_topic(flow, ""),)
-            for topic in target_topics
-            if topic.startswith(begin)
-        }
+        claims |= _claims_of(flow, journal, target_topics)
     return History(seen_in(own.newest), origins, claims, own.cluster_id, tuple(unread))
+
+
+async def claims_of_others(settings: Settings, target_topics: Collection[str]) -> dict[str, Claim]:
+    """What the journals among the topics of the target, but for the flow's own, claim at this moment; nothing of those
+    that cannot be read. Raises ClusterError, MalformedBatch.
+    """
+    flows = [one for one in flows_of(target_topics) if one != settings.flow]
+    beside, _ = await _standing(Endpoint.of(settings.target), flows)
+    claims: dict[str, Claim] = {}
+    for flow, journal in beside.items():
+        if journal is not None:
+            claims |= _claims_of(flow, journal, target_topics)
+    return claims
+
+
+def _claims_of(flow: str, journal: Mapping[bytes, bytes], target_topics: Collection[str]) -> dict[str, Claim]:
+    begin = progress_topic(flow, "")
+    rekeyed = {one.removeprefix(begin): Claim(flow, None) for one in target_topics if one.startswith(begin)}
+    return {topic: Claim(flow, seen.target_topic_id) for topic, seen in seen_in(journal).items()} | rekeyed
 
 
 def flows_of(topics: Iterable[str]) -> list[str]:

@@ -1,13 +1,21 @@
-"""What a mirror settles before its first epoch: which topics it means, and how far a bounded copy goes."""
+"""What a mirror settles before its first epoch: which topics it means, and how far a bounded copy goes.
+
+V1  a topic of the target belongs to one flow. Two that begin at once both find it free, so whoever named it in its
+    journal looks at the others' once more before the first record: at least one of the two sees the other, takes
+    the name back and is refused. Both may; neither has written anything
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
+from mirror.admin.adoption import claimed
+from mirror.admin.history import Claim
 from mirror.assignment import Assignment
-from mirror.errors import ClusterError, ClusterUnreachable
+from mirror.background import in_background
+from mirror.errors import ClusterError, ClusterUnreachable, PreflightError
 from mirror.identity import MISSING_TRIES, other_topic
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS
@@ -29,22 +37,24 @@ async def recorded(
     made: Collection[str] = (),
     start: int = EARLIEST,
     origins: Mapping[str, Sequence[str]] = {},
+    claims: Callable[[], Mapping[str, Claim]] = dict,
 ) -> list[Assignment]:
     """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
     journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
     topics the flow `made`. At the flow's first start, and then alone, `start` says where they begin
     (`offsets/starts.py`, B1 to B3). `origins`: by source topic, the ids of the clusters that its records came through
-    before they were on the source.
+    before they were on the source. `claims`: asks for what other flows name now, by target topic.
 
     A topic that a cluster does not know at this moment has no id to record: what the journal tells of it stays.
-    Raises ClusterUnreachable where such a topic is none that the journal tells of, and as `settled` and
-    `Journal.append` do.
+    Raises ClusterUnreachable where such a topic is none that the journal tells of, PreflightError where another flow
+    named one of them at the same moment (V1), and as `settled`, `claims` and `Journal.append` do.
     """
     has_begun = any(not one.compared for one in seen_in(known).values())
     since = {} if has_begun else await _begun(source, journal, assignments, start)
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
     changed: dict[bytes, bytes] = {}
+    fresh = dict[str, str]()
     found: list[Assignment] = []
     for assignment in assignments:
         topic, copy = assignment.source.topic, assignment.target.topic
@@ -66,6 +76,7 @@ async def recorded(
                     f"{journal.cluster}: no broker knows topic {copy}, which was there a moment ago"
                 )
             changed[key] = now.to_json()
+            fresh[copy] = topic
         else:  # ids that were not known then are by now; a copy of version 0.1.0 learns its origins
             now = replace(
                 before,
@@ -85,9 +96,26 @@ async def recorded(
         else:
             await journal.append_all(changed.items())
         known.update(changed)
+        if fresh:
+            await _refuse_rivals(journal, known, fresh, await in_background(claims))
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
     return found
+
+
+async def _refuse_rivals(
+    journal: Journal, known: MutableMapping[bytes, bytes], named: Mapping[str, str], claims: Mapping[str, Claim]
+) -> None:
+    """Take back what another flow names by now, too (V1). `named`: by target topic, the source topic."""
+    topic_id = journal.cluster.topic_id
+    rivals = [copy for copy in named if copy in claims and same_id(claims[copy].topic_id, topic_id(copy))]
+    if not rivals:
+        return
+    await journal.append([(FirstSeen.key(copy), None) for copy in rivals])
+    for copy in rivals:
+        known.pop(FirstSeen.key(copy), None)
+    told = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
+    raise PreflightError(f"another flow began at the same moment:\n{told}")
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:

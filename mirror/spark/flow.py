@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from mirror.admin.history import Claim
 from mirror.assignment import Assignment
 from mirror.errors import ExitCode
 from mirror.observe.figures import Figures
@@ -41,7 +42,7 @@ class Flow:
     what the re-key query does, topic by topic. `refused`: topics that are left out. `origins`: by source topic, the ids
     of the clusters that its records came through before they were on the source. `take_over`: from a
     mirror that runs. `make_journal` makes the flow's journal where it is gone. `follows`: whether a source topic is of
-    the flow, under this name on the target.
+    the flow, under this name on the target. `claims`: asks which other flow names a target topic as its own now.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Flow:
     take_over: bool = False
     make_journal: Callable[[], object] = dict
     follows: Callable[[str, str], bool] = _follows_every
+    claims: Callable[[], Mapping[str, Claim]] = dict
 
     @property
     def copy_rate(self) -> float | None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from mirror.admin.adoption import Gate
 from mirror.admin.client import Admin
-from mirror.admin.history import read_history, read_own
+from mirror.admin.history import Claim, claims_of_others, read_history, read_own
 from mirror.admin.topics import (
     TopicPlan,
     apply,
@@ -92,6 +92,7 @@ def prepare(
         take_over=take_over,
         make_journal=partial(_make_journal, settings),
         follows=partial(_follows, settings),
+        claims=partial(_claims, settings),
         made=made,
         start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow),
@@ -126,6 +127,10 @@ def _log_held(flow: str, topic: str, why: str) -> None:
 
 def _make_journal(settings: Settings) -> None:
     ensure_flow_topic(Admin(settings.target), settings.flow)
+
+
+def _claims(settings: Settings) -> Mapping[str, Claim]:
+    return asyncio.run(claims_of_others(settings, Admin(settings.target).topic_names()))
 
 
 def _follows(settings: Settings, source: str, target: str) -> bool:

@@ -25,7 +25,7 @@ from pyspark import SparkContext
 
 from mirror.assignment import Assignment, LastPosition
 from mirror.config import Settings
-from mirror.errors import ClusterError, WireError
+from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.names import first_of
 from mirror.observe import logs
 from mirror.observe.figures import PREFIX as STATE
@@ -163,7 +163,8 @@ class Supervisor:
             known = taken.seen.values
             await self._forget_others(known)
             topics = self._tidings.topics
-            self._plan(await recorded(source, journal, self._assignments, topics, flow.made, flow.start, flow.origins))
+            begins = flow.made, flow.start, flow.origins, flow.claims
+            self._plan(await recorded(source, journal, self._assignments, topics, *begins))
             self._reports_before = {key: value for key, value in known.items() if key.startswith(STATE)}
             if self._flow.once:
                 found, self._left_out = await bounded(source, self._flow.name, self._assignments)
@@ -353,11 +354,11 @@ class Supervisor:
             await journal.cluster.refresh({one.target.topic for one in new})
             if not await self._tidings.read(journal):  # a topic that grew may have begun a moment ago
                 return
-            found = await recorded(
-                source, journal, new, self._tidings.topics, look.made, origins={**self._flow.origins, **look.origins}
-            )
+            origins = {**self._flow.origins, **look.origins}
+            topics, claims = self._tidings.topics, self._flow.claims
+            found = await recorded(source, journal, new, topics, look.made, origins=origins, claims=claims)
             await forget(journal, gone)
-        except ClusterError as problem:
+        except (ClusterError, PreflightError) as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
         known = {one.place: one for one in found}
