@@ -151,7 +151,8 @@ class Logs:
     flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
     of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
     where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
-    leader epoch in which the target's end was read, `source_epoch` the source's of now.
+    leader epoch in which the target's end was read, `source_epoch` the source's of now. `clusters`: what both are
+    called.
     """
 
     source: TopicPartition
@@ -167,6 +168,7 @@ class Logs:
     kept_until: int | None = None
     target_epoch: int = -1
     source_epoch: int = -1
+    clusters: tuple[str, str] = ("the source", "the target")
 
     @property
     def was_not_cut(self) -> bool:
@@ -255,7 +257,12 @@ class Logs:
     def unlike(self, at: int, detail: str, twin: RawBatch | None) -> PartitionStop:
         """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
         elections since, one of these was unclean, most likely.
+
+        Raises MalformedBatch where one of both batches is damaged, on its disk or on the way: this stop would stand.
         """
+        for cluster, raw in zip(self.clusters, (twin, self.tail), strict=True):
+            if raw is not None and 0 <= raw.header.magic <= 2 and not crc_holds(raw):
+                raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
         marker = self.tail is not None and self.tail.header.is_control
         epoch = twin.header.partition_leader_epoch if twin is not None else 0
         if self.tail_is_ours and not marker and epoch > 0:
@@ -331,6 +338,7 @@ async def look_at_logs(
         kept,
         target_epoch,
         source_epoch,
+        (str(source), str(target)),
     )
 
 

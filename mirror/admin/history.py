@@ -110,13 +110,15 @@ async def read_own(settings: Settings) -> Own:
 
 
 async def read_history(
-    settings: Settings, own: Own, source_topics: Collection[str], target_topics: Collection[str] = ()
+    settings: Settings, own: Own, source_topics: Collection[str] | None, target_topics: Collection[str] = ()
 ) -> History:
-    """What `own` tells, and the journals among the topics of both clusters. Raises MalformedBatch for one of these."""
+    """What `own` tells, and the journals among the topics of both clusters. `source_topics`: None where the source is
+    gone, and is not asked. Raises MalformedBatch for a journal.
+    """
     unread: list[str] = []
     where = settings.source.alias, settings.target.alias
     (towards, is_source_hidden), (beside, is_target_hidden) = await asyncio.gather(
-        _standing(Endpoint.of(settings.source), flows_of(source_topics)),
+        _standing(Endpoint.of(settings.source), None if source_topics is None else flows_of(source_topics)),
         _standing(Endpoint.of(settings.target), [one for one in flows_of(target_topics) if one != settings.flow]),
     )
     for alias, is_hidden, unseen in (
@@ -170,10 +172,14 @@ def flows_of(topics: Iterable[str]) -> list[str]:
     return sorted(found.group(1) for found in map(_JOURNAL.fullmatch, topics) if found)
 
 
-async def _standing(where: Endpoint, flows: Sequence[str]) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool]:
+async def _standing(
+    where: Endpoint, flows: Sequence[str] | None
+) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool]:
     """The journals of flows that were not failed over, None for one that cannot be read; and whether there may be
-    others, since the cluster does not tell of topics by such names.
+    others, since the cluster does not tell of topics by such names. Nobody is asked for None.
     """
+    if flows is None:
+        return {}, False
     at_once = asyncio.Semaphore(_AT_ONCE)
     async with Cluster(where) as cluster:
 

@@ -86,7 +86,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
 
 def _plan(settings: Settings, target: Admin, disks: Disks) -> TopicPlan:
     own = asyncio.run(read_own(settings))
-    history = asyncio.run(read_history(settings, own, (), target.topic_names()))
+    history = asyncio.run(read_history(settings, own, None, target.topic_names()))
     return plan_restoration(target, disks.topics, settings, history)
 
 
