@@ -19,9 +19,9 @@ from adversary.shrinking import shrunk
 
 
 def _is_slow(seed: int, repertoire: str) -> bool:
-    """Restarts a broker, or has a second mirror wait until it may take over."""
+    """Restarts a broker, has a second mirror wait until it may take over, or is long."""
     whole = schedule(seed, repertoire)
-    return whole.disturbs or any(op.name == "twin" for op in whole.operations)
+    return whole.disturbs or len(whole.operations) > 13 or any(op.name == "twin" for op in whole.operations)
 
 
 #: By repertoire: printed with each schedule, and played by their seeds alone.

@@ -83,7 +83,8 @@ class Watch:
         self._empty = self._last = _Moment(at=began)
         self._first: _Moment | None = None
         self._seen = 0
-        self._moved = self._looked = self._counted = began
+        self._moved = self._counted = began
+        self._looked = float("-inf")  # a process that ends at once is seen, too
 
     def measure(self, *, ends_itself: bool) -> Measured:
         """Until it has ended, or, where it does not by itself, until everything is on the target. Raises BenchError."""
