@@ -750,6 +750,9 @@ class _Player:
 
     def _op_failover(self, _op: Op) -> str:
         code, command = self._command("failover", str(self._config()), "--json")
+        if code == 2 and self._live:  # its journal is being written again: a person tries again
+            time.sleep(HEARD_SECONDS / 2)
+            code, command = self._command("failover", str(self._config()), "--json")
         if code not in {0, 4, 7}:
             return f"exit {code}"
         self._failed_over = True
