@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from groupoffsets import commit, committed
@@ -573,6 +573,23 @@ def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
     assert (done["whole"], done["rpo"]) == (False, {"records": 150, "seconds": None, "certain": False})
     (partition,) = done["partitions"]
     assert (partition["state"], partition["position"], partition["source_end"]) == ("DIVERGED", 160, 150)
+
+
+@pytest.mark.brokers
+def test_what_lies_behind_an_open_transaction_did_not_get_over(flow: Flow) -> None:
+    """A reader of committed records sees none of it, and its producers had their acknowledgments all the same."""
+    open_one = Producer({"bootstrap.servers": flow.source, "transactional.id": flow.topic})
+    open_one.init_transactions(20)
+    open_one.begin_transaction()
+    for value in values(5):
+        open_one.produce(flow.topic, value)
+    assert not open_one.flush(20)
+    produce(flow.source, flow.topic, values(5))
+    done = flow.failover(code=4)
+    open_one.abort_transaction(20)
+    (partition,) = done["partitions"]
+    assert (done["whole"], done["rpo"]["records"]) == (False, 10)
+    assert (partition["position"], partition["source_end"], partition["open_transaction_from"]) == (100, 110, 100)
 
 
 @pytest.mark.brokers

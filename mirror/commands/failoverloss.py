@@ -21,7 +21,7 @@ from mirror.policy.selection import is_rekeyed
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 
 _log = logs.get("mirror.failover")
 
@@ -38,9 +38,13 @@ async def exposures_of(
     lost = losses_in(known.newest)
     asked_there = (_position(settings, known, one) for one in told)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
-    ends = await ends_of(source, [_source_of(one) for one in told]) if source is not None else {}
+    ends, stable = dict[TopicPartition, int](), dict[TopicPartition, int]()
+    if source is not None:
+        every = [_source_of(one) for one in told]
+        ends = await ends_of(source, every, READ_UNCOMMITTED)  # first: a log that grows has no open transaction for it
+        stable = await ends_of(source, every)
     asked = (
-        _exposure(source, ends.get(_source_of(one)), known, one, position)
+        _exposure(source, ends.get(_source_of(one)), stable.get(_source_of(one)), known, one, position)
         for one, position in zip(told, positions, strict=True)
     )
     spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in told)
@@ -48,9 +52,13 @@ async def exposures_of(
     return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
 
 
-async def ends_of(source: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where each source partition ends for a reader of committed records; without those that cannot be asked."""
-    asked = (list_offset(source, at, LATEST, READ_COMMITTED) for at in partitions)
+async def ends_of(
+    source: Cluster, partitions: Sequence[TopicPartition], isolation: int = READ_COMMITTED
+) -> dict[TopicPartition, int]:
+    """Where each source partition ends for a reader of committed records, or for another one; without those that cannot
+    be asked.
+    """
+    asked = (list_offset(source, at, LATEST, isolation) for at in partitions)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     ends: dict[TopicPartition, int] = {}
     for at, answer in zip(partitions, answers, strict=True):
@@ -125,7 +133,12 @@ def _moved(known: Known, there: TopicPartition, figures: Figures, end: int) -> i
 
 
 async def _exposure(
-    source: Cluster | None, end: int | None, known: Known, figures: Figures, answer: int | BaseException
+    source: Cluster | None,
+    end: int | None,
+    stable: int | None,
+    known: Known,
+    figures: Figures,
+    answer: int | BaseException,
 ) -> Exposure:
     if isinstance(answer, BaseException) and not isinstance(answer, ClusterError):
         raise answer
@@ -141,6 +154,7 @@ async def _exposure(
         target_topic=figures.target_topic,
         position=position,
         end=end,
+        open_from=stable if stable is not None and end is not None and stable < end else None,
         state=figures.state,
         lag=max(0, contact.log_end - reached) if contact else 0,
         seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,

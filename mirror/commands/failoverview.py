@@ -124,6 +124,7 @@ def as_dict(account: Account) -> dict[str, Any]:
                 "state": one.state,
                 "position": one.position,
                 "source_end": one.end,
+                "open_transaction_from": one.open_from,
                 "rpo_records": one.records,
                 "rpo_seconds": _rounded(one.seconds),
                 "certain": one.is_certain,
@@ -157,7 +158,14 @@ def rendered(account: Account) -> Group:
         for one in shown
         if one.doubt
     ]
-    notes = [Text(f"note: {plain(text)}", "yellow") for text in (*doubts, *account.warnings)]
+    open_ones = [
+        f"{one.topic}-{one.partition}: a transaction is open on the source at offset {number(one.open_from)}; nothing"
+        " behind it gets over before it ends. Where the source still serves, end its producer or wait for"
+        " transaction.timeout.ms, and fail over again"
+        for one in shown
+        if one.open_from is not None
+    ]
+    notes = [Text(f"note: {plain(text)}", "yellow") for text in (*doubts, *open_ones, *account.warnings)]
     if account.source_problem:
         notes.insert(0, Text(f"the source is away: {plain(account.source_problem)}", "yellow"))
     if account.groups:

@@ -41,7 +41,9 @@ class Exposure:
     The target holds everything below `position`, None where it could not be asked, for the reason `problem`. `end` is
     where the source ends, None where nobody can say any more; `lag` is then what was missing when that was last known,
     `seen_ms` ago. `lost_from_ms`: how long ago the first record that did not get over was written, None where that is
-    not known or all got over. `losses`: what was left out for good, below `position`.
+    not known or all got over. `losses`: what was left out for good, below `position`. `open_from`: where the source
+    ends for a reader of committed records, if a transaction is open there: nothing behind it is copied before it ends,
+    neither records of its own nor those of others, which are acknowledged.
     """
 
     topic: str
@@ -55,6 +57,7 @@ class Exposure:
     lost_from_ms: int | None = None
     problem: str = ""
     losses: tuple[AcceptedLoss, ...] = ()
+    open_from: int | None = None
 
     @property
     def doubt(self) -> str:
