@@ -538,6 +538,30 @@ def test_a_topic_that_is_not_the_flows_is_not_written_to(
 
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
+def test_a_topic_of_which_no_folder_is_there_is_missed(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One of several log.dirs was forgotten: the metadata log knows what lay there."""
+    source, target, other = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-b"
+    config = load(config_file(tmp_path, source, target, [f"{topic_name}.*"], flow=topic_name))
+    folder, given = data_folder(source_cluster), tmp_path / "given"
+    for name in (topic_name, other):
+        make_topic(source, name)
+        produce(source, name, [b"x"])
+    shutil.copytree(folder / f"{topic_name}-0", given / f"{topic_name}-0")
+    shutil.copytree(folder / "__cluster_metadata-0", given / "__cluster_metadata-0")
+    for dry_run in (True, False):
+        assert command.restore(config, [given], command.Wanted(dry_run=dry_run), as_json=True) == ExitCode.DATA_AT_RISK
+        assert json.loads(capsys.readouterr().out)["missing"] == [f"{other}-0"]
+    assert [record[4] for record in read(target, topic_name, 0)] == [b"x"]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
 def test_folders_of_a_deleted_topic_are_left_out(
     source_cluster: Cluster,
     target_cluster: Cluster,

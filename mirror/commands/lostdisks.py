@@ -36,6 +36,7 @@ class Disks:
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
+    lacking: topics that the metadata log knows and no folder is of, with how many partitions they had.
     """
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -44,6 +45,7 @@ class Disks:
     knows_settings: bool
     offsets: GroupOffsets | None
     notes: Sequence[str]
+    lacking: Mapping[str, int]
 
 
 def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -78,7 +80,18 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
         knows_settings=known is not None,
         offsets=offsets,
         notes=notes,
+        lacking=_lacking(found, known),
     )
+
+
+def _lacking(found: Iterable[TopicPartition], known: ClusterTopics | None) -> dict[str, int]:
+    there = {at.topic for at in found}
+    every = known.topics if known is not None else {}
+    return {
+        name: topic.partitions
+        for name, topic in sorted(every.items())
+        if name not in there and not name.startswith(INTERNAL_PREFIX)
+    }
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +26,7 @@ from mirror.offsets.grouprestore import GroupsReport, RestoredPartition, found_g
 from mirror.offsets.journal import Journal
 from mirror.offsets.owner import Owner
 from mirror.policy.rules import Rules
+from mirror.policy.selection import selects
 from mirror.reading.groupoffsets import GroupOffsets
 from mirror.reading.shelf import Bounds
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -106,7 +107,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         Endpoint.of(settings.target),
         _configs(target, plan),
         partitions,
-        _missing(plan, partitions),
+        [*_missing(plan, partitions), *_lacking(settings, disks)],
         wanted.dry_run,
         notes=disks.notes,
     )
@@ -286,6 +287,15 @@ def _missing(plan: TopicPlan, found: Mapping[TopicPartition, Sequence[Path]]) ->
         for number in range(max(pair.partitions, _on_target(plan, pair.target)))
         if (at := TopicPartition(pair.source, number)) not in found
     ]
+
+
+def _lacking(settings: Settings, disks: Disks) -> Iterator[TopicPartition]:
+    """The partitions of topics of the flow that the lost cluster had, and of which there is no folder at all: one of
+    several log.dirs may be missing.
+    """
+    for topic, count in disks.lacking.items():
+        if selects(topic, settings.topics):
+            yield from (TopicPartition(topic, number) for number in range(count))
 
 
 def _on_target(plan: TopicPlan, topic: str) -> int:
