@@ -348,6 +348,24 @@ def test_what_was_committed_and_is_in_no_file_is_told(tmp_path: Path) -> None:
     assert "offsets 20 to 49 were committed" in log.notes[0]
 
 
+def test_a_first_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    """It leaves nothing behind that says so, but for the broker's history of leader epochs, whose first entry goes up
+    with the log's start.
+    """
+    folder = replica(tmp_path / "a", (40, batches(40, 90)))
+    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "nobody knows"
+    history(folder, (0, 40))
+    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "retention"
+    history(folder, (0, 10))
+    log = load([folder])
+    assert (log.start, log.end, log.at_risk) == (40, 90, True)
+    assert "offsets 10 to 39 were not deleted" in log.notes[0]
+    lender = replica(tmp_path / "b", (0, batches(0, 60)))
+    assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (0, False)
+    start_at(tmp_path / "a", 40)
+    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to be told"
+
+
 def test_gaps_of_what_was_lent_are_told(tmp_path: Path) -> None:
     longer = replica(tmp_path / "a", (40, batches(40, 90)))
     lender = replica(tmp_path / "b", (0, batches(0, 10)), (20, batches(20, 60)))

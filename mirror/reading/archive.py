@@ -198,8 +198,13 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
         notes.append(_open_note(stable, end, log.lost))
     if committed > end:
         notes.append(f"offsets {end} to {committed - 1} were committed, a broker's checkpoint says, and are in no file")
+    if lacks := best.lacks_from < start:
+        first = (
+            f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
+        )
+        notes.append(f"{best.folder}: {first}: the first ones are missing, or are in remote storage")
     cut = bool(best.damage and not best.is_torn) or end < best.end
-    at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end
+    at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
     return PartitionLog(
         stretches,

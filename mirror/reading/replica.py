@@ -3,7 +3,8 @@
 A1  bytes that are no sound batch are damage. A broker that recovers cuts its log there (Kafka `LogSegment.recover`);
     here the next sound batch is looked for, and the offsets in between are a `Hole`: from behind the last sound batch
     to before the next one, never more. What is behind the last sound batch of all is no part of the log
-A2  offsets below the log's start were deleted, and are not given out (KIP-107)
+A2  offsets below the log's start were deleted, and are not given out (KIP-107). Where the broker's history of leader
+    epochs begins below the first file, that one was not deleted: files are missing, or are in remote storage
 A3  no CRC covers a batch's base offset and leader epoch. Where offsets leap and then fall back, the batch that leapt
     lies, and is damage; an epoch that falls back was none
 A4  what is read is a view of the file: nothing is copied, and an index entry stands for `GRAIN` bytes
@@ -123,6 +124,7 @@ class Replica:
 
     `epochs`: (leader epoch, first offset) of its batches, rising. `history`: the same as the broker wrote it down,
     which may tell of more than is sound. `committed`: below that the broker knew all to be on every replica in sync.
+    `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
     between two files that are in neither, which compaction leaves, and a file that is missing. `holes`: offsets that
     are damaged, and sound batches follow. `damage` is empty where the last file ends well; `beyond` are the bytes
@@ -139,6 +141,7 @@ class Replica:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
     committed: int = 0
+    lacks_from: int = 0
     oldest_ms: int | None = None
     damage: str = ""
     beyond: int = 0
@@ -234,7 +237,10 @@ def _scanned(folder: Path) -> Replica:
     if left := scanner.left:
         found.damage, found.beyond = left.detail, left.beyond
         found.is_torn = left.path == paths[-1]
-    found.start = max(found.start, min(log_start_of(folder), found.end))  # A2
+    begins = log_start_of(folder)
+    found.start = max(found.start, min(begins, found.end))  # A2
+    # what moves a log's start moves the first entry of its history there as well, at once; the other one later
+    found.lacks_from = min(max(begins, found.history[0][1]), found.start) if found.history else found.start
     return found
 
 
