@@ -377,13 +377,24 @@ async def resume(
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
-    start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
-    tail, own, ours = logs.tail, logs.own, logs.tail_is_ours
-
     logs.check_source_epoch()
+    try:
+        return await _found(logs, source, target, target_partition, accepted)
+    except PartitionStop as stop:
+        if stop.state == State.TRUNCATED and await _holds_others(logs, target, target_partition):
+            raise logs.foreign(stop.offset, stop.detail) from stop
+        raise
+
+
+async def _found(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, accepted: tuple[int, int] | None
+) -> Position:
+    """The position by what both logs hold. The same as `resume`, but for a source that seems to have been cut back."""
+    start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
+    tail, own, ours, last = logs.tail, logs.own, logs.tail_is_ours, logs.last
     if end > readable:
         detail = f"the target's log ends at {end}, the source's at {readable}"
-        is_ours = ours or (tail is None and end == since) or (last is not None and last.target_end == end)
+        is_ours = ours or (tail is None and end == logs.since) or (last is not None and last.target_end == end)
         if is_ours and not logs.was_not_cut:
             raise logs.truncated(end, detail)
         raise logs.foreign(end, detail)
@@ -421,6 +432,20 @@ async def resume(
         target_epoch=logs.target_epoch,
         last=found,
     )
+
+
+async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) -> bool:
+    """Whether the target has batches of somebody else behind what the journal keeps, or what the source has, and ours
+    behind those: what was on its way landed there (W4), and the source was not cut back for that.
+    """
+    if not logs.tail_is_ours:
+        return False
+    acknowledged = logs.last.target_end if logs.last is not None else logs.readable
+    oldest = max(logs.target_start, acknowledged, logs.end - _MOST_BACK)
+    async for raw, _ in batches(target, partition, oldest, logs.end, READ_UNCOMMITTED):
+        if not logs.own.is_kin(raw.header.producer_id):
+            return True
+    return False
 
 
 def found_position(

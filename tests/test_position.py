@@ -71,6 +71,21 @@ def test_a_zombie_that_appends_while_the_position_is_read(
     assert assert_same_records(source, target, topic_name, 1) == 200
 
 
+def test_a_batch_of_ours_that_landed_behind_somebody_elses_tells_of_no_cut(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str
+) -> None:
+    """It was on its way as they wrote to the copy. That this is longer than the source now is not the source's doing."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for bootstrap in (source, target):
+        make_topic(bootstrap, topic_name)
+    produce(source, topic_name, values(3))
+    produce(target, topic_name, values(8))
+    assert asyncio.run(append_as_a_zombie("test", source, target, topic_name, 0)) == 8
+    figures = mirror_once(source, target, [topic_name])[TopicPartition(topic_name, 0)]
+    assert figures.state is State.DIVERGED, figures
+    assert "the target's log ends at 11, the source's at 3; somebody else wrote" in figures.detail
+
+
 def test_a_request_for_markers_that_outlives_its_sender(
     source_cluster: Brokers, target_cluster: Brokers, topic_name: str
 ) -> None:
