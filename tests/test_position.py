@@ -74,7 +74,7 @@ def test_a_zombie_that_appends_while_the_position_is_read(
 def test_a_batch_of_ours_that_landed_behind_somebody_elses_tells_of_no_cut(
     source_cluster: Brokers, target_cluster: Brokers, topic_name: str
 ) -> None:
-    """It was on its way as they wrote to the copy. That this is longer than the source now is not the source's doing."""
+    """It was on its way as they wrote to the copy. That this is longer than the source is not the source's doing."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     for bootstrap in (source, target):
         make_topic(bootstrap, topic_name)

@@ -83,7 +83,7 @@ class Copy:
     start: dict[int, int | None] = field(default_factory=dict)
     standing: dict[int, str] = field(default_factory=dict)
     vouched: dict[int, int] = field(default_factory=dict)
-    accepted_at: float = float("-inf")
+    resolved_at: float = float("-inf")
     others: bool = False
     kept: bool = False
     own_times: bool = False
@@ -291,7 +291,8 @@ class _Player:
     def _adopt_new(self, name: str) -> None:
         if name not in self._copies or "target deleted" in self._copies[name].causes:
             number = next((n for n, one in enumerate(self._names) if name in (one, f"p.{one}")), 0)
-            self._copies[name] = Copy(number, owned=True, source_id=self._source_id(number))
+            deleted_at = time.monotonic() if name in self._copies else float("-inf")
+            self._copies[name] = Copy(number, owned=True, source_id=self._source_id(number), resolved_at=deleted_at)
             self._copies[name].causes |= self._source_causes[self._names[number]] & {"source expired"}
             kind = self._kind(number)
             if kind == "short" or (kind in {"default", "week"} and self._has_old(number)):
@@ -542,7 +543,7 @@ class _Player:
                 if self._promised.get(name) == self._place - 1 and not self._live and standing.state not in PASSING:
                     detail = f"{name}-{partition}: {standing.state}: {standing.detail}"
                     self._found("I7", "what was accepted stops again", detail)
-                is_heard = time.monotonic() - copy.accepted_at > HEARD_SECONDS
+                is_heard = time.monotonic() - copy.resolved_at > HEARD_SECONDS
                 if standing.state not in PASSING and name in self._target and is_heard:
                     copy.standing[partition] = standing.state
             elif partition in copy.standing and standing.state in {"MIRRORING", "CAUGHT_UP", "ALIGNING", "PADDING"}:
@@ -724,7 +725,7 @@ class _Player:
             self._promised[target] = self._place
             if copy is not None:
                 copy.standing.clear()
-                copy.accepted_at = time.monotonic()
+                copy.resolved_at = time.monotonic()
                 copy.others = copy.kept = False
         if copy is not None and options and copy.causes & {"stranger", "second flow"}:
             copy.vouched |= {one["partition"]: one["offset"] for one in told.get("confirmed", ())}
