@@ -94,6 +94,28 @@ def test_what_is_too_large_is_not_read(folder: Path) -> None:
     assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
 
 
+def test_checkpoints_tell_of_partitions_without_a_folder(tmp_path: Path) -> None:
+    """Where there is no metadata log. Nothing is made of what never held a record, is being deleted, or is beside a
+    partition's folder that is named alone.
+    """
+    data = tmp_path / "data"
+    for name in ("orders-0", "gone-0.0123abcd-delete"):
+        (data / name).mkdir(parents=True)
+        (data / name / f"{0:020}.log").touch()
+    checkpoint = data / "replication-offset-checkpoint"
+    rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "empty 0 0", "gone 0 4", "__consumer_offsets 3 8")
+    checkpoint.write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
+    for folder in (data, tmp_path):
+        disks = look_over([folder], groups=False)
+        assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2})
+    disks = look_over([data / "orders-0"], groups=False)
+    assert (disks.topics["orders"].partitions, disks.lacking) == (1, {})
+    checkpoint.write_text(checkpoint.read_text()[:-4])
+    assert look_over([data], groups=False).lacking == {}, "cut short"
+    checkpoint.write_text("0\n1\nclicks 1999999999 9\n")
+    assert look_over([data], groups=False).lacking == {}, "no broker's"
+
+
 def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:
     for name, text in (("one", "#now\nversion=1\ncluster.id=A-b_c\nnode.id=1\n"), ("two", "cluster.id = other\n")):
         (tmp_path / name / "orders-0").mkdir(parents=True)

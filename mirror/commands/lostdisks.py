@@ -5,6 +5,8 @@ D1  a folder whose topic id the metadata log says was removed is of a deleted to
     another id than a topic has there, where there are some with that id
 D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
 D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
+D4  which topics and partitions there were, folders do not tell, since those of a disk that is lost are not there: the
+    metadata log does, and where there is none, brokers' checkpoints
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from mirror.admin.restoration import Found
 from mirror.errors import ConfigError
 from mirror.names import first_of
 from mirror.policy.selection import INTERNAL_PREFIX
-from mirror.reading.archive import mixed_in, partitions_in
+from mirror.reading.archive import mixed_in, partitions_in, told_of
 from mirror.reading.groupoffsets import OFFSETS_TOPIC, GroupOffsets, offsets_in
 from mirror.reading.metadatalog import METADATA, ClusterTopics, topics_in
 from mirror.reading.replica import bytes_of, oldest_of
@@ -36,7 +38,7 @@ class Disks:
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
-    lacking: topics that the metadata log knows and no folder is of, with how many partitions they had.
+    lacking: topics of which no folder is here, with how many partitions they had (D4).
     """
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -73,25 +75,23 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
         ids = {path: topic_id_of(path) for paths in found.values() for path in paths}
         found, left = _of_now(found, ids, known)
         notes += left
+        counts = {name: topic.partitions for name, topic in known.topics.items()}
+    else:
+        counts = told_of(folders)
+    there = {at.topic for at in found}
     return Disks(
         partitions=found,
-        topics=_topics(found, known),
+        topics=_topics(found, known, counts),
         cluster_id=cluster_id,
         knows_settings=known is not None,
         offsets=offsets,
         notes=notes,
-        lacking=_lacking(found, known),
+        lacking={
+            name: count
+            for name, count in sorted(counts.items())
+            if name not in there and not name.startswith(INTERNAL_PREFIX)
+        },
     )
-
-
-def _lacking(found: Iterable[TopicPartition], known: ClusterTopics | None) -> dict[str, int]:
-    there = {at.topic for at in found}
-    every = known.topics if known is not None else {}
-    return {
-        name: topic.partitions
-        for name, topic in sorted(every.items())
-        if name not in there and not name.startswith(INTERNAL_PREFIX)
-    }
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:
@@ -150,8 +150,12 @@ def _of_now(
     return kept, notes
 
 
-def _topics(found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None) -> dict[str, Found]:
-    """What the folders tell of each topic, as far as a glance at its segments goes."""
+def _topics(
+    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None, counts: Mapping[str, int]
+) -> dict[str, Found]:
+    """What the folders tell of each topic, as far as a glance at its segments goes, with as many partitions as there
+    were by `counts`, where those are of this very topic.
+    """
     mixed = mixed_in(found)
     topics: dict[str, Found] = {}
     for at, paths in found.items():
@@ -160,8 +164,9 @@ def _topics(found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics
         told = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
         is_it = told is not None and topic_id in (None, told.topic_id)
+        count = counts.get(at.topic, 0) if is_it or known is None else 0
         topics[at.topic] = Found(
-            partitions=max(before.partitions, at.partition + 1, told.partitions if told and is_it else 0),
+            partitions=max(before.partitions, at.partition + 1, count),
             oldest_ms=min((time for time in times if time is not None), default=None),
             bytes=max(before.bytes, *map(bytes_of, paths)),
             mixed=mixed.get(at.topic, ""),

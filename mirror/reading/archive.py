@@ -26,11 +26,13 @@ from mirror.batch.header import RawBatch
 from mirror.errors import ConfigError
 from mirror.reading.replica import Hole, Replica, Turn, scan
 from mirror.reading.segments import SUFFIX, offset_of
-from mirror.reading.sidecars import PARTITION_FOLDER, log_start_of, topic_id_of
+from mirror.reading.sidecars import PARTITION_FOLDER, committed_in, log_start_of, topic_id_of
 from mirror.wire.cluster import TopicPartition
 
 #: A folder at the top of a file system, for root alone.
 _OF_THE_DISK: Final = "lost+found"
+#: What a partition's folder ends with while it is being deleted.
+_DELETED: Final = "-delete"
 
 
 def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, ...]]:
@@ -56,6 +58,22 @@ def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, .
         if not some:
             raise ConfigError(f"{folder}: no partition's folder (TOPIC-NUMBER, with segments *{SUFFIX}) in it")
     return {at: tuple(places.values()) for at, places in sorted(found.items())}
+
+
+def told_of(folders: Iterable[Path]) -> dict[str, int]:
+    """Topics of which data folders' checkpoints know committed records, with their highest partition's number + 1. A
+    folder is a broker's, or one with brokers' folders in it: beside a partition's that is named alone none is looked
+    for. What was being deleted is passed over. Raises ConfigError as `partitions_in` does.
+    """
+    told: dict[str, int] = {}
+    for data in dict.fromkeys(one for folder in folders for one in (folder, *_folders_in(folder))):
+        if not (committed := committed_in(data)):
+            continue
+        deleted = {path.name.rpartition(".")[0] for path in _folders_in(data) if path.name.endswith(_DELETED)}
+        for (topic, number), offset in committed.items():
+            if offset and f"{topic}-{number}" not in deleted:
+                told[topic] = max(told.get(topic, 0), number + 1)
+    return told
 
 
 def _folders_in(folder: Path) -> Iterator[Path]:

@@ -28,6 +28,7 @@ from mirror.errors import BadRecords, ConfigError
 from mirror.reading.archive import PartitionLog, load
 from mirror.reading.fields import Fields, batches_of, pairs_of
 from mirror.reading.segments import Mapped
+from mirror.reading.sidecars import MOST_PARTITIONS
 from mirror.wire.cluster import TopicPartition
 
 #: Where a cluster keeps what it knows of itself.
@@ -44,8 +45,6 @@ _BEGIN, _END, _ABORT = 23, 24, 25
 _NEWEST: Final = {_TOPIC: 0, _PARTITION: 2, _CONFIG: 0, _REMOVE_TOPIC: 0, _BEGIN: 0, _END: 0, _ABORT: 0}
 #: Kafka `ConfigResource.Type.TOPIC`.
 _OF_TOPIC: Final = 2
-#: Partitions that one topic may have here: beyond any cluster's.
-_MOST_PARTITIONS: Final = 1_000_000
 
 
 class TopicMade(NamedTuple):
@@ -111,7 +110,7 @@ def _message(kind: int, fields: Fields) -> Message | None:
             return TopicMade(fields.string(flexible=True), fields.uuid())
         case 3:
             partition, topic_id = fields.int32(), fields.uuid()
-            if not 0 <= partition < _MOST_PARTITIONS:
+            if not 0 <= partition < MOST_PARTITIONS:
                 raise BadRecords(f"partition {partition} of topic {topic_id}")
             return PartitionMade(topic_id, partition)
         case 4:

@@ -30,6 +30,9 @@ _CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 _NO_ID: Final = UUID(int=0)
 _VERSION: Final = 0
 _LAST_EPOCH: Final = 2**31 - 1
+_COMMITTED: Final = "replication-offset-checkpoint"
+#: Partitions that one topic may have here: beyond any cluster's.
+MOST_PARTITIONS: Final = 1_000_000
 #: Bytes of a file about one partition, and of one about all of a broker's, at most: many times what brokers write.
 _OF_ONE, _OF_ALL = 4 << 20, 64 << 20
 
@@ -79,7 +82,20 @@ def high_watermark_of(folder: Path) -> int:
     """An offset below which all was on every replica in sync, by `replication-offset-checkpoint` of the data folder,
     which a broker writes every few seconds; 0 where that says nothing.
     """
-    return _offset_in("replication-offset-checkpoint", folder)
+    return _offset_in(_COMMITTED, folder)
+
+
+def committed_in(folder: Path) -> dict[tuple[str, int], int]:
+    """High watermarks of all partitions (topic, number) by `replication-offset-checkpoint` of a data folder, those of
+    partitions whose folders are lost as well; none where that says nothing.
+    """
+    found: dict[tuple[str, int], int] = {}
+    try:
+        for topic, partition, offset in _entries(folder / _COMMITTED, _OF_ALL):
+            found[topic.decode("ascii"), _number(partition, MOST_PARTITIONS - 1)] = _number(offset, LAST_OFFSET)
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def _offset_in(checkpoint: str, folder: Path) -> int:
