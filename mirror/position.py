@@ -389,7 +389,7 @@ async def resume(
 async def _found(
     logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, accepted: tuple[int, int] | None
 ) -> Position:
-    """The position by what both logs hold. The same as `resume`, but for a source that seems to have been cut back."""
+    """The same as `resume`, whoever made the target longer than the source."""
     start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
     tail, own, ours, last = logs.tail, logs.own, logs.tail_is_ours, logs.last
     if end > readable:
@@ -435,9 +435,7 @@ async def _found(
 
 
 async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) -> bool:
-    """Whether the target has batches of somebody else behind what the journal keeps, or what the source has, and ours
-    behind those: what was on its way landed there (W4), and the source was not cut back for that.
-    """
+    """Whether somebody else wrote behind what was acknowledged, and batches of ours landed behind that (W4)."""
     if not logs.tail_is_ours:
         return False
     acknowledged = logs.last.target_end if logs.last is not None else logs.readable

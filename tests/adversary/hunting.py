@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -16,8 +16,10 @@ from .play import Played, play
 from .shrinking import shrunk
 from .world import World
 
-#: Of how many seeds in a row those that restart brokers are played together.
+#: Of how many seeds in a row those that restart brokers are played together; and by which factor more of these at once:
+#: they wait for each other most of the time.
 _BLOCK: Final = 80
+_WAITING: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,14 @@ class Hunt:
         until_found: bool = False,
     ) -> Iterator[Played]:
         """Play them, so many side by side; in the order in which they end."""
-        left, running = iter(self._grouped(seeds)), set[Future[Played]]()
-        with ThreadPoolExecutor(at_once) as threads:
+        left, running = deque(self._grouped(seeds)), set[Future[Played]]()
+        with ThreadPoolExecutor(at_once * _WAITING) as threads:
             is_over = False
             while True:
-                while not is_over and len(running) < at_once and monotonic() < deadline:
-                    if (seed := next(left, None)) is None:
+                while left and not is_over and monotonic() < deadline:
+                    if len(running) >= at_once * (_WAITING if self._schedule(left[0]).disturbs else 1):
                         break
-                    running.add(threads.submit(self.one, seed, only))
+                    running.add(threads.submit(self.one, left.popleft(), only))
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)

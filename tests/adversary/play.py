@@ -72,8 +72,8 @@ class Copy:
     """What is known of one topic on the target. `owned`: the flow made it, or took it over while it was empty.
     `causes`: what was done to it and its source since. `start`: by partition, up to where its records may be gone;
     None: anywhere. `vouched`: up to where a person took records of somebody else for the source's. `others`: it holds
-    records that somebody else wrote while its source was there. `kept`: what was done to its source after that must not
-    reach it.
+    records that somebody else wrote while its source was there. `resolved_at`: when a person last resolved its stops,
+    by the monotonic clock. `kept`: what was done to its source after that must not reach it.
     """
 
     source: int
