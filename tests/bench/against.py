@@ -2,7 +2,8 @@
 
 Both trees copy in a process of their own, without Spark, from the same source broker into fresh topics of the same
 target. What counts is the CPU of the copying process, start-up left out: large batches give the cost per gigabyte,
-small ones the cost per batch.
+small ones the cost per batch. Besides, how long a whole mirror takes, Spark included, from the start of its process to
+the first record on the target.
 
     python -m tests.bench.against COMMIT [--rounds 5]
 """
@@ -16,11 +17,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from mirror.bench.filling import fill
 from mirror.bench.shapes import Shape
+from mirror.demo.producers import Ends
 from mirror.embedded import Spec, start_many
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,17 +55,23 @@ print(json.dumps({
 }))
 """
 WORKLOADS = {"1 MB zstd": ("zstd", 1_000_000, 800), "8 KB lz4": ("lz4", 8_000, 150)}
+#: Seconds between two looks at the target, and until a mirror must have copied a record.
+TICK, PATIENCE = 0.02, 120.0
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """What makes Python, and Spark's, import the code of a tree."""
+    return {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'tests'}"}
 
 
 def copied(tree: Path, *arguments: str) -> dict[str, float]:
     """One copy by the code of `tree`: from and to which address, a topic to warm up with, the topic, a prefix, and
     more settings as JSON.
     """
-    environment = {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'tests'}"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *arguments],
         cwd=tree,
-        env=environment,
+        env=environment(tree),
         capture_output=True,
         text=True,
         check=False,
@@ -69,6 +80,52 @@ def copied(tree: Path, *arguments: str) -> dict[str, float]:
         raise SystemExit(f"the copy by {tree} failed:\n{done.stderr[-2000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def started(tree: Path, folder: Path, source: str, target: str, topic: str, prefix: str) -> dict[str, float]:
+    """Seconds from the start of a mirror's process to the first record on the target."""
+    flow = prefix.rstrip("-")
+    config = folder / f"{flow}.yaml"
+    sides = ("source", "eu", source), ("target", "us", target)
+    ends = {side: {"alias": alias, "bootstrap.servers": servers} for side, alias, servers in sides}
+    config.write_text(json.dumps({"name": flow, "topics": {"include": [topic], "naming": {"prefix": prefix}}} | ends))
+    looks, copy = Ends(target), {f"{prefix}{topic}": 1}
+    began = time.monotonic()
+    with (
+        (folder / f"{flow}.log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "mirror", "run", str(config)],
+            cwd=tree,
+            env=environment(tree),
+            stdout=log,
+            stderr=log,
+        ) as mirror,
+    ):
+        while not sum(looks.of(copy, growing=True).values()):
+            if mirror.poll() is not None or time.monotonic() - began > PATIENCE:
+                mirror.kill()
+                raise SystemExit(f"the mirror of {tree} copied nothing:\n{(folder / log.name).read_text()[-2000:]}")
+            time.sleep(TICK)
+        seconds = time.monotonic() - began
+        mirror.terminate()
+    return {"seconds": seconds}
+
+
+def by_turns(
+    trees: dict[str, Path], rounds: int, what: str, measure: Callable[[Path, str], dict[str, float]]
+) -> dict[str, list[dict[str, float]]]:
+    """What was measured with each tree, in turns: of a copy with a prefix of its own."""
+    runs: dict[str, list[dict[str, float]]] = {which: [] for which in trees}
+    for turn in range(rounds):
+        for which, found in runs.items():
+            found.append(measure(trees[which], f"{what}-{turn}-{which}-"))
+    return runs
+
+
+def ratios(runs: dict[str, list[dict[str, float]]], figure: str) -> dict[str, Any]:
+    """The figure now against earlier: the median, and each."""
+    every = [now[figure] / before[figure] for before, now in zip(runs["earlier"], runs["now"], strict=True)]
+    return {"ratio": round(statistics.median(every), 3), "ratios": [round(one, 3) for one in every]}
 
 
 def main() -> None:
@@ -87,25 +144,28 @@ def main() -> None:
         )
         ends = source.bootstrap, target.bootstrap
         fill(ends[0], "warm", Shape(name="warm", megabytes=1, partitions=1, keyed=0))
-        result = {}
+        result: dict[str, dict[str, Any]] = {}
+        trees = {"earlier": earlier, "now": ROOT}
         for number, (name, (codec, batch, megabytes)) in enumerate(WORKLOADS.items()):
             topic = f"load-{number}"
             shape = Shape(name=topic, codec=codec, batch_bytes=batch, megabytes=megabytes, partitions=1, keyed=0)
             fill(ends[0], topic, shape)
-            runs: dict[str, list[dict[str, float]]] = {"earlier": [], "now": []}
-            for turn in range(options.rounds):
-                for tree, found in ((earlier, runs["earlier"]), (ROOT, runs["now"])):
-                    prefix = f"{number}-{turn}-{'now' if tree is ROOT else 'earlier'}-"
-                    found.append(copied(tree, *ends, "warm", topic, prefix))
-            ratios = [now["cpu"] / before["cpu"] for before, now in zip(runs["earlier"], runs["now"], strict=True)]
+
+            def copy(tree: Path, prefix: str, topic: str = topic) -> dict[str, float]:
+                return copied(tree, *ends, "warm", topic, prefix)
+
+            runs = by_turns(trees, options.rounds, topic, copy)
             last = runs["now"][-1]
             cpu = {which: statistics.median(run["cpu"] for run in found) for which, found in runs.items()}
-            result[name] = {
-                "ratio": round(statistics.median(ratios), 3),
-                "ratios": [round(ratio, 3) for ratio in ratios],
+            result[name] = ratios(runs, "cpu") | {
                 "cpu_s_per_gb": {which: round(seconds / last["bytes"] * 1e9, 2) for which, seconds in cpu.items()},
                 "cpu_us_per_batch": {which: round(seconds / last["batches"] * 1e6) for which, seconds in cpu.items()},
             }
+        runs = by_turns(
+            trees, options.rounds, "start", lambda tree, prefix: started(tree, folder, *ends, "warm", prefix)
+        )
+        seconds = {which: round(statistics.median(run["seconds"] for run in found), 2) for which, found in runs.items()}
+        result["start to the first record"] = ratios(runs, "seconds") | {"seconds": seconds}
     json.dump(result, sys.stdout, indent=2)
     print()
 
