@@ -562,6 +562,38 @@ def test_a_topic_of_which_no_folder_is_there_is_missed(
 
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_a_dry_run_sees_a_copy_that_the_files_do_not_join(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    offsets: str,
+) -> None:
+    """It ends at 20, and the first record of the files is 30: the same stop, and the same exit code, as the real run's.
+    Where they begin at 10 there is none.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    for _ in range(2):
+        produce(source, topic_name, [b"x"] * 10)
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets))
+    assert command.restore(config, [data_folder(source_cluster)], command.Wanted(), as_json=True) == 0
+    produce(source, topic_name, [b"y"] * 20)
+    capsys.readouterr()
+    disk = tmp_path / "disk"
+    shutil.copytree(data_folder(source_cluster) / f"{topic_name}-0", disk / f"{topic_name}-0")
+    for first, codes in ((10, (10,)), (30, (4, 4))):
+        (disk / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic_name} 0 {first}\n")
+        for dry_run, code in zip((True, False), codes, strict=False):
+            assert command.restore(config, [disk], command.Wanted(dry_run=dry_run), as_json=True) == code
+            (found,) = json.loads(capsys.readouterr().out)["partitions"]
+            assert code == 10 or "the source deleted offsets 20 to 29 before they were mirrored" in str(found)
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
 def test_folders_of_a_deleted_topic_are_left_out(
     source_cluster: Cluster,
     target_cluster: Cluster,

@@ -259,6 +259,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, *, skip_damage
             bytes_per_second=settings.limits.bytes_per_second,
             skip_damage=skip_damage,
             dry_run=report.dry_run,
+            is_there=one.target.topic in report.plan.target_topics,
             owner=owner,
         )
         for one in assign(report.plan.pairs, {}, rules)

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from mirror.admin.restoration import UNLIMITED, deletes_by_age
 from mirror.assignment import Assignment, Loss, log_loss
 from mirror.config import SparkSettings
-from mirror.errors import ClusterError, ConfigError, EngineLost, WireError
+from mirror.errors import ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
@@ -29,8 +29,11 @@ from mirror.offsets.losses import loss_entry
 from mirror.offsets.owner import Owner
 from mirror.pipeline import Pipeline
 from mirror.policy.remedies import set_configs
+from mirror.policy.rules import NO_LIMIT
+from mirror.position import resume
 from mirror.reading.archive import PartitionLog, load
 from mirror.reading.shelf import Shelf
+from mirror.retracing import resume_translated
 from mirror.spark.handover import Watched
 from mirror.spark.holding import successor
 from mirror.spark.plan import task_count
@@ -50,7 +53,8 @@ class Portion:
 
     `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
     where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
-    batch and write nothing. `owner`: the claim under which it is written; nothing more is once another one stands.
+    batch and write nothing. `is_there`: the target has the topic. `owner`: the claim under which it is written; nothing
+    more is once another one stands.
     """
 
     flow: str
@@ -63,6 +67,7 @@ class Portion:
     bytes_per_second: float | None = None
     skip_damage: bool = False
     dry_run: bool = False
+    is_there: bool = False
     owner: Owner | None = None
 
 
@@ -111,7 +116,9 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
             yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
             continue
         found = _looked_at(portion, log)
-        yield found if portion.dry_run or found.problem else asyncio.run(_copied(portion, log, found))
+        if not (found.problem or (portion.dry_run and not portion.is_there)):
+            found = asyncio.run((_foreseen if portion.dry_run else _copied)(portion, log, found))
+        yield found
 
 
 def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
@@ -136,6 +143,27 @@ def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
         ),
         problem=problem,
     )
+
+
+async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
+    """What a copy that is on the target already would stop a restore for."""
+    mine = found.assignment
+    losses = tuple((loss.first, loss.next_offset) for loss in found.lost)
+    accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
+    async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
+        logs = portion.flow, source, mine.source, target, mine.target
+        try:
+            await target.refresh([mine.target.topic])
+            if mine.rules.translates:
+                recall = Ledgers(Journal(target, portion.flow), {}, None).recall
+                await resume_translated(*logs, accepted, recall, losses=losses)
+            else:
+                await resume(*logs, accepted, losses=losses)
+        except PartitionStop as stop:
+            return replace(found, at_risk=True, problem=f"the copy would be {stop.state}: {stop.detail}")
+        except (ClusterError, WireError, MalformedBatch) as problem:
+            return replace(found, at_risk=True, problem=f"the copy cannot be looked at: {problem}")
+    return found
 
 
 async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
