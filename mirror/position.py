@@ -13,9 +13,9 @@
         (a failback), its last records do (what the journal has on record as lost, the source may still have)
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
         keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
-    P7  where there is nothing to compare, because either log has deleted it, the copy is believed only where its end is
-        the position that the journal keeps, or lies behind it by batches of ours alone and in the same leader epoch of
-        the source. Else the copy is `Unconfirmed`, and a person decides
+    P7  where there is nothing to compare, because either log has deleted it, or it is damaged in the source's by now,
+        the copy is believed only where its end is the position that the journal keeps, or lies behind it by batches of
+        ours alone and in the same leader epoch of the source. Else the copy is `Unconfirmed`, and a person decides
     P8  a target that ends below the acknowledged position has lost records. They are copied again where the source
         still has them; else that is TARGET_LOST
 
@@ -36,21 +36,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.checksum import crc_holds
-from mirror.batch.header import RawBatch, split
+from mirror.batch.header import RawBatch
 from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
-from mirror.errors import BadRecords, BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
-from mirror.policy.aborted import Aborted
+from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
+from mirror.reading.partition import batch_at, batches
 from mirror.states import RESOLVED_BY, Remedy, State
-from mirror.wire.cluster import CALL_TIMEOUT, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
-from mirror.wire.fetch import fetch_below
+from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.queries import (
     EARLIEST,
     LATEST,
@@ -66,11 +64,9 @@ _SETTLE_PAUSE: Final = 0.05
 #: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
 #: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
-#: write at once notice it after two requests of a thousand at the latest. How far at most; and how many bytes are
-#: fetched at a time.
+#: write at once notice it after two requests of a thousand at the latest. How far at most.
 _LOOK_BACK, _FURTHER = 2000, 8
 _MOST_BACK: Final = 1 << 20
-_LOOK_BYTES: Final = 1 << 20
 #: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
 _GAP_BYTES: Final = 32 << 20
 #: What is compared of two logs without a record for a reader tells no leader epoch.
@@ -196,6 +192,15 @@ class Logs:
     def tail_is_ours(self) -> bool:
         """This flow wrote the target's last batch."""
         return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
+
+    def keeps(self, ours: RawBatch | None) -> bool:
+        """Whether the target's batch is sound, and the one that was acknowledged last: then nothing depends on its
+        source batch, which may be damaged by now.
+        """
+        kept = self.last.batch if self.last is not None else None
+        if ours is None or kept is None or not kept.crc:
+            return False
+        return (ours.header.base_offset, ours.header.crc) == (kept.base, kept.crc) and crc_holds(ours)
 
     @property
     def is_begun(self) -> bool:
@@ -411,7 +416,12 @@ async def _found(
         logs.check_end(end)
         raise logs.retention_gap(end)
     data = await _last_data(target, target_partition, logs)
-    batch, epoch = await _compared(logs, source, target, target_partition, data)
+    try:
+        batch, epoch = await _compared(logs, source, target, target_partition, data)
+    except MalformedBatch:
+        if not logs.keeps(data[0]):
+            raise
+        batch = epoch = None
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
     if epoch is None and logs.is_begun:
         await confirm(logs, source, target, target_partition, stamp, end)
@@ -656,7 +666,10 @@ async def _check_last_batch(logs: Logs, source: Cluster) -> None:
     batch = logs.last.batch if logs.last is not None else None
     if batch is None or batch.source_crc is None or batch.source_base < logs.start:
         return
-    twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
+    try:
+        twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
+    except MalformedBatch:
+        return  # it became damaged since: that tells of no other log
     if twin is not None and (twin.header.base_offset != batch.source_base or twin.header.count != batch.count):
         return  # compacted since, or gone
     if twin is None or twin.header.crc != batch.source_crc:
@@ -723,26 +736,6 @@ def _is_a_mirrors(raw: RawBatch | None) -> bool:
     return raw is not None and _FIRST_ID <= raw.header.producer_id < 2 * _FIRST_ID
 
 
-async def batches(
-    cluster: Cluster, partition: TopicPartition, offset: int, end: int, isolation: int
-) -> AsyncIterator[tuple[RawBatch, bool]]:
-    """The batches that hold offsets from `offset` to before `end`; for a committed read, whether each was aborted."""
-    while offset < end:
-        fetched = await fetch_below(cluster, partition, offset, end, max_bytes=_LOOK_BYTES, isolation=isolation)
-        aborted, before = Aborted(fetched.aborted), offset
-        with _damage_of(cluster):
-            found = [(raw, aborted.covers(raw)) for raw in split(fetched.records)]
-        for raw, is_aborted in found:
-            if raw.header.last_offset < offset:
-                continue
-            if raw.header.base_offset >= end:
-                return
-            yield raw, is_aborted
-            offset = raw.header.next_offset
-        if offset == before:
-            return
-
-
 async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
     """Where the padding with which a log starts ends; `start` where there is none.
 
@@ -771,29 +764,3 @@ async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
                 f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
             )
         await asyncio.sleep(_SETTLE_PAUSE)
-
-
-async def batch_at(
-    cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED, below: int = 0
-) -> RawBatch | None:
-    """The batch that holds `offset`, or the next one; None where the log ends before, or begins later. The log is known
-    to end at `below` at least.
-    """
-    try:
-        fetched = await fetch_below(cluster, partition, offset, below, isolation=isolation, may_be_open=True)
-    except BrokerError as problem:
-        if problem.code == OFFSET_OUT_OF_RANGE:
-            return None
-        raise
-    with _damage_of(cluster):
-        return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
-
-
-@contextmanager
-def _damage_of(cluster: Cluster) -> Iterator[None]:
-    """Say of which cluster the batches are that cannot be read."""
-    try:
-        yield
-    except (MalformedBatch, BadRecords) as damage:
-        position = damage.position if isinstance(damage, MalformedBatch) else 0
-        raise MalformedBatch(f"{cluster}: {damage.detail}", position, damage.offset) from damage

@@ -24,7 +24,7 @@ from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
 from mirror.batch.recipe import LARGEST_RECORD
-from mirror.errors import BadRecords, PartitionStop
+from mirror.errors import BadRecords, MalformedBatch, PartitionStop
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.position import (
@@ -32,8 +32,6 @@ from mirror.position import (
     Logs,
     Position,
     Unconfirmed,
-    batch_at,
-    batches,
     confirm,
     distance,
     found_position,
@@ -43,6 +41,7 @@ from mirror.position import (
     look_at_logs,
     next_stamp,
 )
+from mirror.reading.partition import batch_at, batches
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -255,6 +254,15 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatc
     as the journal is to keep it, and the leader epoch of the source up to an offset; None where there is nothing to
     compare.
     """
+    try:
+        return await _tail_compared(runs, logs, source)
+    except MalformedBatch:
+        if not logs.keeps(logs.tail):
+            raise
+        return None, None
+
+
+async def _tail_compared(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatch | None, tuple[int, int] | None]:
     tail = logs.tail
     if tail is None or not len(runs):
         return None, None

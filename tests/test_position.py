@@ -18,6 +18,7 @@ from mirror.batch.restamp import ERAS, Stamp, restamp
 from mirror.embedded import Cluster as Brokers
 from mirror.errors import MalformedBatch
 from mirror.observe.figures import Figures
+from mirror.reading import partition
 from mirror.states import State
 from mirror.wire import queries
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
@@ -143,9 +144,9 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
         return answer
 
     async def looked_at() -> list[Any]:
-        return [each async for each in position.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
+        return [each async for each in partition.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
 
-    monkeypatch.setattr(position, "fetch_below", fetched)
+    monkeypatch.setattr(partition, "fetch_below", fetched)
     source: Any = "source"
     with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
         asyncio.run(looked_at())

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from mirror.batch.header import RawBatch
+from mirror.batch.header import RawBatch, split
 from mirror.batch.segment import Damage, DamageKind, Walk
+from mirror.errors import BadRecords, BrokerError, MalformedBatch
+from mirror.policy.aborted import Aborted
 from mirror.policy.outcomes import Outcome, Outcomes
-from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.cluster import OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.wire.fetch import Fetched, fetch_below
 from mirror.wire.queries import READ_COMMITTED, READ_UNCOMMITTED
 
 T = TypeVar("T")
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
+#: The same where single batches are looked at.
+_LOOK_BYTES: Final = 1 << 20
 
 
 class Log:
@@ -92,3 +97,49 @@ def _first(raw: RawBatch, before: int) -> int:
 def _undecided(raw: RawBatch) -> Outcome:
     header = raw.header
     return Outcome.UNDECIDED if header.is_transactional and not header.is_control else Outcome.NONE
+
+
+async def batches(
+    cluster: Cluster, partition: TopicPartition, offset: int, end: int, isolation: int
+) -> AsyncIterator[tuple[RawBatch, bool]]:
+    """The batches that hold offsets from `offset` to before `end`; for a committed read, whether each was aborted."""
+    while offset < end:
+        fetched = await fetch_below(cluster, partition, offset, end, max_bytes=_LOOK_BYTES, isolation=isolation)
+        aborted, before = Aborted(fetched.aborted), offset
+        with _damage_of(cluster):
+            found = [(raw, aborted.covers(raw)) for raw in split(fetched.records)]
+        for raw, is_aborted in found:
+            if raw.header.last_offset < offset:
+                continue
+            if raw.header.base_offset >= end:
+                return
+            yield raw, is_aborted
+            offset = raw.header.next_offset
+        if offset == before:
+            return
+
+
+async def batch_at(
+    cluster: Cluster, partition: TopicPartition, offset: int, isolation: int = READ_UNCOMMITTED, below: int = 0
+) -> RawBatch | None:
+    """The batch that holds `offset`, or the next one; None where the log ends before, or begins later. The log is known
+    to end at `below` at least.
+    """
+    try:
+        fetched = await fetch_below(cluster, partition, offset, below, isolation=isolation, may_be_open=True)
+    except BrokerError as problem:
+        if problem.code == OFFSET_OUT_OF_RANGE:
+            return None
+        raise
+    with _damage_of(cluster):
+        return next((raw for raw in split(fetched.records) if raw.header.last_offset >= offset), None)
+
+
+@contextmanager
+def _damage_of(cluster: Cluster) -> Iterator[None]:
+    """Say of which cluster the batches are that cannot be read."""
+    try:
+        yield
+    except (MalformedBatch, BadRecords) as damage:
+        position = damage.position if isinstance(damage, MalformedBatch) else 0
+        raise MalformedBatch(f"{cluster}: {damage.detail}", position, damage.offset) from damage
