@@ -67,8 +67,9 @@ _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 _BATCHES: Final = 2 / 3
 #: The part of it that one record to be rewritten may take: it is held as it was, as it is copied and as it is encoded.
 _A_RECORD: Final = 1 / 3
-#: Seconds between two looks at who leads the target's partitions, and how much more for each of them.
-_LEADERS_SECONDS, _SECONDS_A_LEADER = 10.0, 0.005
+#: Seconds between two looks at who leads the target's partitions, and how much more for each of them; and how often
+#: meanwhile the connections to those leaders are looked at, which costs no request.
+_LEADERS_SECONDS, _SECONDS_A_LEADER, _LOOKS = 10.0, 0.005, 10
 #: What resolves a batch that cannot be read while a position is looked for, in either log.
 _DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
 #: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
@@ -180,7 +181,9 @@ class Pipeline:
         its position is read again (W11).
         """
         while True:
-            await asyncio.sleep(_LEADERS_SECONDS + len(self._keepers) * _SECONDS_A_LEADER)
+            for _ in range(_LOOKS):
+                await asyncio.sleep((_LEADERS_SECONDS + len(self._keepers) * _SECONDS_A_LEADER) / _LOOKS)
+                self._writer.check_leaders()
             with contextlib.suppress(ClusterError):  # whoever sends is told
                 await self._target.refresh()
                 self._writer.check_leaders()

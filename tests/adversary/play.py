@@ -38,6 +38,8 @@ HEARD_SECONDS: Final = 10.0
 RESTORE_SECONDS: Final = 0.3
 #: In which a live mirror looks at both clusters, and does what it found there.
 LOOK_SECONDS: Final = 2.5
+#: Within which a task that lasts sees that it lost its connection to the target.
+SEEN_SECONDS: Final = 3.0
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
 #: The same of a bounded run, which gives up after two in which nothing went on.
@@ -600,6 +602,8 @@ class _Player:
                     missing.add(name)
             elif not self._schedule.lasts and at.at_ms < (self._disturbed_at + 2 * EPOCH_SECONDS) * 1000:
                 found.append(f"{place} is {at.state}, and was not looked at since")
+            elif self._schedule.lasts and time.time() < self._disturbed_at + SEEN_SECONDS:
+                found.append(f"{place} is {at.state}, and the target's broker may just have been lost")
             elif at.state in STOPS or at.state == "PAUSED":
                 continue
             elif at.state == "MIRRORING" and log.stable in (0, at.next_offset):
@@ -1119,8 +1123,11 @@ class _Player:
         copy.causes.add("target cut")
         copy.others = copy.kept = False
         self._world.crash("target", name, partition, below)
-        there = self._readers["target"].topics([name])[name].partitions[partition].end
-        self._cut_from[name, partition] = min(below, there)  # one that was made just now may come back empty
+        logs = self._readers["target"].topics([name])[name].partitions
+        self._cut_from[name, partition] = min(below, logs[partition].end)  # one that was made just now may be empty
+        if not copy.owned and not any(log.end for log in logs.values()):  # an empty one may be taken over
+            copy.owned, copy.source_id = True, self._source_id(copy.source)
+            self._rebase()
         self._crashed()
         return f"{name}-{partition} from {log.end} to {below}"
 
