@@ -21,6 +21,8 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
+from hypothesis import given
+from hypothesis import strategies as st
 from samerecords import assert_same_records, read
 from test_gaps import transactions
 from test_run import forked, values, wait_for
@@ -174,6 +176,28 @@ def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
     assert "RPO at least 150 records, an unknown time" in text
     assert (diverged.is_whole, as_dict(diverged)["partitions"][0]["certain"]) == (False, False)
     assert not account(warnings=("the mirror did not say that it ended",)).is_whole
+
+
+@given(
+    st.builds(
+        Exposure,
+        topic=st.just("orders"),
+        partition=st.integers(0, 1),
+        target_topic=st.just("orders"),
+        position=st.none() | st.integers(80, 99),
+        end=st.none() | st.integers(80, 99),
+        state=st.sampled_from(State),
+        problem=st.just("no broker answered"),
+    ),
+    st.booleans(),
+)
+def test_what_keeps_a_failover_from_being_whole_is_told(one: Exposure, rehearsal: bool) -> None:
+    told = account(exposures=(one,), exposed=(exposure(partition=one.partition),), rehearsal=rehearsal)
+    out = console()
+    with out.capture() as captured:
+        out.print(rendered(told))
+    text = captured.get()
+    assert told.is_whole or "note: " in text or (not rehearsal and (one.records or one.end is None)), text
 
 
 def test_an_account_is_kept() -> None:

@@ -29,7 +29,7 @@ from mirror.policy.rekeying import Rekeying
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
 from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
-from mirror.spark.rekey.progress import number_of, numbered
+from mirror.spark.rekey.progress import NOTHING, Reached, numbered, reached_in
 from mirror.spark.rekey.query import ORDER
 from mirror.spark.rekey.stops import Stopped
 from mirror.spark.session import told_by
@@ -316,10 +316,22 @@ def test_what_is_no_plan_is_named(data: bytes) -> None:
 
 
 def test_numbers_travel() -> None:
-    assert number_of(numbered(12)) == 12
-    assert number_of(None) == -1
+    for reached in (Reached(12), Reached(3, {0: (7, 100), 11: (0, 2**62)})):
+        assert reached_in(numbered(reached)) == reached
+    assert reached_in(None) == Reached(NOTHING)
+    assert reached_in(stored([Record(0, 0, b"number", b"5", ())])) == Reached(5), "as 0.1.0 wrote it"
     with pytest.raises(ConfigError, match="not the mirror's"):
-        number_of(stored([Record(0, 0, b"other", b"1", ())]))
+        reached_in(stored([Record(0, 0, b"other", b"1", ())]))
+
+
+@given(st.recursive(st.none() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_what_is_no_number_is_named(told: Any) -> None:
+    value = json.dumps(told).encode()
+    for each in (value, b'{"number": 1, "ends": %b}' % value):
+        if told == {} and each != value:
+            continue
+        with pytest.raises(ConfigError, match="has no number"):
+            reached_in(stored([Record(0, 0, b"number", each, ())]))
 
 
 @given(st.text(max_size=30), st.integers(-1, 9), st.integers(-1, 2**62))

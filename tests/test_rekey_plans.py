@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
+from crashcut import crash_and_cut, stored_ends
 from helpers import config_file, make_topic, produce
 from rekeychecker import read_committed
 from test_run import PATIENCE, wait_for
@@ -233,6 +234,38 @@ def test_a_target_that_was_made_anew(story: Story) -> None:
     with pytest.raises(Stopped, match=r"the target topic .* was deleted and made anew") as stop:
         story.planned()
     assert stop.value.state is State.RECREATED
+
+
+def test_a_target_that_lost_what_was_committed(
+    source_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever plans next sees it, and so do a task that was planned before, and a failover; also once the log has grown
+    beyond that place.
+    """
+    with Cluster.start(name="lost", folder=tmp_path / "lost") as target:
+        story = Story(source_cluster, target, topic_name)
+        for begin in (0, 50):
+            story.fill(begin, begin + 50)
+            story.copied()
+        story.fill(100, 150)
+        plan = story.planned()
+        cut = next(number for number in range(4) if len(stored_ends(target, topic_name, number)) > 2)
+        crash_and_cut(target, topic_name, cut, below=stored_ends(target, topic_name, cut)[1])
+        produce(story.target, topic_name, [b"%d" % number for number in range(100)], partition=cut)
+        lost = f"the target lost records: {topic_name}-{cut} was cut back to offset"
+        with pytest.raises(Stopped, match=lost) as stop:
+            story.write(plan, cut % 2)
+        assert stop.value.state is State.TARGET_LOST
+        with pytest.raises(Stopped, match=lost):
+            story.planned()
+        rules = [{"match": topic_name, "rekey": "string(key)", "partitions": 4}]
+        config = config_file(tmp_path, story.source, story.target, [topic_name], topic_name, rules=rules)
+        monkeypatch.setattr("mirror.commands.failover.IDLE_SECONDS", 0.1)
+        told = CliRunner().invoke(app, ["failover", str(config), "--rehearse"])
+        assert told.exit_code == ExitCode.DATA_AT_RISK
+        assert "not whole, since it is TARGET_LOST: the target lost records that had got over" in " ".join(
+            told.output.split()
+        )
 
 
 def test_progress_that_was_made_anew(story: Story) -> None:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mirror.admin.client import Admin
 from mirror.admin.rekeyed import progress_topic
@@ -52,6 +52,9 @@ from mirror.spark.handover import LIVENESS_SECONDS
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 from mirror.wire.queries import LATEST, list_offset
+
+if TYPE_CHECKING:
+    from mirror.spark.rekey.planlog import PlanLog
 
 #: A source that does not answer for so long is away.
 SOURCE_SECONDS: Final = 5.0
@@ -267,19 +270,40 @@ class _Course:
         """Have nothing more committed to re-keyed topics: their tasks write under transactional ids of their own, and
         go on for as long as these are theirs.
         """
+        for topic, log in self._plan_logs(known).items():
+            try:
+                await log.close()
+            except (ClusterError, WireError, ConfigError) as problem:
+                self._warn(f"{topic} is re-keyed, and its tasks could not be fenced: {problem}")
+
+    def _plan_logs(self, known: Known) -> dict[str, PlanLog]:
+        """What is on record of each re-keyed topic."""
         topics = {one.topic: one.target_topic for one in known.figures.values()}
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
         if not rekeyed:
-            return
+            return {}
         from mirror.spark.rekey.planlog import PlanLog  # noqa: PLC0415 -- loads PySpark, which most failovers spare
 
-        for topic, there in sorted(rekeyed.items()):
-            progress = progress_topic(self.settings.flow, there)
-            rule = Rekeying(source=topic, target=there, partitions=1, progress=progress)
+        return {
+            topic: PlanLog(
+                known.journal.cluster,
+                Rekeying(source=topic, target=there, partitions=1, progress=progress_topic(self.settings.flow, there)),
+            )
+            for topic, there in sorted(rekeyed.items())
+        }
+
+    async def _check_rekeyed(self, known: Known) -> None:
+        """Doubt the re-keyed topics of which the target has lost what was committed."""
+        for topic, log in self._plan_logs(known).items():
             try:
-                await PlanLog(known.journal.cluster, rule).close()
-            except (ClusterError, WireError, ConfigError) as problem:
-                self._warn(f"{topic} is re-keyed, and its tasks could not be fenced: {problem}")
+                lost = await log.lost()
+            except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
+                self._warn(
+                    f"{topic} is re-keyed, and nobody tells whether the target has all that came over: {problem}"
+                )
+                continue
+            if lost:
+                self._doubts |= {at: Doubt(lost, State.TARGET_LOST) for at in known.figures if at.topic == topic}
 
     def _trust(self, known: Known) -> None:
         """What its lanes report, who has the flow has compared with the source before."""
@@ -296,6 +320,7 @@ class _Course:
         if reached:
             await target.refresh({one.target_topic for one in known.figures.values()})
             self._doubts = await doubts_of(self.settings, source, known, self._instances)
+        await self._check_rekeyed(known)
 
     async def check_stands(self, known: Known) -> None:
         """The journal still has the failover: what was lost of it may have let a mirror start."""

@@ -158,6 +158,12 @@ def rendered(account: Account) -> Group:
         for one in shown
         if one.doubt
     ]
+    told = {(one.topic, one.partition) for one in shown if one.doubt}
+    doubts += [  # a stop, or what a rehearsal has met since it began
+        f"{one.topic}-{one.partition}: not whole, since it is {one.state}{one.doubt and f': {one.doubt}'}"
+        for one in account.exposures
+        if (one.doubt or one.state.is_stop) and (one.topic, one.partition) not in told
+    ]
     open_ones = [
         f"{one.topic}-{one.partition}: a transaction is open on the source at offset {number(one.open_from)}; nothing"
         " behind it gets over before it ends. Where the source still serves, end its producer or wait for"

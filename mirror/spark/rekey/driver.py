@@ -12,6 +12,8 @@ D4  a record for which an expression takes more memory than there is fails its m
     partition stops there by name for as long as this process runs, and the others go on
 D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata tells of it:
     to go on there would leave out all that was re-keyed before
+D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody can tell which source records
+    these were but by re-keying all of them
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.planlog import PlanLog
 from mirror.spark.rekey.progress import NOTHING
 from mirror.spark.rekey.query import carried_out
-from mirror.spark.rekey.source import Source, recreated
+from mirror.spark.rekey.source import REFRESH_SECONDS, Source, recreated
 from mirror.spark.rekey.standing import Standing
 from mirror.spark.rekey.stops import Stopped
 from mirror.spark.session import told_by
@@ -95,7 +97,7 @@ class Rekeyer:
         self._thread = ThreadPoolExecutor(1, "rekey")
         self._offsets = FIRST_OFFSETS
         self._waiting = ""
-        self._reported = float("-inf")
+        self._reported = self._target_seen = float("-inf")
         self._failures, self._backoff = 0, _patience()
         self._trial: Plan | None = None  # the plan whose job runs or ran last
         self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
@@ -231,6 +233,7 @@ class Rekeyer:
         if self._side.is_recreated:
             raise recreated(self._rule, "source")
         self._ledger.check(plan, set(numbers))
+        await self._ledger.check_kept()
         self._committed = plan.number if is_done else plan.after
         if is_done or plan.number not in numbers:
             self._abandoned = None if is_done else plan
@@ -267,6 +270,9 @@ class Rekeyer:
                 if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
                     part.stop = self._exhausting.get(part.stop.partition)
         await self._look()
+        if time.monotonic() - self._target_seen > REFRESH_SECONDS:
+            await self._ledger.check_kept()  # D6
+            self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
         upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
         self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}

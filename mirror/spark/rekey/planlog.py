@@ -13,11 +13,13 @@ from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Plan
 from mirror.spark.rekey.progress import (
     NOTHING,
+    Reached,
     last_plan,
+    lost_of,
     number_at,
-    number_of,
     planned,
     plans_of,
+    reached_in,
     transactional_id,
 )
 from mirror.spark.rekey.source import recreated
@@ -38,6 +40,7 @@ class PlanLog:
         """Nothing is asked yet."""
         self._target, self._rule = target, rule
         self._plans: Transaction | None = None
+        self._epochs: dict[int, int] = {}  # of the target's leaders, when its logs were looked at
         self.slots = 0
 
     async def take_over(self) -> tuple[list[int], Plan | None]:
@@ -47,6 +50,7 @@ class PlanLog:
         """
         rule = self._rule
         await self._target.refresh(rule.own_topics)
+        self._epochs.clear()
         progress = self._target.topics.get(rule.progress)
         if progress is None:
             raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
@@ -99,7 +103,35 @@ class PlanLog:
 
     async def _fenced(self, slot: int) -> int:
         await Transaction.begin(self._target, transactional_id(self._rule, slot))
-        return number_of(await last_committed(self._target, number_at(self._rule, slot)))
+        return (await self._reached(slot)).number
+
+    async def _reached(self, slot: int) -> Reached:
+        return reached_in(await last_committed(self._target, number_at(self._rule, slot)))
+
+    async def check_kept(self) -> None:
+        """Raises Stopped where the target lost records that slots had committed (TARGET_LOST)."""
+        if lost := await self.lost():
+            raise Stopped(State.TARGET_LOST, -1, -1, lost)
+
+    async def lost(self) -> str:
+        """What the target lost that slots had committed, in words; empty where that is nothing. It costs one request
+        where the leaders are those that they were at the last look.
+        """
+        rule = self._rule
+        await self._target.refresh([rule.target, rule.progress])
+        topics = [self._target.topics.get(name) for name in (rule.target, rule.progress)]
+        there, slots = (sorted(one.leaders) if one is not None else [] for one in topics)
+        every = [TopicPartition(rule.target, number) for number in there]
+        epochs = {at.partition: epoch for at in every if (epoch := self._target.leader(at).epoch) >= 0}
+        if epochs.items() <= self._epochs.items():
+            return ""
+        for reached in await asyncio.gather(*map(self._reached, range(len(slots) - 1))):
+            for at in every:
+                epoch, end = reached.ends.get(at.partition, (-1, 0))
+                if epoch >= 0 and (lost := await lost_of(self._target, at, end, epoch)):
+                    return lost
+        self._epochs |= epochs
+        return ""
 
     async def find_nothing(self, numbers: set[int]) -> None:
         """Nothing was ever planned, so nothing may be on the target. Raises Stopped where there is."""

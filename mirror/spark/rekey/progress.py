@@ -1,10 +1,12 @@
 """The progress topic of a re-keyed topic: plans in partition 0, and in each slot's partition the number of the last
-micro-batch that the slot has committed (R1 to R3).
+micro-batch that the slot has committed (R1 to R3), with how far the target's logs reached then.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from mirror.batch.header import RawBatch, parse_header
@@ -14,6 +16,7 @@ from mirror.policy.rekeying import Rekeying
 from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Plan
 from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import epoch_end
 
 #: What a slot has that has committed nothing yet.
 NOTHING: Final = -1
@@ -36,19 +39,46 @@ def transactional_id(rule: Rekeying, slot: int) -> str:
     return f"{rule.progress}.{slot}"
 
 
-def numbered(number: int) -> RawBatch:
-    """The batch that says up to which micro-batch a slot has come."""
-    return _batch(_NUMBER, json.dumps(number).encode())
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a slot has committed.
+
+    number: that of its last micro-batch.
+    ends: by target partition, a leader epoch, which none of the slot's records there is newer than, and the offset
+        behind the last of them: a log in which that epoch ends before has lost some.
+    """
+
+    number: int = NOTHING
+    ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
-def number_of(raw: RawBatch | None) -> int:
-    """What such a batch says; `NOTHING` where there is none. Raises ConfigError for one that no mirror wrote."""
+def numbered(reached: Reached) -> RawBatch:
+    """The batch that says how far a slot has come."""
+    return _batch(_NUMBER, json.dumps({"number": reached.number, "ends": reached.ends}).encode())
+
+
+def reached_in(raw: RawBatch | None) -> Reached:
+    """What such a batch says, or none. Raises ConfigError for one that no mirror wrote."""
     if raw is None:
-        return NOTHING
+        return Reached()
     try:
-        return int(json.loads(_value(raw, _NUMBER)))
-    except (ValueError, TypeError) as problem:
+        told = json.loads(_value(raw, _NUMBER))
+        if isinstance(told, int):  # as 0.1.0 wrote it
+            return Reached(told)
+        ends = {int(number): (int(epoch), int(end)) for number, (epoch, end) in told["ends"].items()}
+        return Reached(int(told["number"]), ends)
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
         raise ConfigError(f"a slot of the re-key query has no number: {problem!r}") from problem
+
+
+async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> str:
+    """What a target partition lost of a slot's records, which had been acknowledged up to before offset `end` and are
+    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody can tell any more. Nothing is asked
+    of a leader that was not elected since.
+    """
+    if target.leader(at).epoch == epoch or not 0 <= (kept := await epoch_end(target, at, epoch)) < end:
+        return ""
+    return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
 
 
 def planned(plan: Plan) -> RawBatch:

@@ -35,7 +35,7 @@ from mirror.spark.plan import task_count
 from mirror.spark.rekey.arrow import map_in_arrow
 from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import Plan, Work
-from mirror.spark.rekey.progress import last_plan, number_at, number_of
+from mirror.spark.rekey.progress import last_plan, number_at, reached_in
 from mirror.spark.rekey.queries import session_of
 from mirror.spark.rekey.query import slices_of
 from mirror.spark.rekey.stops import Stopped
@@ -181,7 +181,7 @@ async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
         return None
     slots = range(len(target.topics[rule.progress].leaders) - 1)
     numbers = await asyncio.gather(*(last_committed(target, number_at(rule, slot)) for slot in slots))
-    return plan.upto if {number_of(one) for one in numbers} == {plan.number} else plan.begin
+    return plan.upto if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
 
 
 async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int, int]]:

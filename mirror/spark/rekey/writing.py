@@ -15,10 +15,11 @@ from pyspark import TaskContext
 from mirror.batch.header import RawBatch, parse_header
 from mirror.reading.last import last_committed
 from mirror.spark.rekey.microbatch import Work
-from mirror.spark.rekey.progress import last_plan, number_at, number_of, numbered, transactional_id
+from mirror.spark.rekey.progress import Reached, last_plan, lost_of, number_at, numbered, reached_in, transactional_id
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import epoch_end
 from mirror.wire.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -83,13 +84,16 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         if latest is None or latest.number != work.plan.number:  # this task is late: another plan holds now
             detail = f"micro-batch {work.plan.number} was planned anew before slot {slot} began with it"
             raise Stopped(State.CONTENDED, -1, -1, detail)
-        done = number_of(await last_committed(cluster, number_at(rule, slot)))
-        if done == work.plan.number:
+        done = reached_in(await last_committed(cluster, number_at(rule, slot)))
+        if done.number == work.plan.number:
             return _receipts({})
-        if done != work.plan.after:
-            detail = f"slot {slot} has committed micro-batch {done} where {work.plan.after} was expected"
+        if done.number != work.plan.after:
+            detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
             raise Stopped(State.CONTENDED, -1, -1, detail)
-        writer = _Writer(work, slot, transaction)
+        for number, (epoch, end) in done.ends.items():
+            if lost := await lost_of(cluster, TopicPartition(rule.target, number), end, epoch):
+                raise Stopped(State.TARGET_LOST, -1, -1, lost)
+        writer = _Writer(work, slot, transaction, cluster, done)
         for batch in slices:
             for row in batch.to_pylist():
                 await writer.take(row)
@@ -100,8 +104,10 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
 class _Writer:
     """Batches of one slot, into one transaction; one is on its way while the next one is made."""
 
-    def __init__(self, work: Work, slot: int, transaction: Transaction) -> None:
+    def __init__(self, work: Work, slot: int, transaction: Transaction, cluster: Cluster, done: Reached) -> None:
         self._work, self._slot, self._transaction = work, slot, transaction
+        self._cluster, self._done = cluster, done
+        self._landed: dict[TopicPartition, int] = {}
         self._run = _Run()
         self._sending: asyncio.Task[Any] | None = None
         self.counts: dict[tuple[int, str], _Count] = {}
@@ -135,7 +141,13 @@ class _Writer:
     async def finish(self) -> None:
         """All that was taken, and the number, are committed."""
         await self._flush()
-        await self._send(number_at(self._work.plan.rule, self._slot), numbered(self._work.plan.number))
+        await self._sent()
+        landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
+        # each leader confirms the epoch that is known of it: no record that it has acknowledged is newer
+        await asyncio.gather(*(epoch_end(self._cluster, at) for at in landed))
+        ends = {at.partition: (self._cluster.leader(at).epoch, end) for at, end in landed.items()}
+        reached = Reached(self._work.plan.number, {**self._done.ends, **ends})
+        await self._send(number_at(self._work.plan.rule, self._slot), numbered(reached))
         await self._sent()
         await self._transaction.commit()
 
@@ -168,7 +180,12 @@ class _Writer:
     async def _send(self, place: TopicPartition, batch: RawBatch) -> None:
         await self._sent()
         await self._transaction.join([place])
-        self._sending = asyncio.create_task(self._transaction.append({place: batch}))
+        self._sending = asyncio.create_task(self._append(place, batch))
+
+    async def _append(self, place: TopicPartition, batch: RawBatch) -> None:
+        offset = (await self._transaction.append({place: batch}))[place]
+        if offset >= 0:  # else the leader does not say where it is
+            self._landed[place] = offset + batch.header.last_offset_delta + 1
 
     async def _sent(self) -> None:
         sending, self._sending = self._sending, None
