@@ -130,6 +130,16 @@ class ClusterUnreachable(ClusterError):
     """No broker of the cluster answered before the deadline."""
 
 
+class OpenTransaction(ClusterUnreachable):
+    """A leader that has all of a log shows readers of committed records less of it than `cluster` has shown before, up
+    to offset `stable`: a transaction is open there that had ended.
+    """
+
+    def __init__(self, message: str, cluster: str, stable: int) -> None:
+        self.cluster, self.stable = cluster, stable
+        super().__init__(message)
+
+
 class AccessDenied(ClusterError):
     """A broker refused the principal; the message names the operation and the resource.
 

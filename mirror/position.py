@@ -45,7 +45,7 @@ from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch
 from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
-from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
+from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.reading.partition import batch_at, batches
 from mirror.states import RESOLVED_BY, Remedy, State
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
@@ -259,6 +259,15 @@ class Logs:
         """The stop for a source that was cut back below what was mirrored."""
         return self.stop(State.TRUNCATED, at, detail, *RESOLVED_BY[State.TRUNCATED])
 
+    def reopened(self, at: int, opened: OpenTransaction) -> Exception:
+        """What an open transaction means: where it is the source's, this was cut back into one that had ended, since
+        nothing is mirrored before that.
+        """
+        if opened.cluster != self.clusters[0]:
+            return opened
+        detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
+        return self.truncated(at, f"{detail}: a transaction is open there that had ended")
+
     def unlike(self, at: int, detail: str, twin: RawBatch | None) -> PartitionStop:
         """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
         elections since, one of these was unclean, most likely.
@@ -385,6 +394,8 @@ async def resume(
     logs.check_source_epoch()
     try:
         return await _found(logs, source, target, target_partition, accepted)
+    except OpenTransaction as opened:
+        raise logs.reopened(logs.end, opened) from opened
     except PartitionStop as stop:
         if stop.state == State.TRUNCATED and await _holds_others(logs, target, target_partition):
             raise logs.foreign(stop.offset, stop.detail) from stop

@@ -24,7 +24,7 @@ from mirror.assignment import LastBatch, LastPosition
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import batch_difference, records_difference
 from mirror.batch.recipe import LARGEST_RECORD
-from mirror.errors import BadRecords, MalformedBatch, PartitionStop
+from mirror.errors import BadRecords, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger, RunIndex, Runs
 from mirror.position import (
@@ -236,7 +236,11 @@ async def _check_gap(runs: Runs, logs: Logs, source: Cluster) -> None:
         return
     last = runs.to_source(runs.next_target - 1)
     first = max(logs.start, last + 1) if last is not None else runs.next_source
-    if difference := await gap_difference(source, logs.source, first, runs.next_source, logs.losses):
+    try:
+        difference = await gap_difference(source, logs.source, first, runs.next_source, logs.losses)
+    except OpenTransaction as opened:
+        raise logs.reopened(runs.next_source, opened) from opened
+    if difference:
         detail = f"nothing was mirrored of offsets {first} to {runs.next_source - 1}: {difference}"
         raise logs.truncated(runs.next_source, f"{detail}; the source's log was cut back or replaced")
 

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer as Client
-from helpers import make_topic, mirror_once, produce
+from crashcut import crash_and_cut_all
+from helpers import make_topic, mirror_once, produce, settings_between
 from probe import probing
 from rawbatches import batch
 from samerecords import assert_same_records, read
 
 from mirror import position
+from mirror.admin.client import Admin
 from mirror.batch.header import CONTROL, TRANSACTIONAL, split
 from mirror.batch.restamp import ERAS, Stamp, restamp
 from mirror.embedded import Cluster as Brokers
 from mirror.errors import MalformedBatch
 from mirror.observe.figures import Figures
+from mirror.offsets.journal import journal_topic
 from mirror.reading import partition
 from mirror.states import State
 from mirror.wire import queries
@@ -121,7 +124,7 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
     produce(source, topic_name, values(100))
     mirror_once(source, target, [topic_name])
     produce(source, topic_name, values(100))
-    foreign = Client({"bootstrap.servers": target, "transactional.id": topic_name})
+    foreign = Client({"bootstrap.servers": target, "transactional.id": topic_name, "log_level": 0})
     foreign.init_transactions(120)
     foreign.begin_transaction()
     for number in range(20):
@@ -133,6 +136,31 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
         assert len(list(read(target, topic_name, 0))) == 100, "not one batch more"
     finally:
         foreign.abort_transaction(20)
+
+
+def test_a_source_that_was_cut_into_a_transaction_that_had_ended(
+    target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no journal tells of the copy. What is behind is hidden for ever, though the log has grown beyond the copy."""
+    target, at = target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    with Brokers.start(name="cut") as broker:
+        source = broker.bootstrap
+        make_topic(source, topic_name)
+        client = Client({"bootstrap.servers": source, "transactional.id": topic_name, "log_level": 0})
+        client.init_transactions(20)
+        for end in (client.commit_transaction, client.abort_transaction):
+            client.begin_transaction()
+            client.produce(topic_name, b"x", partition=0)
+            client.flush(20)  # one that is aborted would not be sent
+            end(20)
+        assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
+        crash_and_cut_all(broker, {at: 3}, waits=False)
+        produce(source, topic_name, values(9))
+        Admin(settings_between(source, target, [topic_name]).target).delete_topics([journal_topic(topic_name)])
+        monkeypatch.setattr("mirror.wire.fetch.EMPTY_SECONDS", 1.0)
+        found = mirror_once(source, target, [topic_name], topic_name)[at]
+        assert found.state is State.TRUNCATED, found
+        assert "the source's last stable offset is 2: a transaction is open there that had ended" in found.detail
 
 
 def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
-from mirror.errors import ClusterUnreachable, MalformedFrame
+from mirror.errors import ClusterUnreachable, MalformedFrame, OpenTransaction
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.protocol import FETCH
@@ -166,7 +166,8 @@ async def fetch_below(
     From a leader that knows all, it means that nothing can be read from `offset` on: compaction left a hole up to the
     log's end, or a transaction is open.
 
-    Raises as `fetch_at` does, and ClusterUnreachable where no leader has caught up after `EMPTY_SECONDS`.
+    Raises as `fetch_at` does, and ClusterUnreachable where no leader has caught up after `EMPTY_SECONDS`; as
+    OpenTransaction where one has, but for what a reader of committed records gets.
     """
     deadline, backoff = asyncio.get_running_loop().time() + EMPTY_SECONDS, Backoff()
     while True:
@@ -176,8 +177,11 @@ async def fetch_below(
         if found.records or shown >= end or offset >= end:
             return found
         if asyncio.get_running_loop().time() > deadline:
-            raise ClusterUnreachable(
+            text = (
                 f"{cluster}: {partition}: nothing came back for offset {offset} within {EMPTY_SECONDS:g} s: its log"
                 f" ended at {end}, and its leader shows it up to {shown}"
             )
+            if found.high_watermark >= end:
+                raise OpenTransaction(f"{text}, where a transaction is open", str(cluster), shown)
+            raise ClusterUnreachable(text)
         await asyncio.sleep(backoff.next())
