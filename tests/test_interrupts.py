@@ -32,3 +32,48 @@ def test_a_signal_in_the_middle_of_a_fork(where: str, number: signal.Signals) ->
     script = FORKING.format(where=where, number=int(number))
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (128 + number, "")
+
+
+#: `mirror run` as far as its configuration, which sends a SIGHUP and then ends the command with 7.
+STARTING = """
+import os, signal
+from mirror.commands.run import run_flow
+def load():
+    os.kill(os.getpid(), signal.SIGHUP)
+    raise SystemExit(7)
+run_flow(load, once={once}, until_caught_up=False)
+"""
+
+#: A SIGHUP that came before the supervisor listens, and what it hears of it then, forks in between.
+HELD = """
+import os, signal, subprocess
+from mirror.commands.interrupts import deliver_held, end_on_signals
+end_on_signals(holds_reloads=True)
+os.kill(os.getpid(), signal.SIGHUP)
+end_on_signals(holds_reloads=True)
+subprocess.run(["true"], preexec_fn=lambda: None)
+signal.signal(signal.SIGHUP, lambda *_: print("served", flush=True))
+deliver_held()
+deliver_held()
+"""
+
+
+@pytest.mark.parametrize(("once", "code"), [(False, 7), (True, 128 + signal.SIGHUP)])
+def test_a_mirror_that_starts_is_not_ended_by_a_reload(once: bool, code: int) -> None:
+    assert _run(STARTING.format(once=once)) == (code, "")
+
+
+def test_a_reload_that_came_early_is_served_once() -> None:
+    assert _run(HELD) == (0, "served\n")
+
+
+def _run(script: str) -> tuple[int, str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ended.returncode, ended.stdout

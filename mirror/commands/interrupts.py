@@ -1,5 +1,5 @@
 """Signals: while a command starts they end it at once, though never in the middle of a fork; later, in a time that is
-bounded.
+bounded. A live mirror that starts holds SIGHUP, which asks for the configuration, till it can be served.
 
 PySpark forks to start its JVM. What a handler raises while Python runs its hooks for that is swallowed there, in the
 parent and in the child, and may leave the lock of `logging` held for ever. So a signal that comes then waits.
@@ -26,21 +26,33 @@ END_SECONDS: Final = 10.0
 
 
 class _State:
-    """Of this process: whether it forks now, and the signal that waits for the end of that."""
+    """Of this process: whether it forks now, the signal that waits for the end of that, whether it began on a terminal,
+    and whether a SIGHUP is held.
+    """
 
     forking = False
     waiting = 0
+    has_terminal = False
+    held = False
 
 
-def end_on_signals() -> None:
+def end_on_signals(*, holds_reloads: bool = False) -> None:
     """From now on SIGINT, SIGTERM and SIGHUP raise SystemExit with 128 and the signal's number, until somebody else
-    listens.
+    listens. With `holds_reloads` a SIGHUP waits for `deliver_held`, but for that of a terminal that was closed.
     """
     _watch_forks()
+    _State.has_terminal = _State.has_terminal or os.isatty(0)
     signal.signal(signal.SIGALRM, _again)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
-            signal.signal(number, _ended)
+            signal.signal(number, _held if holds_reloads and number == signal.SIGHUP else _ended)
+
+
+def deliver_held() -> None:
+    """Send this process the SIGHUP that was held, if one was: somebody listens now."""
+    if _State.held:
+        _State.held = False
+        os.kill(os.getpid(), signal.SIGHUP)
 
 
 def end_in_time(kill: Callable[[], None]) -> None:
@@ -89,6 +101,13 @@ def _ended(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, _LATER)
         return
     _end(number)
+
+
+def _held(number: int, frame: FrameType | None) -> None:
+    if _State.has_terminal and not os.isatty(0):
+        _ended(number, frame)
+    else:
+        _State.held = True
 
 
 def _again(_: int, frame: FrameType | None) -> None:

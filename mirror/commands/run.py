@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mirror import java
-from mirror.commands.interrupts import end_in_time, end_on_signals
+from mirror.commands.interrupts import deliver_held, end_in_time, end_on_signals
 from mirror.config import Settings
 from mirror.errors import ExitCode
 from mirror.observe import logs
@@ -40,6 +40,7 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool,
 
     What this machine lacks, or another process has, is found before anything is created on a cluster.
     """
+    end_on_signals(holds_reloads=not once)  # until the supervisor listens itself
     settings = load()
     metrics = Metrics(settings.flow)
     with serving(settings.metrics.listen, metrics) if settings.metrics.listen else contextlib.nullcontext():
@@ -55,7 +56,6 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     until_caught_up: bool,
     take_over: bool,
 ) -> int:
-    end_on_signals()  # until the supervisor listens itself
     java.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.spark import handover
@@ -71,6 +71,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
 
     def listening() -> None:
         end_in_time(end_jvm)
+        deliver_held()
         notify("READY=1")
 
     log = logs.get("mirror.run")
@@ -79,7 +80,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     if not take_over:  # whoever stands by makes nothing on the target, and costs no JVM
         if asyncio.run(handover.wait_for_turn(settings, waits=not (once or until_caught_up))):
             return ExitCode.DONE
-        end_on_signals()
+        end_on_signals(holds_reloads=not once)
         settings = load()  # it may have been long ago
     context = None
     try:
