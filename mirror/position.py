@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.assignment import LastBatch, LastPosition
+from mirror.assignment import STANDING, LastBatch, LastPosition
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch
 from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
@@ -397,6 +397,7 @@ async def resume(
     except OpenTransaction as opened:
         raise logs.reopened(logs.end, opened) from opened
     except PartitionStop as stop:
+        await check_kept(stop, logs, source, target, target_partition)
         if stop.state == State.TRUNCATED and await _holds_others(logs, target, target_partition):
             raise logs.foreign(stop.offset, stop.detail) from stop
         raise
@@ -453,6 +454,21 @@ async def _found(
         target_epoch=logs.target_epoch,
         last=found,
     )
+
+
+async def check_kept(
+    stop: PartitionStop, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+) -> None:
+    """Raises ClusterUnreachable where either log was deleted from while both were compared: what was missing then tells
+    nothing, and the stop would stand.
+    """
+    if stop.state not in STANDING:
+        return
+    start, target_start = await asyncio.gather(
+        list_offset(source, logs.source, EARLIEST), list_offset(target, target_partition, EARLIEST)
+    )
+    if (start, target_start) != (logs.start, logs.target_start):
+        raise ClusterUnreachable(f"{logs.source}: records were deleted while both logs were compared") from stop
 
 
 async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) -> bool:

@@ -32,6 +32,7 @@ from mirror.position import (
     Logs,
     Position,
     Unconfirmed,
+    check_kept,
     confirm,
     distance,
     found_position,
@@ -124,6 +125,23 @@ async def resume_translated(
     await recall(target_partition, NO_LIMIT)
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     logs.check_source_epoch()
+    try:
+        return await _resumed(logs, source, target, target_partition, accepted, recall)
+    except PartitionStop as stop:
+        await check_kept(stop, logs, source, target, target_partition)
+        raise
+
+
+async def _resumed(
+    logs: Logs,
+    source: Cluster,
+    target: Cluster,
+    target_partition: TopicPartition,
+    accepted: tuple[int, int] | None,
+    recall: Recall,
+) -> tuple[Position, Ledger]:
+    """The same by what both logs hold."""
+    since = logs.since
     ledger = await recall(target_partition, logs.end)
     batch: LastBatch | None = None
     epoch: tuple[int, int] | None = None
@@ -160,7 +178,7 @@ async def resume_translated(
     if at < logs.start and not logs.is_accepted(at, accepted):
         logs.check_end(at)
         raise logs.target_lost(at, lost) if lost is not None else logs.retention_gap(at)
-    before = await batch_at(source, source_partition, at - 1, below=at) if at > logs.start else None
+    before = await batch_at(source, logs.source, at - 1, below=at) if at > logs.start else None
     follows = before is not None and before.header.next_offset == at
     stamp, known = await next_stamp(
         target, target_partition, logs.own, logs.end, logs.tail if logs.tail_is_ours else None

@@ -26,6 +26,8 @@ while anything is in flight, so its batches arrive in order. (W1 is in `sink.py`
     W11 nothing is sent to another topic by the same name, to a leader of another epoch, or while the connection is lost
         that was open before the position was read: a broker that crashed, or was elected, may have lost what was
         acknowledged, and of old data it has forgotten the producer, so that it would take a batch at any offset
+    W12 times are data: where a broker says that it put its own into a batch, nothing more is sent. The answer to a
+        repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
 """
 
 from __future__ import annotations
@@ -437,6 +439,12 @@ class Writer:
             self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
         elif _repeats_another(sink, ack, header.max_timestamp):  # W10
             self._unsettle(sink, f"the target has another batch at offset {ack.base_offset}")
+        elif ack.append_time_ms not in (-1, header.max_timestamp) and not sink.rules.target_append_time:  # W12
+            detail = (
+                f"the target gave the batch at offset {ack.base_offset} a time of its own, and topics.append_time is"
+                " source: somebody set message.timestamp.type=LogAppendTime on the copy, or it has another batch there"
+            )
+            self._stopped(sink, sink.refuse(header.base_offset, detail, Remedy.FIT_TARGET))
         else:
             sink.known = True
             sink.seen_at = sent_at

@@ -13,7 +13,7 @@ from probe import probing
 from rawbatches import batch
 from samerecords import assert_same_records, read
 
-from mirror import position
+from mirror import position, retracing
 from mirror.admin.client import Admin
 from mirror.batch.header import CONTROL, TRANSACTIONAL, split
 from mirror.batch.restamp import ERAS, Stamp, restamp
@@ -136,6 +136,47 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
         assert len(list(read(target, topic_name, 0))) == 100, "not one batch more"
     finally:
         foreign.abort_transaction(20)
+
+
+def test_a_copy_that_is_made_to_stamp_records_while_it_is_written(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules that its task has are older: nothing more is sent than what was on its way."""
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    make_topic(target, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
+    produce(source, topic_name, values(10))
+    with monkeypatch.context() as older:
+        older.setattr("mirror.policy.rules._append_time", lambda _: False)
+        found = mirror_once(source, target, [topic_name], topic_name)[at]
+    assert (found.state, found.next_offset) == (State.REFUSED, 0), found
+    assert "the target gave the batch at offset 0 a time of its own" in found.detail
+    assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
+
+
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_records_that_the_source_deletes_while_both_logs_are_compared(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch, offsets: str
+) -> None:
+    """What is missing by then is no sign of another log: that stop would stand."""
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(10))
+    assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
+    produce(source, topic_name, values(10))
+    real, deleted = position.look_at_logs, list[int]()
+
+    async def overtaken(flow: str, cluster: Cluster, *more: Any) -> position.Logs:
+        found = await real(flow, cluster, *more)
+        if not deleted:
+            deleted.append(await queries.delete_records(cluster, at, 10))
+        return found
+
+    for module in (position, retracing):
+        monkeypatch.setattr(module, "look_at_logs", overtaken)
+    found = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
+    assert (found.state, found.next_offset) == (State.CAUGHT_UP, 20), found
+    assert deleted
 
 
 def test_a_source_that_was_cut_into_a_transaction_that_had_ended(

@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -95,11 +96,13 @@ def log_of(
 
 
 def compared(source: Sequence[bytes], target: Sequence[bytes], **more: Any) -> PartitionReport:
+    pair = replace(PAIR, own_clock=more.pop("own_clock", False))
+
     async def run() -> PartitionReport:
         bounds = more.pop("bounds", Bounds(0, FAR, 0, FAR, FAR))
         left = log_of(source, bounds.begin, min(bounds.end, end_after(source)), **more)
         right = log_of(target, bounds.begin, min(bounds.target_end, end_after(target)))
-        return await compare(PAIR, bounds, left, right)
+        return await compare(pair, bounds, left, right)
 
     return asyncio.run(run())
 
@@ -200,10 +203,10 @@ def test_a_stored_crc_that_does_not_hold() -> None:
 
 
 def test_a_target_with_a_clock_of_its_own_is_told() -> None:
-    """Append time there: whatever the source has, readers of the target see other times."""
+    """Append time there, as `topics.append_time: target` asks for: readers of the target see other times."""
     ours = [batch(0), *(batch(offset, attributes=APPEND_TIME, max_timestamp=5) for offset in (1, 2))]
     theirs = [batch(offset, attributes=APPEND_TIME, max_timestamp=6) for offset in range(3)]
-    report = compared([*ours, batch(3)], [*theirs, batch(3)])
+    report = compared([*ours, batch(3)], [*theirs, batch(3)], own_clock=True)
     assert (report.different, report.identical, report.own_timestamps) == (0, 1, 3)
     assert report.source_digest == report.target_digest
     assert report.notes == (OWN_CLOCK,)
@@ -216,14 +219,16 @@ def test_a_target_with_a_clock_of_its_own_is_told() -> None:
 def test_a_clock_of_its_own_excuses_nothing_else() -> None:
     times = {"attributes": APPEND_TIME, "max_timestamp": 6}
     ours, theirs = stored(some(0, 1, 2)), stored([*some(0, 1), Record(2, 1, b"other")], **times)
-    report = compared([ours, stored(some(0), 3)], [theirs, *remade(stored(some(0), 3), codec=4)])
+    report = compared([ours, stored(some(0), 3)], [theirs, *remade(stored(some(0), 3), codec=4)], own_clock=True)
     assert kinds(report) == [(2, Kind.KEY)]
     assert (report.own_timestamps, report.rewritten, report.notes) == (0, 1, (OWN_CLOCK,))
 
 
 def test_other_headers_under_a_clock_of_the_targets_own() -> None:
     times = {"attributes": APPEND_TIME, "max_timestamp": 6}
-    report = compared([stored(some(0, 1))], [stored([*some(0), Record(1, 9, b"key 1", b"value 1")], **times)])
+    report = compared(
+        [stored(some(0, 1))], [stored([*some(0), Record(1, 9, b"key 1", b"value 1")], **times)], own_clock=True
+    )
     assert kinds(report) == [(1, Kind.HEADERS)]
 
 
@@ -232,9 +237,21 @@ def test_rewritten_batches_under_a_clock_of_the_targets_own() -> None:
         stored(some(0, 1), attributes=APPEND_TIME, max_timestamp=6),
         stored([Record(0, 77, *_fields(2))], 2, attributes=APPEND_TIME, max_timestamp=7),
     ]
-    report = compared([stored(some(0, 1, 2))], parts)
+    report = compared([stored(some(0, 1, 2))], parts, own_clock=True)
     assert (report.different, report.own_timestamps, report.rewritten) == (0, 1, 0)
     assert report.source_digest == report.target_digest
+
+
+def test_a_target_that_stamps_records_and_was_not_asked_to_differs() -> None:
+    """Somebody set message.timestamp.type on the copy. Where the source stamps its records, too, it may be older than
+    the choice.
+    """
+    ours, theirs = some(0, 1), {"attributes": APPEND_TIME, "max_timestamp": CLOCK + 9}
+    report = compared([stored(ours)], [stored(ours, **theirs)])
+    assert [(one.offset, one.kind) for one in report.differences] == [(0, Kind.TIMESTAMP)]
+    assert (report.own_timestamps, report.notes) == (0, ())
+    both = compared([stored(ours, attributes=APPEND_TIME, max_timestamp=CLOCK + 5)], [stored(ours, **theirs)])
+    assert (both.different, both.own_timestamps, both.notes) == (0, 1, (OWN_CLOCK,))
 
 
 # --- what a consumer does not see -----------------------------------------------------------------------------------
@@ -898,10 +915,13 @@ def test_another_number_of_partitions(source_cluster: Cluster, target_cluster: C
 def test_a_target_that_stamps_records_itself(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
     between = Between(source_cluster, target_cluster, topic_name, message_timestamp_type="LogAppendTime")
     between.mirror()
-    report = between.verify()
+    ends, names = (between.source, between.target), [topic_name]
+    report = verify_flow(settings_between(*ends, names, append_time="target"))
     (topic,) = report.topics
     assert (report.equal, topic.batches, topic.identical, topic.own_timestamps) == (True, 4, 0, 4)
     assert report.partitions[0].notes == (OWN_CLOCK,), "readers see other times than at the source"
+    report = verify_flow(settings_between(*ends, names))
+    assert {one.kind for one in report.differences} == {Kind.TIMESTAMP}, "nobody asked for that"
 
 
 @pytest.mark.brokers

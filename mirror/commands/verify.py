@@ -130,8 +130,9 @@ def verify_flow(
     there = target.describe(pair.target for pair in pairs)
     told = asyncio.run(_recorded(settings, there))
     moves = Moves(settings.flow, told.indexes) if settings.topics.offsets == "translate" else None
+    own_clock = settings.topics.append_time == "target"
     partitions = [
-        Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index))
+        Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index), own_clock)
         for pair in pairs
         for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
     ]

@@ -235,7 +235,9 @@ class _Comparison:
         one, other = source.head.raw, target.head.raw
         if (one.header.base_offset, one.header.size) != (other.header.base_offset, other.header.size):
             return False
-        timed = not other.header.attributes & APPEND_TIME
+        # where both brokers stamp records, the copy may have been made for that
+        may_differ = self._pair.own_clock or one.header.attributes & APPEND_TIME
+        timed = not (other.header.attributes & APPEND_TIME and may_differ)
         if _fingerprint(one, timed=timed) != _fingerprint(other, timed=timed) or not same_records(one, other):
             return False
         self._take_source()
@@ -260,15 +262,15 @@ class _Comparison:
 
         from mirror.verify.matching import Matching, Run  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
-        matching = Matching(Run(self._bounds.end), Run(self._bounds.end), self._differ, self._lost, self._lose)
+        runs = Run(self._bounds.end), Run(self._bounds.end)
+        matching = Matching(*runs, self._differ, self._lost, self._lose, own_clock=self._pair.own_clock)
         timed, end = True, side.first
         while min(source.first, target.first) <= end:
             side = source if source.first <= target.first else target
             raw = self._take_source() if side is source else side.take()
             end = max(end, raw.header.last_offset)
             found = matching.add(raw, source.reader.start, is_source=side is source)
-            if side is target:
-                timed &= not raw.header.attributes & APPEND_TIME
+            timed &= matching.timed
             side.records += found if raw.header.stated_records is None else 0
             await self._advance(side)
         matching.finish(source.reader.start, source_goes_on=source.is_stuck, target_goes_on=target.is_stuck)

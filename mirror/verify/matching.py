@@ -92,15 +92,28 @@ class Matching:
     """
 
     def __init__(
-        self, source: Run, target: Run, tell: Tell, lost: Sequence[tuple[int, int]] = (), lose: Lose | None = None
+        self,
+        source: Run,
+        target: Run,
+        tell: Tell,
+        lost: Sequence[tuple[int, int]] = (),
+        lose: Lose | None = None,
+        *,
+        own_clock: bool = False,
     ) -> None:
         """`source` and `target` are fresh runs. Records of the source at offsets `lost`, from and to before, which the
-        target has not, are told to `lose` and are no difference.
+        target has not, are told to `lose` and are no difference. `own_clock`: a target that stamps records itself is to
+        do so; else that is no difference only where the source does, too.
         """
         self._source, self._target, self._tell = source, target, tell
         self._lost, self._lose = lost, lose
-        self._timed = True
+        self._own_clock, self._stamps = own_clock, {True: False, False: False}  # by whether it is the source's side
         self._is_over = self._has_content_told = self._has_lost = False
+
+    @property
+    def timed(self) -> bool:
+        """Times are compared."""
+        return not (self._stamps[False] and (self._own_clock or self._stamps[True]))
 
     @property
     def is_equal(self) -> bool:
@@ -122,8 +135,7 @@ class Matching:
         except BadRecords as problem:
             self._told_unreadable(run, problem)
             return 0
-        if not is_source:
-            self._timed = not raw.header.attributes & APPEND_TIME  # such a broker shows a clock of its own
+        self._stamps[is_source] = bool(raw.header.attributes & APPEND_TIME)
         self._open(run)
         self._match()
         return count
@@ -202,10 +214,10 @@ class Matching:
 
     def _compare(self, ours: Records, theirs: Records) -> None:
         """Records at the same offsets."""
-        one, other = _content(ours, self._timed), _content(theirs, self._timed)
+        one, other = _content(ours, self.timed), _content(theirs, self.timed)
         if one != other and not self._has_content_told:
             self._has_content_told = True
-            self._tell(*_first_unlike(ours, theirs, self._timed))
+            self._tell(*_first_unlike(ours, theirs, self.timed))
 
     def _tell_single(self, run: Run) -> None:
         while run is self._source and not self._is_over and self._pass_lost():

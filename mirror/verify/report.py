@@ -65,10 +65,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A partition and its copy."""
+    """A partition and its copy. `own_clock`: the copy is to show when its records were mirrored
+    (`topics.append_time: target`), and not their own times.
+    """
 
     source: TopicPartition
     target: TopicPartition
+    own_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -534,13 +534,15 @@ class _Player:
             if standing.state in STOPS:
                 foreign = set() if copy.owned else {"foreign"}
                 causes = REFUSABLE if standing.state == "REFUSED" else CAUSES.get(standing.state, frozenset())
-                if not causes & (
-                    copy.causes | self._flow_causes | self._source_causes[self._names[copy.source]] | foreign
-                ):
+                met = copy.causes | self._flow_causes | self._source_causes[self._names[copy.source]] | foreign
+                if standing.state == "DIVERGED" and met & {"source expired", "target expired"}:
+                    causes |= {"journal lost"}  # nothing is left that could confirm the copy
+                if not causes & met:
                     known = sorted(copy.causes | self._flow_causes) or ["nothing"]
                     detail = f"{name}-{partition}: {standing.state} after {', '.join(known)}: {standing.detail}"
                     self._found("I4", f"{standing.state} without its cause", detail)
-                if standing.state == "REFUSED" and copy.owned and "source recreated" in copy.causes:
+                is_known = copy.owned and "journal lost" not in self._flow_causes
+                if standing.state == "REFUSED" and is_known and "source recreated" in copy.causes:
                     self._found("I4", "REFUSED in place of RECREATED", f"{name}-{partition}: {standing.detail}")
                 if self._promised.get(name) == self._place - 1 and not self._live and standing.state not in PASSING:
                     detail = f"{name}-{partition}: {standing.state}: {standing.detail}"
