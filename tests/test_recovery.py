@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -22,9 +23,16 @@ from mirror.admin.client import Admin
 from mirror.admin.lostsettings import plan_settings
 from mirror.admin.restoration import KEEPING
 from mirror.admin.values import ConfigValue, Creation
+from mirror.assignment import Assignment
 from mirror.commands import restore as command
 from mirror.config import load
 from mirror.embedded import Cluster
+from mirror.offsets.grouprestore import RestoredPartition, found_groups
+from mirror.policy.rules import Rules
+from mirror.reading.groupoffsets import Commit, GroupOffsets
+from mirror.reading.shelf import Bounds
+from mirror.wire.cluster import TopicPartition
+from mirror.wire.groups import Committed
 
 SETTINGS = {
     "orders": {"cleanup.policy": "compact", "max.message.bytes": "2000000", "min.insync.replicas": "1"},
@@ -104,6 +112,16 @@ def next_value(bootstrap: str, group: str, topic: str) -> tuple[int, bytes]:
         return message.offset() or 0, message.value() or b""
     finally:
         consumer.close()
+
+
+def test_files_that_end_before_what_a_group_had_read_are_not_whole() -> None:
+    """The records were committed, whatever a checkpoint of the high watermark, which may be older, says."""
+    at = TopicPartition("orders", 0)
+    one = RestoredPartition(assignment=Assignment(at, at, None, Rules()), bounds=Bounds(None, 0, 14, 14))
+    for offset, is_whole in ((14, True), (15, False)):
+        stored = GroupOffsets({"readers": {at: Commit(Committed(offset), None)}})
+        report = found_groups(stored, [re.compile(".*")], [one])
+        assert (report.is_whole, len(report.beyond)) == (is_whole, not is_whole)
 
 
 @pytest.mark.brokers

@@ -79,10 +79,10 @@ class GroupsReport:
 
     @property
     def is_whole(self) -> bool:
-        """Every group goes on where it stood, as far as the restored records go; or further, where it has read on at
-        the target since.
+        """Every group goes on where it stood, or further, where it has read on at the target since. What one had read
+        was committed: where it is not in the files, they lack it, also where a checkpoint of theirs is older.
         """
-        return not self.hindrances and all(gap.cause == FURTHER for gap in self.gaps)
+        return not self.hindrances and not self.beyond and all(gap.cause == FURTHER for gap in self.gaps)
 
 
 def found_groups(
