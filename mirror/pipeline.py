@@ -441,10 +441,15 @@ class Pipeline:
         last = keeper.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
         logs = self._flow, self._source, mine.source, self._target, mine.target
+        more = mine.since, last, keeper.losses
         try:
             if mine.rules.translates:
-                return await resume_translated(*logs, accepted, self._recall, mine.since, last, keeper.losses)
-            return await resume(*logs, accepted, mine.since, last, keeper.losses), None
+                found, ledger = await resume_translated(*logs, accepted, self._recall, *more)
+            else:
+                found, ledger = await resume(*logs, accepted, *more), None
+            if (former := keeper.sink) is not None and former.mistimed and found.stamped:
+                raise former.stamped(found.next_offset, found.end - 1)
+            return found, ledger
         except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
             if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
                 raise recreated(mine.source, stop.offset, became) from stop

@@ -42,7 +42,7 @@ from typing import Final
 
 from mirror.assignment import STANDING, LastBatch, LastPosition
 from mirror.batch.checksum import crc_holds
-from mirror.batch.header import RawBatch
+from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
 from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
@@ -87,7 +87,8 @@ class Position:
     `next_offset` up to there; -1 where not. `lands` is where the next batch lands in the target if that is not at
     `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the
     target had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last`
-    is what was found of the copy, as the journal is to keep it; without the topics' ids.
+    is what was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last
+    batch is ours, and has its broker's time.
     """
 
     next_offset: int
@@ -100,6 +101,7 @@ class Position:
     target_lost: tuple[int, int] | None = None
     target_epoch: int = -1
     last: LastPosition | None = None
+    stamped: bool = False
 
     @property
     def end(self) -> int:
@@ -194,13 +196,16 @@ class Logs:
         return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
 
     def keeps(self, ours: RawBatch | None) -> bool:
-        """Whether the target's batch is sound, and the one that was acknowledged last: then nothing depends on its
-        source batch, which may be damaged by now.
-        """
+        """Whether the target's batch is sound, and what was acknowledged last, whatever its source batch is by now."""
         kept = self.last.batch if self.last is not None else None
         if ours is None or kept is None or not kept.crc:
             return False
         return (ours.header.base_offset, ours.header.crc) == (kept.base, kept.crc) and crc_holds(ours)
+
+    @property
+    def is_stamped(self) -> bool:
+        """This flow wrote the target's last batch, and the target's broker gave it a time."""
+        return self.tail is not None and self.tail_is_ours and bool(self.tail.header.attributes & APPEND_TIME)
 
     @property
     def is_begun(self) -> bool:
@@ -260,9 +265,7 @@ class Logs:
         return self.stop(State.TRUNCATED, at, detail, *RESOLVED_BY[State.TRUNCATED])
 
     def reopened(self, at: int, opened: OpenTransaction) -> Exception:
-        """What an open transaction means: where it is the source's, this was cut back into one that had ended, since
-        nothing is mirrored before that.
-        """
+        """What an open transaction means: nothing is mirrored before one has ended, so that the source was cut back."""
         if opened.cluster != self.clusters[0]:
             return opened
         detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
@@ -453,6 +456,7 @@ async def _found(
         target_lost=lost,
         target_epoch=logs.target_epoch,
         last=found,
+        stamped=logs.is_stamped,
     )
 
 

@@ -197,6 +197,7 @@ async def _resumed(
         target_lost=lost,
         target_epoch=logs.target_epoch,
         last=found_position(logs, at, stamp, batch, epoch),
+        stamped=logs.is_stamped,
     )
     return position, ledger
 

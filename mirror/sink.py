@@ -27,7 +27,7 @@ from mirror.observe.histogram import Histogram
 from mirror.policy.rules import Rules
 from mirror.policy.runs import Ledger
 from mirror.position import Position
-from mirror.states import Remedy, State
+from mirror.states import RESOLVED_BY, Remedy, State
 from mirror.wire.cluster import TopicPartition
 from mirror.wire.connection import Connection
 
@@ -118,13 +118,14 @@ class Sink:
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
     appended at `lands`, and everything of the target below `sent` was sent. `ledger`: of a partition whose offsets
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
-    `doubted` are the batches sent whose fate only the log's end tells. `seen_at` is when the question was sent
-    whose answer said that the log ends at `acked`, by the clock of the event loop. What is in flight went to broker
-    `node`, over that of its connections whose number is `connection`. `landed_at` is where the target's log ends with
-    what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches up to `epoch_until` at
-    least, and `newest` its last batch. `session` is a connection to the leader that was open before the position was
-    read, `topic_id` the target topic's id then. `losses` are those that are being passed over. `opens`: bytes that a
-    record to be rewritten may have without compression.
+    `mistimed`: an ack told of another time than the batch has. `doubted` are the batches sent whose fate only the
+    log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
+    clock of the event loop. What is in flight went to broker `node`, over that of its connections whose number is
+    `connection`. `landed_at` is where the target's log ends with what is acknowledged; `epoch` is the source's
+    leader epoch of the last of that, which reaches up to `epoch_until` at least, and `newest` its last batch.
+    `session` is a connection to the leader that was open before the position was read, `topic_id` the target
+    topic's id then. `losses` are those that are being passed over. `opens`: bytes that a record to be rewritten may
+    have without compression.
     """
 
     source: TopicPartition
@@ -148,6 +149,7 @@ class Sink:
     doubted: list[Outgoing] = field(default_factory=list)
     held: int = 0
     unsettled: str = ""
+    mistimed: bool = False
     doubtful: bool = False
     node: int = -1
     connection: int = 0
@@ -369,6 +371,14 @@ class Sink:
         """The same for the records of the source from `first` to before `next_offset`, which may be left out."""
         loss = Loss(self.source, self.target, first, next_offset, reason, detail)
         return Unwritable(loss, detail, *remedies)
+
+    def stamped(self, offset: int, landed: int) -> PartitionStop:
+        """The stop for a copy whose records have other times than the source's."""
+        detail = (
+            f"the target gave the batch at offset {landed} a time of its own, and topics.append_time is source:"
+            " somebody set message.timestamp.type=LogAppendTime on the copy"
+        )
+        return self.refuse(offset, detail, *RESOLVED_BY[State.DIVERGED], state=State.DIVERGED)
 
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""

@@ -437,14 +437,11 @@ class Writer:
             self._unsettle(sink, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.lands:  # W4
             self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
-        elif _repeats_another(sink, ack, header.max_timestamp):  # W10
+        elif _repeats_another(sink, ack, header.max_timestamp):  # W10, or W12 where the log has this one
+            sink.mistimed = True
             self._unsettle(sink, f"the target has another batch at offset {ack.base_offset}")
         elif ack.append_time_ms not in (-1, header.max_timestamp) and not sink.rules.target_append_time:  # W12
-            detail = (
-                f"the target gave the batch at offset {ack.base_offset} a time of its own, and topics.append_time is"
-                " source: somebody set message.timestamp.type=LogAppendTime on the copy, or it has another batch there"
-            )
-            self._stopped(sink, sink.refuse(header.base_offset, detail, Remedy.FIT_TARGET))
+            self._stopped(sink, sink.stamped(header.base_offset, ack.base_offset))
         else:
             sink.known = True
             sink.seen_at = sent_at

@@ -138,20 +138,21 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
         foreign.abort_transaction(20)
 
 
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
 def test_a_copy_that_is_made_to_stamp_records_while_it_is_written(
-    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch, offsets: str
 ) -> None:
-    """The rules that its task has are older: nothing more is sent than what was on its way."""
+    """Nothing more is sent than what was on its way, and it stands until a person acts."""
     source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
     make_topic(source, topic_name)
     make_topic(target, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
     produce(source, topic_name, values(10))
     with monkeypatch.context() as older:
-        older.setattr("mirror.policy.rules._append_time", lambda _: False)
-        found = mirror_once(source, target, [topic_name], topic_name)[at]
-    assert (found.state, found.next_offset) == (State.REFUSED, 0), found
-    assert "the target gave the batch at offset 0 a time of its own" in found.detail
-    assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
+        older.setattr("mirror.policy.rules.is_stamped", lambda _: False)
+        found = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
+    assert found.state is State.DIVERGED, found
+    assert "the target gave the batch at offset" in found.detail
+    assert "a time of its own" in found.detail
 
 
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])

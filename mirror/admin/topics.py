@@ -24,7 +24,17 @@ from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.policy.rekeying import Rekeying
 from mirror.policy.remedies import Fix, allow, set_configs
-from mirror.policy.rules import NEEDS_ALTER, NO_LIMIT, Finding, Rules, Severity, is_compacted, preflight, refused
+from mirror.policy.rules import (
+    NEEDS_ALTER,
+    NO_LIMIT,
+    Finding,
+    Rules,
+    Severity,
+    is_compacted,
+    is_stamped,
+    preflight,
+    refused,
+)
 from mirror.policy.selection import OWN_PREFIX, Selection, TopicPair, select
 from mirror.wire.cluster import Endpoint
 
@@ -56,7 +66,8 @@ class TopicPlan:
     `changes`), and what preflight found.
 
     `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
-    their copies that exist, `target_configs` their settings. `compacted`: source topics that are.
+    their copies that exist, `target_configs` their settings. `compacted`: source topics that are; `stamped`: those to
+    whose records the source's brokers give a time.
     """
 
     pairs: tuple[TopicPair, ...]
@@ -69,6 +80,7 @@ class TopicPlan:
     target_topics: Mapping[str, TopicInfo]
     target_configs: Mapping[str, Mapping[str, ConfigValue]]
     compacted: frozenset[str]
+    stamped: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -218,6 +230,7 @@ def plan_topics(
         target_topics=copies,
         target_configs=target_configs,
         compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(plain_values(configs))),
+        stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
     )
 
 

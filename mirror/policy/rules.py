@@ -114,7 +114,7 @@ class Rules:
             raise ValueError(f"compression.type={compression} is not known to this version of mirror")
         return cls(
             offsets=offsets,
-            target_append_time=_append_time(target),
+            target_append_time=is_stamped(target),
             max_message_bytes=_largest_batch(target),
             compacted="compact" in _policies(target),
             deletes="delete" in _policies(target),
@@ -207,7 +207,7 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
         )
     if old := _old_format(source):
         yield f"its source stores the old format {old}: every batch is rewritten"
-    if _append_time(source) and not rules.target_append_time:
+    if is_stamped(source) and not rules.target_append_time:
         yield (
             "keeps its source's append times as the records' own, for which every batch is rewritten;"
             " topics.append_time: target costs nothing and shows when records were mirrored"
@@ -224,7 +224,7 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
 
 def _advice_on_times(source: Mapping[str, str], target: Mapping[str, str]) -> Iterator[str]:
     rules = Rules.from_configs(target)
-    if rules.target_append_time and _append_time(source):
+    if rules.target_append_time and is_stamped(source):
         yield (
             "stamps records itself, as its source does: the copy shows when its records were mirrored;"
             " message.timestamp.type=CreateTime keeps the source's append times from then on, at a cost"
@@ -256,7 +256,8 @@ def _codec(configs: Mapping[str, str]) -> int | None:
     return CODEC_IDS.get(configs.get("compression.type", "producer"))
 
 
-def _append_time(configs: Mapping[str, str]) -> bool:
+def is_stamped(configs: Mapping[str, str]) -> bool:
+    """Records get the time at which a broker took them."""
     return configs.get("message.timestamp.type") == "LogAppendTime"
 
 

@@ -155,5 +155,8 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
         rules = {topic: rules_from(configs, settings.topics) for topic, configs in plan.target_configs.items()}
     else:
         rules = rules_of(target, plan.pairs, settings.topics)
+    if settings.topics.append_time == "source":  # a copy that stamps records all the same is not taken for one that may
+        own = {pair.target for pair in plan.pairs if pair.source not in plan.stamped}
+        rules |= {topic: replace(rules[topic], target_append_time=False) for topic in own & rules.keys()}
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     return assign((pair for pair in plan.pairs if pair.target in rules), topic_ids, rules)

@@ -116,6 +116,14 @@ _ON_DISKS_MOTIFS: Final = (
     ("cut_source", "produce", "restore"),
     ("configure", "produce", "run", "configure", "produce", "run", "verify"),
 )
+#: What is drawn besides where somebody plays with the settings of copies.
+_SET: Final[dict[str, float]] = {"set_target": 6}
+_SET_MOTIFS: Final = (
+    ("live", "set_target", "produce", "settle", "produce", "settle"),
+    ("run", "set_target", "produce", "run"),
+    ("live", "set_target", "kill", "produce", "run"),
+    ("set_target", "failover"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -133,6 +141,12 @@ TOPIC_CONFIGS: Final[dict[str, dict[str, str]]] = {
     "small": {"max.message.bytes": "300"},
     "segments": {"segment.bytes": "1048576", "segment.ms": "100"},
 }
+#: What somebody might set on a copy, by name.
+COPY_CONFIGS: Final[dict[str, dict[str, str]]] = {
+    "stamps": {"message.timestamp.type": "LogAppendTime"},
+    "gzip": {"compression.type": "gzip"},
+    "small": {"max.message.bytes": "300"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,7 @@ class Repertoire:
 REPERTOIRES: Final[dict[str, Repertoire]] = {
     "clusters": Repertoire(WEIGHTS, MOTIFS, ("default", "forever", "week", "short", "compact", "append")),
     "disks": Repertoire(WEIGHTS | _ON_DISKS, MOTIFS[::4] + _ON_DISKS_MOTIFS * 2, tuple(TOPIC_CONFIGS)),
+    "settings": Repertoire(WEIGHTS | _SET, MOTIFS[::4] + _SET_MOTIFS * 4, ("default", "forever", "week", "compact")),
 }
 
 
@@ -256,6 +271,8 @@ def _drawn(chance: Random, topics: int, name: str, configs: Sequence[str]) -> Op
     kind = ""
     if name in {"recreate", "configure"}:
         kind = chance.choice(configs)
+    if name == "set_target":
+        kind = chance.choice(tuple(COPY_CONFIGS))
     if name == "reload_good":
         kind = chance.choice(("exclude", "groups", "same"))
     # a share, in percent, wherever an amount is one of what is there

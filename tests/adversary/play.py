@@ -22,7 +22,7 @@ from .driving import Command
 from .journal import PASSING, STOPS, Told, told_in
 from .judging import Allowed, Finding, differences, moved_differences, vanished
 from .logs import Log, Reader, Record, Topic
-from .operations import TOPIC_CONFIGS, Op, Schedule
+from .operations import COPY_CONFIGS, TOPIC_CONFIGS, Op, Schedule
 from .world import SIDES, Side, World
 
 #: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
@@ -51,7 +51,7 @@ CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "TRUNCATED": frozenset({"source cut"}),
     "RECREATED": frozenset({"source recreated"}),
     "RETENTION_GAP": frozenset({"source expired"}),
-    "DIVERGED": frozenset({"stranger", "second flow"}),
+    "DIVERGED": frozenset({"stranger", "second flow", "target set"}),
     "TARGET_LOST": frozenset({"target cut"}),
     "CORRUPT": frozenset({"source damaged", "target damaged"}),
     "CONTENDED": frozenset({"twin", "second flow", "stranger"}),
@@ -64,7 +64,7 @@ UNSEEN: Final = frozenset(
 #: What a preflight may refuse a flow for.
 REFUSABLE: Final = frozenset(
     {"foreign", "clash", "journal lost", "second flow", "failed over", "source deleted", "source recreated", "renamed"}
-    | {"stranger", "target cut", "source cut"}
+    | {"stranger", "target cut", "source cut", "target set"}
 )
 Place = tuple[str, int]
 
@@ -722,10 +722,11 @@ class _Player:
     def _op_accept(self, op: Op) -> str:
         name = self._names[op.topic]
         target = self._target_of(name)
+        if (copy := self._copies.get(target)) is not None and "target set" in copy.causes:
+            return "-"  # other times would be accepted, and stay differences
         advised = [one.detail for place, one in self._told().states.items() if place[0] == target]
         options = ("--unconfirmed",) if any("--unconfirmed" in detail for detail in advised) else ()
         code, command = self._command("accept", str(self._config()), name, "--json", *options)
-        copy = self._copies.get(target)
         told = json.loads(command.printed) if code == 0 else {}
         if any(told.get(kind) for kind in ("losses", "confirmed", "lifted")):
             self._promised[target] = self._place
@@ -992,6 +993,15 @@ class _Player:
             self._cause(op.topic, "source expired")
             self._expires(op.topic)
         return f"as {op.kind}"
+
+    def _op_set_target(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None or not op.kind:
+            return "-"
+        name, _, _, copy = found
+        copy.causes.add("target set")
+        self._world.target.configure(name, COPY_CONFIGS[op.kind])
+        self._rebase()
+        return f"{name} {op.kind}"
 
     def _op_damage_source(self, op: Op) -> str:
         if (found := self._source_log(op)) is None:
