@@ -126,7 +126,7 @@ def test_the_patch_that_takes_a_mend_out_still_fits(mend: Mend) -> None:
 @pytest.mark.parametrize("mend", [mend for mend in mends() if mend.only], ids=lambda mend: mend.name)
 def test_what_a_mend_is_missed_in_is_what_its_seed_means(mend: Mend) -> None:
     assert mend.schedules == 1
-    assert "; ".join(map(str, schedule(mend.seed).part(mend.only).operations)) == mend.plays, (
+    assert "; ".join(map(str, schedule(mend.seed, mend.repertoire).part(mend.only).operations)) == mend.plays, (
         "seeds mean other schedules by now: choose another one that plays this"
     )
 

@@ -230,7 +230,10 @@ def _advice_on_times(source: Mapping[str, str], target: Mapping[str, str]) -> It
             " message.timestamp.type=CreateTime keeps the source's append times from then on, at a cost"
         )
     elif rules.target_append_time:
-        yield "stamps records itself, the source's timestamps are lost; message.timestamp.type=CreateTime keeps them"
+        yield (
+            "stamps records itself: the source's timestamps are lost where topics.append_time is target, and else its"
+            " partitions are DIVERGED; message.timestamp.type=CreateTime keeps them"
+        )
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (
             f"refuses records more than {_time(rules.timestamp_after_max_ms)} ahead of its clock;"

@@ -97,6 +97,7 @@ class Hunt:
     def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
         """Play what a mend is to be missed in, until something is found."""
         seeds = range(mend.seed, mend.seed + mend.schedules)
+        self.repertoire = mend.repertoire
         yield from self.play(seeds, at_once, only=mend.only, until_found=True)
 
     def without(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:

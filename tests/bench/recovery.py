@@ -237,7 +237,8 @@ def bench(folder: Path) -> Iterator[tuple[Bench, Mirror]]:
         config = folder / "flow.yaml"
         config.write_text(
             f'name: recovery\nsource: {{alias: a, bootstrap.servers: "{ours.bootstrap}"}}\n'
-            f'target: {{alias: b, bootstrap.servers: "{theirs.bootstrap}"}}\ntopics: {{include: ["{TOPIC}"]}}\n'
+            f'target: {{alias: b, bootstrap.servers: "{theirs.bootstrap}"}}\n'
+            f'topics: {{include: ["{TOPIC}"], append_time: target}}\n'
             f"sync: {{configs: false}}\nspark: {{epoch_s: {EPOCH_SECONDS}}}\n"
         )
         writer, reader = Writer(source.bootstrap), Reader(target.bootstrap)

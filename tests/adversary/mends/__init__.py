@@ -13,6 +13,10 @@ plays is said beside it, so that a change of what seeds mean shows:
     Only: 0,3,4
     Plays: produce(a, amount=9, kind=plain); run(a); verify(a)
 
+And a seed may be one of another repertoire than "clusters":
+
+    Repertoire: settings
+
 A patch is applied to a copy of the package alone. Several mechanisms may keep one promise: a patch takes out as many as
 it needs for the adversary to see it broken.
 """
@@ -37,7 +41,7 @@ PACKAGE: Final = Path(mirror.__file__).resolve().parent
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend:
     """What a patch takes out: `finds` are kinds of findings, of which one must be found within `schedules` from `seed`
-    on, by the operations `only` of each (empty: all), which are `plays`.
+    on, of a `repertoire`, by the operations `only` of each (empty: all), which are `plays`.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Mend:
     schedules: int
     only: tuple[int, ...]
     plays: str
+    repertoire: str
     patch: Path
 
     @classmethod
@@ -57,7 +62,7 @@ class Mend:
             if line.startswith("--- "):
                 break
             name, colon, value = line.partition(": ")
-            if colon and name in {"Finds", "Seed", "Schedules", "Only", "Plays"}:
+            if colon and name in {"Finds", "Seed", "Schedules", "Only", "Plays", "Repertoire"}:
                 told[name] = value
             else:
                 about.append(line)
@@ -69,6 +74,7 @@ class Mend:
             schedules=int(told.get("Schedules", 1)),
             only=tuple(map(int, filter(None, told.get("Only", "").split(",")))),
             plays=told.get("Plays", ""),
+            repertoire=told.get("Repertoire", "clusters"),
             patch=path,
         )
 
