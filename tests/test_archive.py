@@ -18,6 +18,7 @@ from mirror.batch.header import CONTROL, TRANSACTIONAL, split
 from mirror.batch.segment import Walk
 from mirror.errors import ConfigError
 from mirror.reading.archive import PartitionLog, load, merged, mixed_in, partitions_in
+from mirror.reading.fields import batches_of
 from mirror.reading.replica import GRAIN, Turn, scan
 from mirror.wire.cluster import TopicPartition
 
@@ -364,6 +365,19 @@ def test_a_first_file_that_is_missing_is_told(tmp_path: Path) -> None:
     assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (0, False)
     start_at(tmp_path / "a", 40)
     assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to be told"
+
+
+@pytest.mark.parametrize("end", [90, 100])
+def test_a_file_that_one_replica_lost_is_taken_from_another(tmp_path: Path, end: int) -> None:
+    """Whichever is named first, and also where that which lost it is longer."""
+    holed = replica(tmp_path / "a", (0, batches(0, 30)), (60, batches(60, end)))
+    whole = replica(tmp_path / "b", (0, batches(0, 30)), (30, batches(30, 60)), (60, batches(60, 90)))
+    for folders in ([holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.start, log.end, log.notes, log.at_risk) == (0, end, (), False)
+        assert [raw.header.base_offset for raw in batches_of(log)] == [*range(0, end, 10)]
+    alone = load([holed])
+    assert (alone.at_risk, "offsets 30 to 59" in alone.notes[0]) == (True, True)
 
 
 def test_gaps_of_what_was_lent_are_told(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from mirror.spark.flow import Flow
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.packing import SLICE, Packer
+from mirror.spark.rekey.planlog import PlanLog
 from mirror.spark.rekey.progress import number_at, transactional_id
 from mirror.spark.rekey.query import ORDER
 from mirror.spark.rekey.reading import sound_batches
@@ -234,6 +235,35 @@ def test_a_target_that_was_made_anew(story: Story) -> None:
     with pytest.raises(Stopped, match=r"the target topic .* was deleted and made anew") as stop:
         story.planned()
     assert stop.value.state is State.RECREATED
+
+
+def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story) -> None:
+    """A driver sees it, and so does whoever asks for the first time, as a failover does; and another source topic."""
+    story.fill(0, 50)
+    story.carry_out()
+
+    async def looked() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            assert await one._planned() is None
+            fresh = PlanLog(one._target, story.rule)
+            assert (await fresh.lost(), await fresh.unlike(one._source)) == ("", None)
+            for end in (story.target, story.source):
+                await asyncio.to_thread(story.made_anew, end, story.topic, 4 if end == story.target else 1)
+            one._target_seen = float("-inf")
+            with pytest.raises(Stopped, match=r"topic .* was deleted and made anew"):
+                await one._planned()
+            fresh = PlanLog(one._target, story.rule)
+            assert "was deleted, with what had been re-keyed into it" in await fresh.lost()
+            stop = await fresh.unlike(one._source)
+            assert stop is not None
+            assert (stop.state, stop.detail) == (
+                State.RECREATED,
+                f"the source topic {story.topic} was deleted and made anew",
+            )
+
+    asyncio.run(looked())
 
 
 def test_a_target_that_lost_what_was_committed(

@@ -292,18 +292,20 @@ class _Course:
             for topic, there in sorted(rekeyed.items())
         }
 
-    async def _check_rekeyed(self, known: Known) -> None:
-        """Doubt the re-keyed topics of which the target has lost what was committed."""
+    async def _check_rekeyed(self, known: Known, source: Cluster | None) -> None:
+        """Doubt the re-keyed topics of which the target has lost what was committed, or that are of another source."""
         for topic, log in self._plan_logs(known).items():
             try:
                 lost = await log.lost()
+                unlike = await log.unlike(source) if source is not None else None
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 self._warn(
                     f"{topic} is re-keyed, and nobody tells whether the target has all that came over: {problem}"
                 )
                 continue
-            if lost:
-                self._doubts |= {at: Doubt(lost, State.TARGET_LOST) for at in known.figures if at.topic == topic}
+            doubt = Doubt(lost, State.TARGET_LOST) if lost else unlike and Doubt(unlike.detail, unlike.state)
+            if doubt:
+                self._doubts |= {at: doubt for at in known.figures if at.topic == topic}
 
     def _trust(self, known: Known) -> None:
         """What its lanes report, who has the flow has compared with the source before."""
@@ -320,7 +322,7 @@ class _Course:
         if reached:
             await target.refresh({one.target_topic for one in known.figures.values()})
             self._doubts = await doubts_of(self.settings, source, known, self._instances)
-        await self._check_rekeyed(known)
+        await self._check_rekeyed(known, source if reached else None)
 
     async def check_stands(self, known: Known) -> None:
         """The journal still has the failover: what was lost of it may have let a mirror start."""

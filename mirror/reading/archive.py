@@ -7,8 +7,9 @@ M2  of what is left the longest replica is taken, whole. Where it lacks the firs
     another one lends them if both hold the same batch where it begins
 M3  a transaction without an end stops the copy before its first record, as it stops a consumer: whether it was
     committed is known to nobody but its coordinator. So does one whose marker may be among what is damaged
-M4  what is damaged in one replica is taken from another, if both hold the same batches before and behind it. What is
-    damaged in all ends the log, or is left out of it where that is wanted: those offsets and no more
+M4  what is damaged in one replica, or was in a file between two that it has, is taken from another, if both hold the
+    same batches before and behind it. What is damaged in all ends the log, or is left out of it where that is wanted:
+    those offsets and no more
 """
 
 from __future__ import annotations
@@ -251,19 +252,28 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
     lost: list[Hole] = []
     for part in parts:
         at = part.begin
-        for hole in part.replica.holes:
-            first, upto = max(hole.first, at), min(hole.next_offset, part.end)
+        for hole in _absent(part.replica):
+            first, upto = max(hole[0], at), min(hole[1], part.end)
             if upto <= first:
+                continue
+            lent, left = _healed(part.replica, first, upto, every)
+            damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
+            if damage is None and left:  # compaction leaves such gaps, too
                 continue
             if at < first:
                 sound.append(Stretch(part.replica, at, first))
-            lent, left = _healed(part.replica, first, upto, every)
             sound += lent
-            lost += (replace(hole, first=begin, next_offset=until) for begin, until in left)
+            if damage is not None:
+                lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
             at = upto
         if at < part.end or not sound:
             sound.append(Stretch(part.replica, at, part.end))
     return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost))
+
+
+def _absent(replica: Replica) -> list[tuple[int, int]]:
+    """Offsets, from and to before, that are damaged in a replica, or between two of its files."""
+    return sorted({*replica.gaps, *((hole.first, hole.next_offset) for hole in replica.holes)})
 
 
 def _healed(

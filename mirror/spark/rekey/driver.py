@@ -271,6 +271,9 @@ class Rekeyer:
                     part.stop = self._exhausting.get(part.stop.partition)
         await self._look()
         if time.monotonic() - self._target_seen > REFRESH_SECONDS:
+            await self._target.refresh([rule.target])
+            if self._is_made_anew:
+                raise recreated(rule, "target")
             await self._ledger.check_kept()  # D6
             self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
@@ -283,7 +286,7 @@ class Rekeyer:
         if begin == upto and not is_beginning:
             return None
         target_id = self._target.topic_id(rule.target)
-        if None not in (self._target_id, target_id) and target_id != self._target_id:  # D5
+        if self._is_made_anew:
             raise recreated(rule, "target")
         plan = Plan(
             number=self._newest + 1,
@@ -311,6 +314,11 @@ class Rekeyer:
         await self._ledger.record(abandoned)
         self._is_bound = True
         return abandoned
+
+    @property
+    def _is_made_anew(self) -> bool:
+        """There is another target topic by the name (D5)."""
+        return None not in (self._target_id, now := self._target.topic_id(self._rule.target)) and now != self._target_id
 
     async def _carry_out(self, plan: Plan, stopping: asyncio.Event) -> list[Row]:
         """A job of Spark, in a thread of its own; cut short where the mirror ends, since it can be finished later."""

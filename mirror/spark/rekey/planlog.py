@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 from mirror.errors import ClusterUnreachable, ConfigError
 from mirror.policy.rekeying import Rekeying
@@ -22,11 +23,11 @@ from mirror.spark.rekey.progress import (
     reached_in,
     transactional_id,
 )
-from mirror.spark.rekey.source import recreated
+from mirror.spark.rekey.source import cut_back, recreated
 from mirror.spark.rekey.stops import Stopped
 from mirror.states import State
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
-from mirror.wire.queries import LATEST
+from mirror.wire.queries import LATEST, epoch_end
 from mirror.wire.transactions import Transaction
 from mirror.wire.watermarks import listed
 
@@ -40,6 +41,7 @@ class PlanLog:
         """Nothing is asked yet."""
         self._target, self._rule = target, rule
         self._plans: Transaction | None = None
+        self._target_id: UUID | None = None  # of the topic that the last plan is for
         self._epochs: dict[int, int] = {}  # of the target's leaders, when its logs were looked at
         self.slots = 0
 
@@ -50,6 +52,7 @@ class PlanLog:
         """
         rule = self._rule
         await self._target.refresh(rule.own_topics)
+        self._target_id = None
         self._epochs.clear()
         progress = self._target.topics.get(rule.progress)
         if progress is None:
@@ -90,6 +93,7 @@ class PlanLog:
     async def record(self, plan: Plan) -> None:
         """Make a plan the last one (R1)."""
         assert self._plans is not None
+        self._target_id = plan.target_id
         plans = plans_of(self._rule)
         await self._plans.join([plans])
         await self._plans.append({plans: planned(plan)})
@@ -119,6 +123,10 @@ class PlanLog:
         """
         rule = self._rule
         await self._target.refresh([rule.target, rule.progress])
+        if self._target_id is None and (plan := await last_plan(self._target, rule)) is not None:
+            self._target_id = plan.target_id
+        if self._target_id is not None and self._target.topic_id(rule.target) != self._target_id:
+            return f"the target topic {rule.target} was deleted, with what had been re-keyed into it"
         topics = [self._target.topics.get(name) for name in (rule.target, rule.progress)]
         there, slots = (sorted(one.leaders) if one is not None else [] for one in topics)
         every = [TopicPartition(rule.target, number) for number in there]
@@ -132,6 +140,20 @@ class PlanLog:
                     return lost
         self._epochs |= epochs
         return ""
+
+    async def unlike(self, source: Cluster) -> Stopped | None:
+        """The stop for a source that is not the one which was re-keyed, or was cut back since; else None."""
+        rule = self._rule
+        if (plan := await last_plan(self._target, rule)) is None:
+            return None
+        await source.refresh([rule.source])
+        if plan.source_id is not None and source.topic_id(rule.source) != plan.source_id:
+            return recreated(rule, "source")
+        for number, upto in sorted(plan.upto.items()):
+            at, epoch = TopicPartition(rule.source, number), plan.epochs[number]
+            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < upto:
+                return cut_back(number, kept, f"records up to offset {upto - 1} were re-keyed")
+        return None
 
     async def find_nothing(self, numbers: set[int]) -> None:
         """Nothing was ever planned, so nothing may be on the target. Raises Stopped where there is."""

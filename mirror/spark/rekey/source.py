@@ -109,7 +109,7 @@ class Source:
         """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
         for number, end in upto.items():
             if (kept := await self._kept(number, epochs[number])) < end:
-                raise _cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
+                raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 
     def stop_all(self, state: State, detail: str) -> None:
         """No partition gets any further."""
@@ -132,7 +132,7 @@ class Source:
         if start > part.at:
             self._lost(number, part, start)
         elif (kept := min(end, await self._kept(number, part.epoch))) < part.at:
-            part.stop = _cut_back(number, kept, f"records up to offset {part.at - 1} were re-keyed")
+            part.stop = cut_back(number, kept, f"records up to offset {part.at - 1} were re-keyed")
             return  # it stays on record under which epoch they were read
         if part.epoch != self._epoch(number) and self.bounds is not None and number in self.bounds:
             self.bounds[number] = min(self.bounds[number], end)  # what was cut off is not to come any more
@@ -175,5 +175,6 @@ def recreated(rule: Rekeying, side: str) -> Stopped:
     return Stopped(State.RECREATED, -1, -1, detail)
 
 
-def _cut_back(number: int, kept: int, but: str) -> Stopped:
+def cut_back(number: int, kept: int, but: str) -> Stopped:
+    """The stop where a source partition has no more than up to an offset of what it had."""
     return Stopped(State.TRUNCATED, number, kept, f"the source's log was cut back to offset {kept}, and {but}")
