@@ -86,8 +86,8 @@ def copied(source: Cluster, target: Cluster, topic: str, **more: Any) -> Figures
     return mirror_once(source.bootstrap, target.bootstrap, [topic], **more)[TopicPartition(topic, 0)]
 
 
-def equal(source: Cluster, target: Cluster, topic: str) -> bool:
-    report = verify_flow(settings_between(source.bootstrap, target.bootstrap, [topic]))
+def equal(source: Cluster, target: Cluster, topic: str, **more: Any) -> bool:
+    report = verify_flow(settings_between(source.bootstrap, target.bootstrap, [topic], **more))
     return report.equal and report.topics[0].offsets_equal
 
 
@@ -118,7 +118,8 @@ def test_a_target_begins_where_its_source_does(
     trimmed(source_cluster, topic_name, 4321)
     figures = copied(source_cluster, target_cluster, topic_name)
     assert (figures.state, figures.next_offset, figures.records) == (State.CAUGHT_UP, 5000, 679), figures.detail
-    assert equal(source_cluster, target_cluster, topic_name)
+    own_clock = "target" if "message.timestamp.type" in configs else "source"
+    assert equal(source_cluster, target_cluster, topic_name, append_time=own_clock)
     assert read_all(target_cluster, topic_name) == read_all(source_cluster, topic_name)
 
 
