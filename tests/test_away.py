@@ -56,6 +56,8 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
         assert not voice.tell(b"nobody is there yet")
         lane = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, voice))
         await known(opened, 7)
+        while voice.frames is None:  # the lane hears a moment later that it is known
+            await asyncio.sleep(0.01)
         reports = [b"+" * 1000, b"", b"=", b"x" * stopmark.LARGEST_REPORT]
         for one in reports:
             assert voice.tell(one)

@@ -248,18 +248,18 @@ def test_a_damaged_batch_that_a_person_accepts(
 @pytest.mark.brokers
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
 def test_what_is_damaged_on_the_source_once_it_was_mirrored_stops_nothing(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str
 ) -> None:
     """The last batch, which a mirror that starts would compare: the copy has it as it was acknowledged."""
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
     make_topic(source, topic_name)
     produce(source, topic_name, [b"%d" % value for value in range(20)])
     records = [one[4] for one in read(source, topic_name, 0)]
-    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets)
-    assert mirror(tmp_path, "run", str(config), "--once").wait(0) == 0
+    assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
     turn_a_bit(source_cluster, topic_name, stored_batches(source, topic_name)[0].header.size + 70)
-    assert mirror(tmp_path, "run", str(config), "--once").wait(0) == 0
-    produce(source, topic_name, [b"after"])
-    after = mirror(tmp_path, "run", str(config), "--once")
-    assert after.wait(0) == 0, after.logged
+    for more in ([], [b"after"]):
+        if more:
+            produce(source, topic_name, more)
+        figures = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
+        assert figures.state is State.CAUGHT_UP, figures.detail
     assert [one[4] for one in read(target, topic_name, 0)] == [*records, b"after"]
