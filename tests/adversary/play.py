@@ -999,7 +999,8 @@ class _Player:
             return "-"
         name, _, _, copy = found
         copy.causes.add("target set")
-        self._world.target.configure(name, COPY_CONFIGS[op.kind])
+        target = self._world.target
+        target.configure(name, target.configs(name) | COPY_CONFIGS[op.kind])
         self._rebase()
         return f"{name} {op.kind}"
 
