@@ -37,12 +37,12 @@ from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console
 from mirror.config import Settings
 from mirror.embedded import Cluster
-from mirror.errors import ClusterUnreachable, ConfigError, PreflightError
+from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
 from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver, Garbled, ending, refuse_failed_over
 from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News
+from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News, journal_topic
 from mirror.offsets.journal import Place as JournalPlace
 from mirror.offsets.losses import loss_entry
 from mirror.offsets.owner import Owner
@@ -869,6 +869,24 @@ def test_a_flow_that_never_ran_has_nothing_to_fail_over_to(
     flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
     with pytest.raises(ConfigError, match="never ran"):
         flow.failover()
+
+
+@pytest.mark.brokers
+def test_a_mirror_that_was_lost_in_its_first_second_is_failed_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Its journal names the copy, and no task has reported: they must not write behind this."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    make_topic(target_cluster.bootstrap, topic_name)
+    make_topic(target_cluster.bootstrap, journal_topic(topic_name), configs={"cleanup.policy": "compact"})
+    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
+    begun = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id=None, made=True)
+    flow.tell((FirstSeen.key(topic_name), begun.to_json()))
+    done = flow.failover(code=ExitCode.DATA_AT_RISK)
+    assert not done["whole"]
+    assert f"no task has reported how far the copy of {topic_name} is" in done["warnings"][0]
+    refused = CliRunner().invoke(app, ["run", str(flow.file), "--once"]).exception
+    assert isinstance(refused, PreflightError), refused
 
 
 @pytest.mark.brokers

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -39,6 +39,7 @@ from mirror.names import first_of
 from mirror.observe import logs
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver, Garbled
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.groupside import Hindrance
 from mirror.offsets.groupsync import GroupSync, Look
 from mirror.offsets.journal import Journal
@@ -122,7 +123,9 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
         if done := FailedOver.standing(known.newest):
             return _Before(done, kept.account_in(known.newest))
         if not (status := known.status(settings)).figures:
-            raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
+            if not (begun := seen_in(known.newest)):
+                raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
+            course.begins(begun)
         with course.step("reach the source"):
             reached = await course.reach(source, {one.topic for one in status.figures})
         if rehearse:
@@ -235,6 +238,11 @@ class _Course:
                 self._warn(f"{rule.source} is re-keyed, which only a mirror that runs does: start it to copy the rest")
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
             self._warn(f"what was missing could not be copied: {problem}")
+
+    def begins(self, begun: Mapping[str, FirstSeen]) -> None:
+        """Name the copies of a mirror that was lost in its first second: its tasks may have written to them."""
+        topics = first_of(sorted({one.source_topic for one in begun.values()}))
+        self._warn(f"no task has reported how far the copy of {topics} is: compare it with `mirror verify`")
 
     async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
