@@ -66,7 +66,8 @@ def offset_value(offset: int, metadata: str, version: int = 3, topic_id: UUID | 
 def folders_of(cluster: Cluster, topic: str) -> dict[int, list[Path]]:
     """The folders of a topic's partitions, by number."""
     found: dict[int, list[Path]] = {}
-    for path in sorted(cluster.folder.rglob(f"{topic}-[0-9]*")):
-        if path.is_dir() and path.name.removeprefix(f"{topic}-").isdigit():
-            found.setdefault(int(path.name.removeprefix(f"{topic}-")), []).append(path)
+    for node in cluster.nodes:
+        for path in sorted(node.data.glob(f"{topic}-[0-9]*")):
+            if (partition := path.name.removeprefix(f"{topic}-")).isdigit():
+                found.setdefault(int(partition), []).append(path)
     return found

@@ -57,7 +57,7 @@ def crash_and_cut_all(
     `waits`, it returns as soon as the broker answers.
     """
     cluster.kill(node)
-    data = cluster.nodes[node].folder / "data"
+    data = cluster.nodes[node].data
     (data / ".kafka_cleanshutdown").unlink(missing_ok=True)
     (data / "recovery-point-offset-checkpoint").unlink(missing_ok=True)  # recover all, not from there on
     ends = {at: _cut(data / f"{at[0]}-{at[1]}", below[at], batches) for at in below}
@@ -69,7 +69,7 @@ def crash_and_cut_all(
 
 def stored_ends(cluster: Cluster, topic: str, partition: int = 0, node: int = 0) -> list[int]:
     """The offset behind each batch of a partition's log on disk: where it can be cut."""
-    folder = cluster.nodes[node].folder / "data" / f"{topic}-{partition}"
+    folder = cluster.nodes[node].data / f"{topic}-{partition}"
     return [end for segment in _segments(folder) for _, end in _batches(segment)]
 
 
@@ -80,7 +80,7 @@ def damage(
     still be decoded by who does not check it. `above`: only batches that end behind this offset; `share`: in percent,
     which of them. From which offset on to before which the batch is; None where there is none.
     """
-    folder = cluster.nodes[node].folder / "data" / f"{topic}-{partition}"
+    folder = cluster.nodes[node].data / f"{topic}-{partition}"
     found = list[tuple[Path, int, int, int]]()
     for segment in _segments(folder):
         at = 0

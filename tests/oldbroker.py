@@ -98,7 +98,7 @@ def plant(cluster: Cluster, topic: str, segment: bytes) -> None:
     So a broker that writes magic 2 alone serves older magics from its disk, as one does after an upgrade. The broker is
     killed and started again: after that it reads its logs anew and makes the missing index.
     """
-    folder = cluster.nodes[0].folder / "data" / f"{topic}-0"
+    folder = cluster.nodes[0].data / f"{topic}-0"
     log = folder / f"{0:020}.log"
     deadline = time.monotonic() + START_TIMEOUT_S
     while not _is_made(folder):

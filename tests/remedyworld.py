@@ -299,7 +299,7 @@ class Live:
 
     def log_folder(self, side: str, topic: str) -> Path:
         """Where a broker keeps partition 0 of a topic."""
-        return self.clusters[side].nodes[0].folder / "data" / f"{topic}-0"
+        return self.clusters[side].nodes[0].data / f"{topic}-0"
 
     def segment(self, side: str, topic: str) -> Path:
         """Its only file with batches."""

@@ -364,12 +364,8 @@ def filled(source_cluster: Cluster) -> str:
     return topic
 
 
-def data_folder(cluster: Cluster) -> Path:
-    return cluster.nodes[0].folder / "data"
-
-
 def of_files(spark: SparkSession, cluster: Cluster, **options: str) -> DataFrame:
-    return spark.read.format("kafka-batches").options(**options).load(str(data_folder(cluster)))
+    return spark.read.format("kafka-batches").options(**options).load(str(cluster.nodes[0].data))
 
 
 def of_cluster(spark: SparkSession, cluster: Cluster, **options: str) -> DataFrame:
@@ -381,7 +377,7 @@ def of_cluster(spark: SparkSession, cluster: Cluster, **options: str) -> DataFra
 @pytest.mark.brokers
 def test_rows_tell_what_inspect_tells(spark: SparkSession, source_cluster: Cluster, filled: str) -> None:
     found = as_dicts(of_files(spark, source_cluster, topic=filled, partition="0", uncompressed="none").collect())
-    told = lines(inspected(data_folder(source_cluster) / f"{filled}-0", "--json"))
+    told = lines(inspected(source_cluster.nodes[0].data / f"{filled}-0", "--json"))
     assert len(found) == len(told) > 12
     for row, line in zip(found, told, strict=True):
         shared = (row.keys() & line.keys()) - {"base_time", "max_time"}
@@ -526,7 +522,7 @@ def test_the_manuals_examples_run(
 ) -> None:
     for number in (0, 1):
         copy = tmp_path / f"{filled}-{number}"
-        shutil.copytree(data_folder(source_cluster) / copy.name, copy)
+        shutil.copytree(source_cluster.nodes[0].data / copy.name, copy)
     examples = re.findall(r"```python\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
     given = {"spark": spark, "DATA": str(tmp_path), "BOOTSTRAP": source_cluster.bootstrap, "TOPIC": filled}
     shown = []
@@ -547,7 +543,7 @@ def test_kafkas_own_dump_tells_the_same(source_cluster: Cluster, filled: str) ->
         jars = release("kafka-3.9.1")
     except NotFetched as problem:
         pytest.skip(str(problem))
-    path = data_folder(source_cluster) / f"{filled}-0" / f"{0:020}.log"
+    path = source_cluster.nodes[0].data / f"{filled}-0" / f"{0:020}.log"
     told = subprocess.run(
         [find(), "-cp", os.pathsep.join(map(str, jars)), "kafka.tools.DumpLogSegments", "--files", str(path)],
         capture_output=True,

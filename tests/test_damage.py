@@ -71,7 +71,7 @@ def test_a_next_batch_whose_offset_lies_tells_nothing() -> None:
 
 def turn_a_bit(cluster: Cluster, topic: str, at: int) -> None:
     """In the only segment of partition 0, under a broker that runs."""
-    segment = next(next(cluster.folder.rglob(f"{topic}-0")).glob("*.log"))
+    segment = next((cluster.nodes[0].data / f"{topic}-0").glob("*.log"))
     with segment.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -182,7 +182,7 @@ def test_records_that_cannot_be_read_are_left_out_where_that_is_the_policy(
 
 def replace_batch(cluster: Cluster, topic: str, offset: int, attributes: int) -> None:
     """By one of the same size and offsets whose CRC holds, and whose payload is garbage."""
-    segment = next(next(cluster.folder.rglob(f"{topic}-0")).glob("*.log"))
+    segment = next((cluster.nodes[0].data / f"{topic}-0").glob("*.log"))
     old = next(raw for raw in stored_batches(cluster.bootstrap, topic) if raw.header.base_offset == offset)
     header = old.header
     new = batch(offset, count=header.count, attributes=attributes, payload=b"?" * len(old.records))

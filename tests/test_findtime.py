@@ -486,10 +486,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def data_folder(cluster: Cluster) -> Path:
-    return cluster.nodes[0].folder / "data"
-
-
 def scatter(bootstrap: str, topic: str, times: Sequence[int], codec: str) -> None:
     """One batch of records of these times, in this order."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1_000, "compression.type": codec})
@@ -518,7 +514,7 @@ def test_cluster_files_and_kafka_agree(broker: Cluster, topic_name: str, tmp_pat
         produce(where, topic, (b"%4d" % one * 400 for one in range(300)), codec="none", begin_ms=begin + 400)
     transactions(where, topic, [True, False])
     scatter(where, topic, [BEGIN + 20_000, BEGIN - 1_000], "zstd")
-    assert len(list((data_folder(broker) / f"{topic}-0").glob("*.log"))) > 1
+    assert len(list((broker.nodes[0].data / f"{topic}-0").glob("*.log"))) > 1
 
     stamps = sorted({record[1] for record in read(where, topic, 0, "read_uncommitted")})
     some = {*stamps[:: max(1, len(stamps) // 15)], stamps[-1]}
@@ -526,7 +522,7 @@ def test_cluster_files_and_kafka_agree(broker: Cluster, topic_name: str, tmp_pat
     admin = AdminClient({"bootstrap.servers": where})
     for when in wanted:
         kafkas = kafkas_answer(admin, topic, when)
-        files = told(topic, "--time", iso(when), "--from", data_folder(broker))
+        files = told(topic, "--time", iso(when), "--from", broker.nodes[0].data)
         live = told(topic, "--time", iso(when), "--bootstrap", where)
         assert [(one["offset"], one["timestamp"]) for one in live] == kafkas, when
         assert [(one["offset"], one["timestamp"]) for one in files] == kafkas, when

@@ -711,7 +711,7 @@ def test_a_leader_that_gives_nothing_for_long_is_not_waited_for(monkeypatch: pyt
 
 
 def folder_of(cluster: Cluster, topic: str, partition: int = 0) -> Path:
-    return cluster.nodes[0].folder / "data" / f"{topic}-{partition}"
+    return cluster.nodes[0].data / f"{topic}-{partition}"
 
 
 def without_place(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

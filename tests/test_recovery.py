@@ -158,7 +158,7 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
         for number in range(3):
             lost.kill(number)
 
-        disks = [node.folder / "data" for node in lost.nodes]
+        disks = [node.data for node in lost.nodes]
         config = load(config_file(tmp_path, lost.bootstrap, target, list(topics.values()), flow=topic_name))
 
         def restore(**more: bool) -> tuple[int, Any]:

@@ -52,11 +52,6 @@ def broker(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def data_folder(cluster: Cluster) -> Path:
-    """Where its partitions lie."""
-    return next(cluster.folder.rglob("__cluster_metadata-0")).parent
-
-
 def restore(config: Path, folder: Path, *more: str) -> tuple[int, Any]:
     """The exit code of `mirror restore --json`, and what it printed."""
     command = [sys.executable, "-m", "mirror", "restore", str(config), "--from", str(folder), "--json", *more]
@@ -87,7 +82,7 @@ def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, to
     wanted = [list(read(source, topic, partition)) for partition in range(2)]
     stored = {partition: stored_batches(source, topic, partition) for partition in range(2)}
     broker.kill(0)
-    folder = data_folder(broker)
+    folder = broker.nodes[0].data
     torn = next((folder / f"{topic}-1").glob("*.log"))
     whole = torn.read_bytes()
     torn.write_bytes(whole + whole[:40])
@@ -132,7 +127,7 @@ def test_a_restore_that_is_killed_and_started_again(
     config = config_file(tmp_path, source, target, [topic], flow=topic)
     unbound = config.read_text()  # and bound, it takes some eight seconds
     config.write_text(json.dumps(json.loads(unbound) | {"limits": {"bytes_per_second": 500_000}}))
-    arguments = [sys.executable, "-m", "mirror", "restore", str(config), "--from", str(data_folder(source_cluster))]
+    arguments = [sys.executable, "-m", "mirror", "restore", str(config), "--from", str(source_cluster.nodes[0].data)]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(arguments, stdout=log, stderr=log) as process:
         try:
             await_share(target, topic, ends, process)
@@ -144,7 +139,7 @@ def test_a_restore_that_is_killed_and_started_again(
     assert known == {topic: source_cluster.cluster_id}, "a mirror that runs now knows the copy for the flow's"
 
     config.write_text(unbound)
-    code, told = restore_here(config, data_folder(source_cluster))
+    code, told = restore_here(config, source_cluster.nodes[0].data)
     assert (code, [one["next_offset"] for one in told["partitions"]]) == (0, ends)
     for partition, at in enumerate(reached):
         assert told["partitions"][partition]["records"] < ends[partition] - at + 1, "nothing is written twice"
@@ -210,7 +205,7 @@ def test_offsets_that_move(
     transactions(source, topic_name, [True, False, True])
     produce(source, topic_name, [b"%d" % number for number in range(30)])
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate"))
-    folder = data_folder(source_cluster)
+    folder = source_cluster.nodes[0].data
     assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=True) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["partitions"][0]["records"] == 40
@@ -235,7 +230,7 @@ def test_what_is_missing_or_damaged_is_told(
     make_topic(source, topic_name, 3)
     for partition in (0, 1, 2):
         produce(source, topic_name, [b"%d" % number for number in range(40)], partition=partition)
-    found, lost = data_folder(source_cluster), tmp_path / "disk"
+    found, lost = source_cluster.nodes[0].data, tmp_path / "disk"
     for partition in (0, 2):
         shutil.copytree(found / f"{topic_name}-{partition}", lost / f"{topic_name}-{partition}")
     segment = next((lost / f"{topic_name}-2").glob("*.log"))
@@ -268,7 +263,7 @@ def test_one_damaged_batch_is_left_out_and_all_behind_it_is_restored(
     produce(source, topic_name, [b"%d" % number for number in range(500)], batch=100)
     wanted = [record for record in read(source, topic_name, 0) if record[0] >= 100]
     lost = tmp_path / "disk"
-    shutil.copytree(data_folder(source_cluster) / f"{topic_name}-0", lost / f"{topic_name}-0")
+    shutil.copytree(source_cluster.nodes[0].data / f"{topic_name}-0", lost / f"{topic_name}-0")
     segment = next((lost / f"{topic_name}-0").glob("*.log"))
     damaged = bytearray(segment.read_bytes())
     damaged[300] ^= 1
@@ -312,7 +307,7 @@ def test_old_records_into_a_missing_topic_never_expire(
     make_topic(source, topic_name, configs={"retention.ms": "-1"})
     produce(source, topic_name, [b"%d" % number for number in range(100)], begin_ms=OLD_MS)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
-    assert command.restore(config, [data_folder(source_cluster)], command.Wanted(dry_run=False), as_json=False) == 0
+    assert command.restore(config, [source_cluster.nodes[0].data], command.Wanted(dry_run=False), as_json=False) == 0
     told = capsys.readouterr().out
     assert "1 of 1 partition restored whole" in told
     assert f"{topic_name} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had" in told
@@ -334,7 +329,7 @@ def test_a_target_that_would_delete_what_is_restored_is_refused_before_anything_
     produce(source, topic_name, [b"%d" % number for number in range(100)])
     produce(source, topic_name, [b"%d" % number for number in range(100)], partition=1, begin_ms=OLD_MS)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
-    admin, folder = Admin(config.target), data_folder(source_cluster)
+    admin, folder = Admin(config.target), source_cluster.nodes[0].data
 
     def restore_now() -> int:
         return command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False)
@@ -370,7 +365,7 @@ def test_an_old_record_behind_young_ones_is_seen_before_its_partition_is_written
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     for dry_run in (True, False):
         assert (
-            command.restore(config, [data_folder(source_cluster)], command.Wanted(dry_run=dry_run), as_json=False) == 4
+            command.restore(config, [source_cluster.nodes[0].data], command.Wanted(dry_run=dry_run), as_json=False) == 4
         )
         assert "30.0 days old; nothing was written" in capsys.readouterr().out
         assert log_ends(target, topic_name, 1) == [0]
@@ -395,7 +390,7 @@ def test_records_that_the_target_deletes_meanwhile_are_not_told_as_restored(
             await cluster.refresh([topic_name])
             await delete_records(cluster, TopicPartition(topic_name, 0), 60)
 
-    folder = data_folder(source_cluster)
+    folder = source_cluster.nodes[0].data
     assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False) == 0
     asyncio.run(expire())
     capsys.readouterr()
@@ -416,7 +411,7 @@ def test_what_cannot_be_restored_is_refused(
     produce(source, topic_name, [b"one"], partition=1)
     config = load(config_file(tmp_path, source, target, [topic_name, "nothing-of-it"], flow=topic_name))
     with pytest.raises(PreflightError) as refused:
-        command.restore(config, [data_folder(source_cluster)], command.Wanted(dry_run=True), as_json=True)
+        command.restore(config, [source_cluster.nodes[0].data], command.Wanted(dry_run=True), as_json=True)
     assert "nothing-of-it: there are no files of it in these folders" in str(refused.value)
     assert f"{topic_name}: 1 of the 2 partitions in the files are on the target" in str(refused.value)
     with pytest.raises(ConfigError, match="no such folder"):
@@ -477,7 +472,7 @@ def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
     make_topic(source, topic_name)
     produce(source, topic_name, [b"%d" % number for number in range(100)])
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
-    admin, folder = Admin(config.target), data_folder(source_cluster)
+    admin, folder = Admin(config.target), source_cluster.nodes[0].data
     ensure_flow_topic(admin, config.flow)
     with a_mirror_elsewhere(config):
         for dry_run in (True, False):
@@ -531,7 +526,7 @@ def test_a_topic_that_is_not_the_flows_is_not_written_to(
     produce(source, topic_name, [b"more"])
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     with pytest.raises(PreflightError, match="this flow's journal does not name it: nothing is written to it"):
-        command.restore(config, [data_folder(source_cluster)], command.Wanted(), as_json=True)
+        command.restore(config, [source_cluster.nodes[0].data], command.Wanted(), as_json=True)
     assert log_ends(target, topic_name, 1) == [50]
     assert not Admin(config.target).describe([journal_topic(config.flow)]), "a refusal leaves no trace"
 
@@ -548,7 +543,7 @@ def test_a_topic_of_which_no_folder_is_there_is_missed(
     """One of several log.dirs was forgotten: the metadata log knows what lay there."""
     source, target, other = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-b"
     config = load(config_file(tmp_path, source, target, [f"{topic_name}.*"], flow=topic_name))
-    folder, given = data_folder(source_cluster), tmp_path / "given"
+    folder, given = source_cluster.nodes[0].data, tmp_path / "given"
     for name in (topic_name, other):
         make_topic(source, name)
         produce(source, name, [b"x"])
@@ -579,11 +574,11 @@ def test_a_dry_run_sees_a_copy_that_the_files_do_not_join(
     for _ in range(2):
         produce(source, topic_name, [b"x"] * 10)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets))
-    assert command.restore(config, [data_folder(source_cluster)], command.Wanted(), as_json=True) == 0
+    assert command.restore(config, [source_cluster.nodes[0].data], command.Wanted(), as_json=True) == 0
     produce(source, topic_name, [b"y"] * 20)
     capsys.readouterr()
     disk = tmp_path / "disk"
-    shutil.copytree(data_folder(source_cluster) / f"{topic_name}-0", disk / f"{topic_name}-0")
+    shutil.copytree(source_cluster.nodes[0].data / f"{topic_name}-0", disk / f"{topic_name}-0")
     for first, codes in ((10, (10,)), (30, (4, 4))):
         (disk / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic_name} 0 {first}\n")
         for dry_run, code in zip((True, False), codes, strict=False):
@@ -604,7 +599,7 @@ def test_folders_of_a_deleted_topic_are_left_out(
     """One topic was deleted, and another one has its name; a broker that was away then still has the first one's."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
-    admin, folder, old = Admin(config.source), data_folder(source_cluster), tmp_path / "old"
+    admin, folder, old = Admin(config.source), source_cluster.nodes[0].data, tmp_path / "old"
     make_topic(source, topic_name, 2)
     produce(source, topic_name, [b"old"])
     shutil.copytree(folder / f"{topic_name}-0", old / f"{topic_name}-0")

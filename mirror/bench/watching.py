@@ -235,7 +235,7 @@ def on_disk(cluster: Cluster, topic: str) -> int:
     """Bytes of a topic's log as one replica has it."""
     sizes: dict[str, int] = {}
     for node in cluster.nodes:
-        for folder in (node.folder / "data").glob(f"{topic}-*"):
+        for folder in node.data.glob(f"{topic}-*"):
             sizes[folder.name] = max(sizes.get(folder.name, 0), sum(one.stat().st_size for one in folder.glob("*.log")))
     return sum(sizes.values())
 

@@ -90,6 +90,11 @@ class Node:
         """The file with the broker's output; quiet unless something is wrong."""
         return self.folder / "broker.log"
 
+    @cached_property
+    def data(self) -> Path:
+        """Its log directory: a folder for each partition that it has."""
+        return self.folder / "data"
+
     @property
     def java_pid(self) -> int:
         """The process id of the broker that runs now. Raises EmbeddedError when none does."""
@@ -208,7 +213,7 @@ class Node:
                     f"{name}:{protocol}" for name, protocol in protocols.items()
                 ),
                 "inter.broker.listener.name": "PLAINTEXT",
-                "log.dirs": str(self.folder / "data"),
+                "log.dirs": str(self.data),
                 "transaction.state.log.min.isr": min(2, replicas),
                 "share.coordinator.state.topic.min.isr": min(2, replicas),
                 "broker.session.timeout.ms": 3000,

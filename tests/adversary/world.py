@@ -288,7 +288,7 @@ class World:
 
     def folder_of(self, side: Side) -> Path:
         """Where a broker's data is."""
-        return self.sides[side].cluster.nodes[0].folder / "data"
+        return self.sides[side].cluster.nodes[0].data
 
     def crash(self, side: Side, topic: str, partition: int, below: int) -> None:
         """Kill the broker, cut a partition's log down to an offset, and start it again."""

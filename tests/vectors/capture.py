@@ -292,7 +292,7 @@ def main() -> None:
     with Brokers.start(name="capture", config={"log.cleaner.backoff.ms": 200}) as brokers:
         plan.create(brokers.bootstrap)
         plan.write(brokers.bootstrap, CLIENTS)
-        await_cleaned(brokers.nodes[0].folder / "data")
+        await_cleaned(brokers.nodes[0].data)
         files["kafka-4.3.0.bin"], found = vectors_of(plan.origin, brokers.bootstrap, plan.names)
         origins["kafka-4.3.0.bin"] = "Apache Kafka 4.3.0, one KRaft broker"
         vectors += found
