@@ -367,6 +367,31 @@ def test_a_first_file_that_is_missing_is_told(tmp_path: Path) -> None:
     assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to be told"
 
 
+def test_what_only_an_older_disk_has_is_told(tmp_path: Path) -> None:
+    """Without its history nobody knows whether retention deleted it since, or a file is missing."""
+    newest = replica(tmp_path / "a", (40, batches(40, 90)))
+    older = replica(tmp_path / "b", (0, batches(0, 30)))
+    log = load([newest, older])
+    assert (log.start, log.end, log.at_risk) == (40, 90, True)
+    assert "offsets 0 to 39 are in older files alone" in log.notes[0]
+    history(newest, (0, 40))
+    assert (load([newest, older]).notes, load([newest, older]).at_risk) == ((), False), "retention"
+
+
+@pytest.mark.parametrize("left", [0, 20, 40])
+def test_what_a_cleaner_was_putting_in_place_is_read(tmp_path: Path, left: int) -> None:
+    """Old segments are deleted up to an offset: what takes their place stands, as for a broker that recovers."""
+    old = [(at, batches(at, at + 20)) for at in (0, 20) if at >= left]
+    folder = replica(tmp_path, *old, (40, batches(40, 60)))
+    (folder / f"{0:020}.log.swap").write_bytes(batches(0, 10) + batches(30, 40))
+    (folder / f"{40:020}.log.cleaned").write_bytes(batches(40, 50)[:30])
+    log = load([folder])
+    assert [raw.header.base_offset for raw in batches_of(log)] == [0, 30, 40, 50]
+    assert (log.start, log.end, log.notes, log.at_risk) == (0, 60, (), False)
+    (folder / f"{0:020}.log.cleaned").write_bytes(b"")
+    assert load([folder]).start == min((at for at, _ in old), default=40), "a broker drops it, and keeps the old ones"
+
+
 @pytest.mark.parametrize("end", [90, 100])
 def test_a_file_that_one_replica_lost_is_taken_from_another(tmp_path: Path, end: int) -> None:
     """Whichever is named first, and also where that which lost it is longer."""

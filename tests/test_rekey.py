@@ -406,6 +406,8 @@ def test_beside_lanes_and_topics_that_come_later(
     told = CliRunner().invoke(app, ["status", str(config), "--json"])
     states = {(one["topic"], one["state"]) for one in json.loads(told.stdout)["partitions"]}
     assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}
+    done = CliRunner().invoke(app, ["failover", str(config)])
+    assert done.exit_code == ExitCode.DONE, done.output
 
 
 @pytest.mark.soak

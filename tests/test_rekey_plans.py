@@ -399,7 +399,10 @@ def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> 
     async def failed_over() -> int:
         async with Wire(story.flow.target) as target:
             one = await Transaction.begin(target, transactional_id(story.rule, 1))
-            code = (await asyncio.to_thread(CliRunner().invoke, app, ["failover", str(file)])).exit_code
+            for command in (["failover", str(file), "--rehearse"], ["failover", str(file)]):
+                told = await asyncio.to_thread(CliRunner().invoke, app, command)
+                assert f"{story.topic} is re-keyed, which only a mirror that runs does" in " ".join(told.output.split())
+            code = told.exit_code
             with pytest.raises(Fenced):
                 await one.join([number_at(story.rule, 1)])
         return code

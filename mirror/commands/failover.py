@@ -47,7 +47,7 @@ from mirror.offsets.pauses import paused_in
 from mirror.policy.following import OffsetGap
 from mirror.policy.recovery import Exposure
 from mirror.policy.rekeying import Rekeying
-from mirror.policy.rules import Finding
+from mirror.policy.rules import NO_LIMIT, Finding
 from mirror.policy.selection import is_rekeyed, select
 from mirror.spark.handover import LIVENESS_SECONDS
 from mirror.states import State
@@ -217,8 +217,10 @@ class _Course:
         if self.rehearse:
             if not all(one.is_over for one in self.exposed):
                 self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
+            await self._warn_of_rekeyed(source, known)
         else:
             await self._drain_here(known)
+            await self._warn_of_rekeyed(source, known)
             await known.read()
             self._trust(known)
 
@@ -234,10 +236,14 @@ class _Course:
             before = known.watched.last
             for note in await drain(flow, {before.instance} if before else ()):
                 self._warn(note)
-            for rule in flow.rekeyed:
-                self._warn(f"{rule.source} is re-keyed, which only a mirror that runs does: start it to copy the rest")
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
             self._warn(f"what was missing could not be copied: {problem}")
+
+    async def _warn_of_rekeyed(self, source: Cluster, known: Known) -> None:
+        asked = [at for at in known.figures if is_rekeyed(at.topic, self.settings.topics)]
+        ends = await ends_of(source, asked)
+        for topic in sorted({at.topic for at in asked if known.figures[at].next_offset < ends.get(at, NO_LIMIT)}):
+            self._warn(f"{topic} is re-keyed, which only a mirror that runs does: start it to copy the rest")
 
     def begins(self, begun: Mapping[str, FirstSeen]) -> None:
         """Name the copies of a mirror that was lost in its first second: its tasks may have written to them."""

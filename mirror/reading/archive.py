@@ -218,12 +218,16 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     if committed > end:
         notes.append(f"offsets {end} to {committed - 1} were committed, a broker's checkpoint says, and are in no file")
     if lacks := best.lacks_from < start:
-        first = (
+        told = (
             f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
         )
-        notes.append(f"{best.folder}: {first}: the first ones are missing, or are in remote storage")
+        notes.append(f"{best.folder}: {told}: the first ones are missing, or are in remote storage")
+    first = min(replica.start for replica in replicas)
+    if unknown := first < start and not best.history and log_start_of(best.folder) < start:
+        told = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
+        notes.append(f"{best.folder}: {told}. Its leader-epoch-checkpoint, which would tell, is missing")
     cut = bool(best.damage and not best.is_torn) or end < best.end
-    at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks
+    at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
     return PartitionLog(
         stretches,

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from mirror.batch.header import LAST_OFFSET
-from mirror.batch.segment import SPAN
+from mirror.batch.segment import SPAN, Walk
 from mirror.errors import ConfigError
 from mirror.policy.outcomes import Glance
 from mirror.reading.opened import opened
 
 SUFFIX: Final = ".log"
+#: Behind the suffix: what a cleaner wrote in place of other segments, and what it was still writing.
+_SWAP: Final = ".swap"
+_CLEANED: Final = ".cleaned"
 #: Digits of a base offset in a segment's name (Kafka `LogFileUtils.filenamePrefixFromOffset`).
 _NAME_DIGITS: Final = 20
 #: Bytes of a file that may stay mapped behind the walk.
@@ -33,7 +36,30 @@ def segments_of(path: Path) -> Sequence[Path]:
     found = sorted(path.glob(f"*{SUFFIX}"))
     if not found:
         raise ConfigError(f"{path}: no segments (*{SUFFIX}) in this folder; name the folder of one partition")
+    if swaps := _swaps_in(path):
+        begin, end = offset_of(swaps[0]) or 0, _end_of(swaps[-1])
+        kept = [one for one in found if (base := offset_of(one)) is None or not begin <= base < end]
+        found = sorted([*kept, *swaps])
     return found
+
+
+def _swaps_in(folder: Path) -> Sequence[Path]:
+    """Segments that a cleaner had finished when its broker crashed: its recovery puts them in place of those that begin
+    among their offsets, which may be deleted in part. Where a cleaner was still writing, its other ones are not valid
+    from there on (Kafka `LogLoader.load`).
+    """
+    unfinished = [base for one in folder.glob(f"*{SUFFIX}{_CLEANED}") if (base := offset_of(one)) is not None]
+    named = ((offset_of(one), one) for one in sorted(folder.glob(f"*{SUFFIX}{_SWAP}")))
+    return [one for base, one in named if base is not None and base < min(unfinished, default=LAST_OFFSET)]
+
+
+def _end_of(segment: Path) -> int:
+    """Behind its last sound batch."""
+    base = offset_of(segment) or 0
+    walk = Walk(Mapped.of(segment).data, base, base + SPAN - 1)
+    for _ in walk:
+        pass
+    return walk.next_offset
 
 
 def offset_of(path: Path) -> int | None:
