@@ -148,7 +148,9 @@ class _Player:
         self._source_causes: dict[str, set[str]] = {name: set() for name in self._names}
         self._history: dict[tuple[str, int], dict[int, Record]] = {}
         self._copies: dict[str, Copy] = {}
-        self._read: dict[tuple[str, int], int] = {}
+        self._read: dict[
+            tuple[UUID | None, int], int
+        ] = {}  # by the source topic's id: of a former one, a commit may be due
         self._groups: dict[Place, int] = {}
         self._baseline: tuple[dict[str, Topic], dict[str, dict[str, str]], dict[Place, int]] = ({}, {}, {})
         self._live: list[Command] = []
@@ -336,7 +338,7 @@ class _Player:
             if offset < log.start and (copy is None or not copy.expires) and not self._expired:
                 self._found("I5", "a group is below the start", f"{place}, the log starts at {log.start}")
             if copy is not None and not self._schedule.translates:
-                read = self._read.get((self._names[copy.source], partition), 0)
+                read = self._read.get((copy.source_id, partition), 0)
                 if offset > max(read, log.start):
                     self._found("I5", "a group is ahead of its reader", f"{place}, read up to {read}")
 
@@ -895,9 +897,10 @@ class _Player:
         for name, topic in self._source.items():
             for partition, log in topic.partitions.items():
                 at = log.start + (log.stable - log.start) * op.amount // 100
-                at = max(at, min(self._read.get((name, partition), 0), log.stable))
+                read = self._read.get((topic.id, partition), 0)
+                at = max(at, min(read, log.stable))
                 positions[name, partition] = at
-                self._read[name, partition] = max(at, self._read.get((name, partition), 0))
+                self._read[topic.id, partition] = max(at, read)
         if not positions:
             return "-"
         self._world.source.commit(self._group, positions)
@@ -940,7 +943,6 @@ class _Player:
         for place in [place for place in self._history if place[0] == name]:
             del self._history[place]
             self._former.pop(place, None)
-            self._read.pop(place, None)
         if kind == "short":
             self._source_causes[name].add("source expired")
         return f"as {kind}, {1 + op.partition} partitions"

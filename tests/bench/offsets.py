@@ -32,7 +32,7 @@ from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, list_offset
 
-from .against import ROOT, copied
+from .against import ROOT, copied, fill_small
 
 PARTITIONS = 2
 #: By name: bytes of a transaction, uncompressed, and MB in all.
@@ -89,11 +89,11 @@ def main() -> None:
     result: dict[str, object] = {}
     with ExitStack() as stack:
         source, target = (stack.enter_context(one) for one in start_many([Spec(name="source"), Spec(name="target")]))
-        fill(source.bootstrap, "warm", Shape(name="warm", megabytes=1, partitions=1, keyed=0))
+        fill_small(source.bootstrap)
 
         def copy(topic: str, turn: int, offsets: str = "preserve") -> dict[str, float]:
             more = json.dumps({"offsets": offsets})
-            return copied(ROOT, source.bootstrap, target.bootstrap, "warm", topic, f"{turn}-{offsets}-", more)
+            return copied(ROOT, source.bootstrap, target.bootstrap, topic, f"{turn}-{offsets}-", more)
 
         for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
             plain, transactions = f"plain-{number}", f"transactions-{number}"
