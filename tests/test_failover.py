@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from hypothesis import given
@@ -584,8 +584,26 @@ def test_a_translated_flow_is_failed_over(
 def test_a_partition_that_was_never_mirrored_is_named(flow: Flow) -> None:
     admin = AdminClient({"bootstrap.servers": flow.source})
     admin.create_partitions([NewPartitions(flow.topic, 2)])[flow.topic].result(20)
+    produce(flow.source, flow.topic, values(5), partition=1)
     rehearsed = flow.failover("--rehearse", code=4)
     assert rehearsed["warnings"] == [f"{flow.topic}-1 was never mirrored: nothing of it is on the target"]
+    assert rehearsed["rpo"]["records"] == 5
+
+
+@pytest.mark.brokers
+def test_what_somebody_deleted_of_a_copy_is_told(flow: Flow) -> None:
+    """Its end says that all got over. What its own retention may have deleted is everyday, and no news."""
+    expire(flow.target, flow.topic, 10)
+    rehearsed = flow.failover("--rehearse", code=4)
+    (warning,) = rehearsed["warnings"]
+    assert warning.startswith(f"{flow.topic}-0: the target deleted offsets 0 to 9, which the source has")
+    limit = ConfigEntry("retention.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
+    admin = AdminClient({"bootstrap.servers": flow.target})
+    for future in admin.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, flow.topic, incremental_configs=[limit])]
+    ).values():
+        future.result(20)
+    assert flow.failover("--rehearse")["whole"]
 
 
 @pytest.mark.brokers
@@ -620,7 +638,8 @@ def test_what_lies_behind_an_open_transaction_did_not_get_over(flow: Flow) -> No
 def test_a_loss_that_was_accepted_is_told_for_as_long_as_the_copy_spans_it(flow: Flow) -> None:
     at = TopicPartition(flow.topic, 0)
     flow.tell(loss_entry(Loss(at, at, 20, 30)), loss_entry(Loss(at, at, 40, 55, "damage")))
-    expire(flow.target, flow.topic, 45)
+    for side in (flow.source, flow.target):
+        expire(side, flow.topic, 45)
     done = flow.failover(code=7)
     assert (done["whole"], done["rpo"]["records"]) == (False, 0)
     (told,) = done["accepted_losses"]

@@ -30,7 +30,7 @@ from mirror.admin.rekeyed import progress_topic
 from mirror.commands import failoverkept as kept
 from mirror.commands.failovergroups import Doubt, doubts_of, group_sync
 from mirror.commands.failoverknown import LOOK_SECONDS, Known, naming_of
-from mirror.commands.failoverloss import ends_of, exposures_of
+from mirror.commands.failoverloss import deleted_there, ends_of, exposures_of
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console, print_json
 from mirror.config import Settings
@@ -52,7 +52,7 @@ from mirror.policy.selection import is_rekeyed, select
 from mirror.spark.handover import LIVENESS_SECONDS
 from mirror.states import State
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import LATEST, list_offset
+from mirror.wire.queries import LATEST, READ_UNCOMMITTED, list_offset
 
 if TYPE_CHECKING:
     from mirror.spark.rekey.planlog import PlanLog
@@ -149,8 +149,11 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
             exposures = await exposures_of(settings, source if reached else None, known, course.stops)
             course.rest(known, exposures)
             if reached:
-                await course.miss(known)
                 await course.compare_groups(source, target, known, exposures)
+                await course.tell_deleted(source, known)
+                missed = await course.miss(source, known)
+                exposures += missed
+                course.exposed += missed if rehearse else []
         account = course.account(exposures)
         if not rehearse:
             await _keep(known.journal, account)
@@ -403,13 +406,32 @@ class _Course:
                 f"`mirror resume CONFIG {topic}` lets it go on"
             )
 
-    async def miss(self, known: Known) -> None:
+    async def tell_deleted(self, source: Cluster, known: Known) -> None:
+        """Name what somebody deleted of the copies, though their ends say that all got over."""
+        for text in await deleted_there(self.settings, source, known):
+            self._warn(text)
+
+    async def miss(self, source: Cluster, known: Known) -> list[Exposure]:
         """Name the partitions of the source that the flow ought to mirror and never did."""
         found = await asyncio.to_thread(Admin(self.settings.source).topics)
         chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)
         wanted = {TopicPartition(pair.source, number) for pair in chosen.pairs for number in range(pair.partitions)}
-        for at in sorted(wanted - known.figures.keys()):
+        missing = sorted(wanted - known.figures.keys())
+        for at in missing:
             self._warn(f"{at} was never mirrored: nothing of it is on the target")
+        await source.refresh({at.topic for at in missing})
+        ends, target_of = await ends_of(source, missing, READ_UNCOMMITTED), known.target_of or str
+        return [
+            Exposure(
+                topic=at.topic,
+                partition=at.partition,
+                target_topic=target_of(at.topic) or at.topic,
+                position=0,
+                end=ends.get(at),
+                state=State.STARTING,
+            )
+            for at in missing
+        ]
 
     def account(self, exposures: list[Exposure]) -> Account:
         """What came of it."""

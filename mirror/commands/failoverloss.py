@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mirror.admin.client import Admin
+from mirror.admin.values import plain_values
 from mirror.batch.header import split
 from mirror.commands.failoverknown import Known
 from mirror.config import Settings
@@ -17,6 +19,7 @@ from mirror.observe.figures import Figures
 from mirror.offsets.firstseen import seen_in
 from mirror.offsets.losses import Lost, losses_in
 from mirror.policy.recovery import AcceptedLoss, Exposure
+from mirror.policy.rules import may_expire
 from mirror.policy.selection import is_rekeyed
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
@@ -86,18 +89,65 @@ async def _spanned(
     Where it cannot be asked, all of it.
     """
     kept_from = 0
-    if lost and not is_rekeyed(figures.topic, settings.topics):
-        there, target = _target_of(figures), known.journal.cluster
+    if lost:
         with contextlib.suppress(ClusterError):
-            kept_from = await list_offset(target, there, EARLIEST)
-        if kept_from and settings.topics.offsets == "translate":
-            index = known.runs.get(there)
-            kept_from = (index.to_source(kept_from) if index is not None else None) or 0
+            kept_from = await _kept_from(settings, known, figures)
     return tuple(
         AcceptedLoss(max(one.first, kept_from), one.next_offset, one.reason)
         for one in lost
         if one.next_offset > kept_from
     )
+
+
+async def _kept_from(settings: Settings, known: Known, figures: Figures) -> int:
+    """The source offset from which on the target holds records; 0 where nobody can tell. Raises ClusterError."""
+    if is_rekeyed(figures.topic, settings.topics):
+        return 0
+    there = _target_of(figures)
+    start = await list_offset(known.journal.cluster, there, EARLIEST)
+    if start and settings.topics.offsets == "translate":
+        index = known.runs.get(there)
+        return (index.to_source(start) if index is not None else None) or 0
+    return start
+
+
+async def deleted_there(settings: Settings, source: Cluster, known: Known) -> list[str]:
+    """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
+    may have deleted. Of a partition that cannot be asked about others tell.
+    """
+    asked = (_deleted(settings, source, known, one) for one in known.figures.values())
+    found = [one for one in await asyncio.gather(*asked) if one is not None]
+    if not found:
+        return []
+    topics = {target for _, target, _, _, _ in found}
+    told = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
+    return [
+        f"{at}: the target deleted offsets {first} to {upto - 1}, which the source has; its retention does not say why"
+        for at, target, first, upto, age_ms in found
+        if not may_expire(plain_values(told.get(target, {})), age_ms)
+    ]
+
+
+async def _deleted(
+    settings: Settings, source: Cluster, known: Known, figures: Figures
+) -> tuple[TopicPartition, str, int, int, int] | None:
+    """Source partition and target topic, the source offsets from and to before which the target has no records any
+    more, and the age in ms of the last of them.
+    """
+    at = _source_of(figures)
+    try:
+        upto = await _kept_from(settings, known, figures)
+        first = await list_offset(source, at, EARLIEST) if upto else 0
+        if first >= upto:
+            return None
+        for offset in (upto - 1, first):
+            fetched = split((await fetch_at(source, at, offset)).records)
+            batch = next((one.header for one in fetched if one.header.last_offset >= offset), None)
+            if batch is not None and batch.base_offset < upto:
+                return at, figures.target_topic, first, upto, int(time.time() * 1000) - batch.max_timestamp
+    except (ClusterError, MalformedBatch) as problem:
+        _log.warning("start_unknown", topic=at.topic, partition=at.partition, reason=str(problem))
+    return None
 
 
 async def _position(settings: Settings, known: Known, figures: Figures) -> int:

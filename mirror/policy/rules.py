@@ -264,6 +264,11 @@ def is_stamped(configs: Mapping[str, str]) -> bool:
     return configs.get("message.timestamp.type") == "LogAppendTime"
 
 
+def may_expire(configs: Mapping[str, str], age_ms: int) -> bool:
+    """Whether retention may have deleted a record of that age: by its size a log may delete any."""
+    return age_ms >= _kept_ms(configs) or _kept_bytes(configs) < NO_LIMIT
+
+
 def _policies(configs: Mapping[str, str]) -> set[str]:
     return {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
 
