@@ -22,6 +22,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
     parser.add_argument("--without", metavar="MEND", default="", help="with one mend taken out of a copy of the mirror")
     parser.add_argument("--mends", action="store_true", help="take each mend out, and say which are not missed")
+    parser.add_argument(
+        "--package", metavar="FOLDER", default="", help="with the mirror of another tree, an older one"
+    )
     parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
     parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
     parser.add_argument("--repertoire", default="clusters", help="what schedules are drawn from: clusters or disks")
@@ -45,6 +48,10 @@ def _hunt(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         hunt = stack.enter_context(Hunt(folder, ignored, left_out, options.repertoire))
+        if options.package:
+            stack.enter_context(driving.package(Path(options.package).resolve()))
+        if options.mends and options.package:
+            return _lacking(hunt, options.at_once)
         if options.mends:
             return _missed(hunt, options.without, options.at_once)
         if options.without:
@@ -87,6 +94,19 @@ def _missed(hunt: Any, name: str, at_once: int) -> int:
         for one in (*whole, *(() if is_right else found)):
             print(one, flush=True)
     return bool(wrong)
+
+
+def _lacking(hunt: Any, at_once: int) -> int:
+    """Play what each mend is to be missed in with a mirror that has none of them."""
+    from adversary import mends
+
+    missing = 0
+    for mend in mends.mends():
+        began = time.monotonic()
+        kinds = {kind for one in hunt.seeds_of(mend, at_once) for kind in one.kinds}
+        missing += not kinds
+        print(f"{mend.name}: {', '.join(sorted(kinds)) or 'nothing'} [{time.monotonic() - began:.1f} s]", flush=True)
+    return bool(missing)
 
 
 if __name__ == "__main__":
