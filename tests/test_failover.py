@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from samerecords import assert_same_records, read
 from test_gaps import transactions
 from test_run import forked, values, wait_for
+from test_sync import delete_topics
 from typer.testing import CliRunner
 
 from mirror import config
@@ -604,6 +605,23 @@ def test_what_somebody_deleted_of_a_copy_is_told(flow: Flow) -> None:
     ).values():
         future.result(20)
     assert flow.failover("--rehearse")["whole"]
+
+
+@pytest.mark.brokers
+def test_a_copy_that_somebody_made_anew_vouches_for_nothing(flow: Flow, free_port: int) -> None:
+    """It has as many records as the source, and nobody follows groups."""
+    delete_topics(flow.target, flow.topic)
+    make_topic(flow.target, flow.topic)
+    produce(flow.target, flow.topic, [b"foreign"] * 100)
+    told = json.loads(flow.file.read_text())
+    flow.file.write_text(json.dumps(told | {"groups": {"include": []}}))
+    rehearsed = flow.failover("--rehearse", code=4)
+    assert rehearsed["rpo"] == {"records": 100, "seconds": None, "certain": False}
+    assert rehearsed["partitions"][0]["doubt"] == "the target topic is another one than was mirrored to"
+    flow.file.write_text(flow.file.read_text().replace(flow.source, f"127.0.0.1:{free_port}"))
+    done = flow.failover(code=4)
+    assert done["partitions"][0]["doubt"] == "the target topic is another one than was mirrored to"
+    assert not done["rpo"]["certain"]
 
 
 @pytest.mark.brokers

@@ -30,7 +30,7 @@ from mirror.admin.rekeyed import progress_topic
 from mirror.commands import failoverkept as kept
 from mirror.commands.failovergroups import Doubt, doubts_of, group_sync
 from mirror.commands.failoverknown import LOOK_SECONDS, Known, naming_of
-from mirror.commands.failoverloss import deleted_there, ends_of, exposures_of
+from mirror.commands.failoverloss import deleted_there, ends_of, exposures_of, with_doubts
 from mirror.commands.failoverview import Account, as_dict, rendered
 from mirror.commands.tables import console, print_json
 from mirror.config import Settings
@@ -146,7 +146,8 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
             if not rehearse:
                 await course.check_stands(known)
         with course.step("account"):
-            exposures = await exposures_of(settings, source if reached else None, known, course.stops)
+            exposures = course.doubted(await exposures_of(settings, source if reached else None, known))
+            course.exposed = course.doubted(course.exposed)
             course.rest(known, exposures)
             if reached:
                 await course.compare_groups(source, target, known, exposures)
@@ -329,16 +330,14 @@ class _Course:
         if (owner := known.status(self.settings).owner) is not None:
             self._instances.add(owner.instance)
 
-    @property
-    def stops(self) -> dict[TopicPartition, State]:
-        """What comparing both logs found, by source partition."""
-        return {at: doubt.stop for at, doubt in self._doubts.items() if doubt.stop is not None}
+    def doubted(self, exposures: Iterable[Exposure]) -> list[Exposure]:
+        """The same, with what comparing both logs found."""
+        return with_doubts(exposures, self._doubts)
 
     async def check(self, source: Cluster, target: Cluster, known: Known, *, reached: bool) -> None:
-        """Compare the copies that no lane has compared since."""
-        if reached:
-            await target.refresh({one.target_topic for one in known.figures.values()})
-            self._doubts = await doubts_of(self.settings, source, known, self._instances)
+        """Compare the copies that no lane has compared since; without a source, their topics alone."""
+        await target.refresh({one.target_topic for one in known.figures.values()})
+        self._doubts = await doubts_of(self.settings, source if reached else None, known, self._instances)
         await self._check_rekeyed(known, source if reached else None)
 
     async def check_stands(self, known: Known) -> None:

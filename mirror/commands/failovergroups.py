@@ -44,10 +44,11 @@ class Doubt(NamedTuple):
 
 
 async def doubts_of(
-    settings: Settings, source: Cluster, known: Known, instances: Collection[str]
+    settings: Settings, source: Cluster | None, known: Known, instances: Collection[str]
 ) -> dict[TopicPartition, Doubt]:
-    """By source partition. Those that a lane of one of these instances has copied without a stop need no comparison.
-    Both clusters know the topics. Raises nothing that a cluster can cause.
+    """By source partition. Those that a lane of one of these instances has copied without a stop need no comparison;
+    without a source that can be asked (None) there is none. Both clusters know the topics. Raises nothing that a
+    cluster can cause.
     """
     target = known.journal.cluster
     seen = seen_in(known.newest)
@@ -62,12 +63,14 @@ async def doubts_of(
         stop = standing.stops.get(there)
         if stop is not None and stop.concerns(target.topic_id(there.topic)):
             return Doubt(stop.detail, stop.state)
-        if one.state in _SURE and one.instance in instances:
+        copy, topic_id = seen.get(there.topic), target.topic_id(there.topic)
+        if copy is not None and topic_id is not None and copy.target_topic_id != topic_id:
+            return Doubt("the target topic is another one than was mirrored to")
+        if source is None or (one.state in _SURE and one.instance in instances):
             return None
         async with turns:
             last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
-            begins = seen.get(there.topic), starts.get(there, 0)
-            return await _compared(settings, source, known, one, *begins, last, losses)
+            return await _compared(settings, source, known, one, copy, starts.get(there, 0), last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     found = await asyncio.gather(*map(of, asked.values()))
@@ -87,8 +90,6 @@ async def _compared(
     """What comparing both logs tells, as a lane that began now would; nothing is written."""
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
-    if seen is not None and seen.target_topic_id != target.topic_id(there.topic):
-        return Doubt("the target topic is another one than was mirrored to")
     if became := other_topic(source, at.topic, seen.topic_id if seen else None):
         return Doubt(became, State.RECREATED)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mirror.admin.client import Admin
 from mirror.admin.values import plain_values
 from mirror.batch.header import split
+from mirror.commands.failovergroups import Doubt
 from mirror.commands.failoverknown import Known
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch
@@ -21,7 +22,6 @@ from mirror.offsets.losses import Lost, losses_in
 from mirror.policy.recovery import AcceptedLoss, Exposure
 from mirror.policy.rules import may_expire
 from mirror.policy.selection import is_rekeyed
-from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.fetch import fetch_at
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -29,15 +29,13 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITT
 _log = logs.get("mirror.failover")
 
 
-async def exposures_of(
-    settings: Settings, source: Cluster | None, known: Known, stops: Mapping[TopicPartition, State] = {}
-) -> list[Exposure]:
+async def exposures_of(settings: Settings, source: Cluster | None, known: Known) -> list[Exposure]:
     """What the target lacks now, of every partition that the flow reported of its copies of now; the others' exposures
-    stand where one of them cannot be asked about. `stops`: of source partitions, what both logs told since.
+    stand where one of them cannot be asked about.
 
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
-    told = [replace(one, state=stops.get(at, one.state)) for at, one in known.figures.items()]
+    told = [*known.figures.values()]
     lost = losses_in(known.newest)
     asked_there = (_position(settings, known, one) for one in told)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
@@ -53,6 +51,20 @@ async def exposures_of(
     spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in told)
     exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
     return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
+
+
+def with_doubts(exposures: Iterable[Exposure], doubts: Mapping[TopicPartition, Doubt]) -> list[Exposure]:
+    """The same, with what comparing both logs told of source partitions since."""
+    found: list[Exposure] = []
+    for one in exposures:
+        doubt = doubts.get(TopicPartition(one.topic, one.partition))
+        if doubt is None:
+            found.append(one)
+        elif doubt.stop is not None:
+            found.append(replace(one, state=doubt.stop))
+        else:
+            found.append(replace(one, doubted=doubt.reason))
+    return found
 
 
 async def ends_of(

@@ -43,7 +43,8 @@ class Exposure:
     `seen_ms` ago. `lost_from_ms`: how long ago the first record that did not get over was written, None where that is
     not known or all got over. `losses`: what was left out for good, below `position`. `open_from`: where the source
     ends for a reader of committed records, if a transaction is open there: nothing behind it is copied before it ends,
-    neither records of its own nor those of others, which are acknowledged.
+    neither records of its own nor those of others, which are acknowledged. `doubted`: why nobody vouches that the copy
+    holds the source's records, where no state says so; else empty.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class Exposure:
     problem: str = ""
     losses: tuple[AcceptedLoss, ...] = ()
     open_from: int | None = None
+    doubted: str = ""
 
     @property
     def doubt(self) -> str:
@@ -66,6 +68,8 @@ class Exposure:
             return self.problem
         if self.state in UNLIKE:
             return UNLIKE[self.state]
+        if self.doubted:
+            return self.doubted
         if self.end is not None and self.position > self.end:
             return "the target holds more than the source"
         return ""
@@ -82,7 +86,7 @@ class Exposure:
         """
         if self.end is None:
             return self.lag
-        if self.position is None or self.state in _NOTHING_KNOWN:
+        if self.position is None or self.state in _NOTHING_KNOWN or self.doubted:
             return self.end
         return max(0, self.end - self.position)
 

@@ -22,9 +22,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
     parser.add_argument("--without", metavar="MEND", default="", help="with one mend taken out of a copy of the mirror")
     parser.add_argument("--mends", action="store_true", help="take each mend out, and say which are not missed")
-    parser.add_argument(
-        "--package", metavar="FOLDER", default="", help="with the mirror of another tree, an older one"
-    )
+    parser.add_argument("--package", metavar="FOLDER", default="", help="with the mirror of another tree, an older one")
     parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
     parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
     parser.add_argument("--repertoire", default="clusters", help="what schedules are drawn from: clusters or disks")
