@@ -367,6 +367,44 @@ def test_a_first_file_that_is_missing_is_told(tmp_path: Path) -> None:
     assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to be told"
 
 
+def test_damage_where_an_epoch_begins_is_no_older_epoch(tmp_path: Path) -> None:
+    """Neither is a file that is lost there: what is behind is of the epoch that the history tells of."""
+    spoiled = bytearray(batches(0, 20) + batches(20, 40, epoch=2))
+    spoiled[2 * len(batches(0, 10)) + 70] ^= 1
+    damaged = replica(tmp_path / "a", (0, bytes(spoiled)))
+    history(damaged, (0, 0), (2, 20))
+    log = load([damaged], skips_damage=True)
+    assert (log.end, [(hole.first, hole.next_offset) for hole in log.lost]) == (40, [(20, 30)])
+    holed = replica(tmp_path / "b", (0, batches(0, 20)), (30, batches(30, 40, epoch=2)))
+    history(holed, (0, 0), (2, 20))
+    log = load([holed])
+    assert log.end == 40
+    assert "offsets 20 to 29 are in no file" in log.notes[0]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_last_offset_that_leaps_is_a_lie_where_it_is_not_known_as_committed(tmp_path: Path, *, alone: bool) -> None:
+    """No CRC covers it, and nothing behind it falls back."""
+    lying = replica(tmp_path / "a", (0, batches(0, 30) + batches(1030, 1040)))
+    honest = replica(tmp_path / "b", (0, batches(0, 40)))
+    folders = [lying] if alone else [lying, honest]
+    log = load([lying])
+    assert (log.end, log.at_risk) == (1040, True)
+    assert "offsets 30 to 1029 are in no file" in log.notes[0]
+    for broker in ("a", "b"):
+        (tmp_path / broker / "replication-offset-checkpoint").write_text("0\n1\norders 0 40\n")
+    log = load(folders)
+    assert (log.end, log.at_risk) == ((30, True) if alone else (40, False))
+    (tmp_path / "a" / "replication-offset-checkpoint").write_text("0\n1\norders 0 1040\n")
+    assert (load([lying]).end, load([lying]).at_risk) == (1040, False), "compaction, a long time ago"
+
+
+def test_what_a_cleaner_cleaned_away_whole_is_gone(tmp_path: Path) -> None:
+    folder = replica(tmp_path, (0, batches(0, 20)), (20, batches(20, 40)))
+    (folder / f"{0:020}.log.swap").write_bytes(b"")
+    assert [raw.header.base_offset for raw in batches_of(load([folder]))] == [20, 30]
+
+
 def test_what_only_an_older_disk_has_is_told(tmp_path: Path) -> None:
     """Without its history nobody knows whether retention deleted it since, or a file is missing."""
     newest = replica(tmp_path / "a", (40, batches(40, 90)))

@@ -140,6 +140,7 @@ zzz: 1
         ("name: eu-to-us", "nmae: eu-to-us", "1: nmae: unknown key; did you mean name?"),
         ("[orders]", "[]", "4: topics.include: at least one pattern is needed"),
         ("[orders]", "['(']", "4: topics.include.0: not a regular expression: missing )"),
+        ("[orders]", "['[a-z&&[^bc]]+']", "4: topics.include.0: not the same to Java"),
         ("[orders]", f"[{'a' * 499}]", "4: topics.include.0: a pattern must be text of 1 to 498 characters"),
         ("[orders]", "[a], naming: {prefx: a}", "4: topics.naming.prefx: unknown key; did you mean prefix?"),
         ("[orders]", "[a], naming: {prefix: 'a b'}", "4: topics.naming.prefix: may hold"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -79,9 +80,12 @@ def _compile(value: object) -> re.Pattern[str]:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN:
         raise ValueError(f"a pattern must be text of 1 to {MAX_PATTERN} characters; put it in quotes")
     try:
-        compiled = re.compile(value)
+        with warnings.catch_warnings(action="error", category=FutureWarning):
+            compiled = re.compile(value)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
+    except FutureWarning as warning:  # sets of sets, as Java has them
+        raise ValueError(f"not the same to Java, which Kafka's tools are written in: {warning}") from warning
     if names.has_nested_repeat(value):
         raise ValueError("a repeated group may not hold a repeat or an alternative, write it flat")
     return compiled

@@ -346,12 +346,14 @@ def _missing(lost: Iterable[Hole]) -> int:
 
 
 def _valid_end(replica: Replica, history: Sequence[tuple[int, int]]) -> int:
-    """Where a newer epoch of the partition's history cuts a replica off (M1), or its own end."""
-    runs = replica.epochs or [(-1, replica.start)]
+    """Where a newer epoch of the partition's history cuts a replica off (M1), or its own end. Behind the last batch of
+    an epoch nothing is of that epoch: what is damaged or missing there may be of the next one.
+    """
+    runs, reaches = replica.epochs or [(-1, replica.start)], replica.reaches or [replica.end]
     # from the last entry to the first: the least offset of it and all that are newer
     least = [*accumulate((offset for _, offset in reversed(history)), min)][::-1]
     for number, (epoch, first) in enumerate(runs):
-        upto = runs[number + 1][1] if number + 1 < len(runs) else replica.end
+        upto = reaches[number]
         above = bisect_right(history, epoch, key=lambda one: one[0])
         newer = least[above] if above < len(least) else upto
         if newer < upto:

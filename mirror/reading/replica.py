@@ -6,7 +6,8 @@ A1  bytes that are no sound batch are damage. A broker that recovers cuts its lo
 A2  offsets below the log's start were deleted, and are not given out (KIP-107). Where the broker's history of leader
     epochs begins below the first file, that one was not deleted: files are missing, or are in remote storage
 A3  no CRC covers a batch's base offset and leader epoch. Where offsets leap and then fall back, the batch that leapt
-    lies, and is damage; an epoch that falls back was none
+    lies, and is damage; so does one at the log's end whose offset the broker's checkpoint does not know as committed:
+    what is appended follows on, and only compaction leaves offsets out, long before. An epoch that falls back was none
 A4  what is read is a view of the file: nothing is copied, and an index entry stands for `GRAIN` bytes
 """
 
@@ -122,8 +123,9 @@ class Turns:
 class Replica:
     """What a folder holds: offsets from `start` to before `end`.
 
-    `epochs`: (leader epoch, first offset) of its batches, rising. `history`: the same as the broker wrote it down,
-    which may tell of more than is sound. `committed`: below that the broker knew all to be on every replica in sync.
+    `epochs`: (leader epoch, first offset) of its batches, rising, and `reaches` behind the last sound batch of each.
+    `history`: the same as `epochs` as the broker wrote it down, which may tell of more than is sound. `committed`:
+    below that the broker knew all to be on every replica in sync.
     `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
     between two files that are in neither, which compaction leaves, and a file that is missing. `holes`: offsets that
@@ -136,6 +138,7 @@ class Replica:
     start: int
     end: int
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    reaches: list[int] = field(default_factory=list)
     history: list[tuple[int, int]] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -234,6 +237,7 @@ def _scanned(folder: Path) -> Replica:
             scanner.damaged(_Damaged(found.end, detail, rest, rest))
             break
         scanner.look_over(path, base, rest)
+    scanner.end()
     if left := scanner.left:
         found.damage, found.beyond = left.detail, left.beyond
         found.is_torn = left.path == paths[-1]
@@ -322,6 +326,21 @@ class _Scanner:
                 return
             least, position = found.end, sound.position
 
+    def end(self) -> None:
+        """Nothing follows. Where nobody vouches for the offset of the last batch, it is dropped (A3); without a
+        checkpoint the offsets before it are told as missing.
+        """
+        found, last = self._found, self._last
+        if self.left is not None or last is None or last.raw.header.magic < 2:
+            return
+        begin, due = last.raw.header.base_offset, last.due
+        if begin <= due or found.end <= found.committed:
+            return
+        if found.committed:
+            self._drop(f"the last batch says {begin} for its offset, which is not known to be committed", 0)
+        elif (due, begin) not in found.gaps:
+            found.gaps.append((due, begin))
+
     def damaged(self, damage: _Damaged) -> None:
         """Behind what was looked over there is damage, or more of it."""
         if before := self.left:
@@ -375,6 +394,9 @@ def _forget(found: Replica) -> None:
     """What was noted of a batch that lies behind the end now."""
     while found.epochs and found.epochs[-1][1] >= found.end:
         found.epochs.pop()
+        found.reaches.pop()
+    if found.reaches:
+        found.reaches[-1] = min(found.reaches[-1], found.end)
     found.turns.cut(found.end)
 
 
@@ -386,8 +408,11 @@ def _note(raw: RawBatch, found: Replica, open_since: dict[int, int]) -> None:
     if header.magic == 2:
         while found.epochs and found.epochs[-1][0] > header.partition_leader_epoch:
             found.epochs.pop()  # A3
+            found.reaches.pop()
         if not found.epochs or header.partition_leader_epoch > found.epochs[-1][0]:
             found.epochs.append((header.partition_leader_epoch, header.base_offset))
+            found.reaches.append(header.next_offset)
+        found.reaches[-1] = header.next_offset
     if not header.is_transactional:
         return
     if not header.is_control:

@@ -38,7 +38,8 @@ def segments_of(path: Path) -> Sequence[Path]:
         raise ConfigError(f"{path}: no segments (*{SUFFIX}) in this folder; name the folder of one partition")
     if swaps := _swaps_in(path):
         begin, end = offset_of(swaps[0]) or 0, _end_of(swaps[-1])
-        kept = [one for one in found if (base := offset_of(one)) is None or not begin <= base < end]
+        replaced = {offset_of(one) for one in swaps}  # one may be empty, for all of it was cleaned away
+        kept = [one for one in found if (base := offset_of(one)) not in replaced and not begin <= (base or 0) < end]
         found = sorted([*kept, *swaps])
     return found
 
