@@ -21,7 +21,7 @@ from mirror.sink import Tally
 from mirror.spark.flow import Flow, Outcome
 from mirror.spark.relay import Receipt
 from mirror.spark.renewal import Look
-from mirror.spark.supervisor import Supervisor
+from mirror.spark.supervisor import IDLE_PAUSE, Supervisor
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 
@@ -49,7 +49,7 @@ def figures(state: State, offset: int, partition: int = 0) -> Figures:
 class Scripted(Supervisor):
     """Epochs with given receipts instead of Spark jobs."""
 
-    def __init__(self, epochs: Sequence[Sequence[Figures]], **flow: Any) -> None:
+    def __init__(self, epochs: Sequence[Sequence[Figures]], *, is_written: bool = True, **flow: Any) -> None:
         assignments = (Assignment(AT, AT, None, Rules(), 1000),)
         given = Flow(
             name="f",
@@ -62,12 +62,17 @@ class Scripted(Supervisor):
         )
         super().__init__(cast(Any, InThisProcess()), replace(given, **flow), lambda _: None)
         self.left = list(epochs)
+        self.is_written = is_written
+        self.pauses: list[float] = []
 
     async def _epoch(self, *_: Any) -> list[Receipt]:
         if not self.left:
             self._interrupt(signal.SIGTERM)
             return []
-        return [Receipt(one, Tally()) for one in self.left.pop(0)]
+        return [Receipt(one, Tally(), self.is_written) for one in self.left.pop(0)]
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
 
     async def _refreshed(self) -> None:
         return
@@ -112,6 +117,16 @@ def test_epochs_that_failed_as_a_whole_say_nothing_about_headway() -> None:
 def test_a_stop_is_over_and_told_by_its_code() -> None:
     outcome = Scripted([[figures(State.CORRUPT, 500)]], once=True).outcome()
     assert outcome.exit_code == ExitCode.DATA_AT_RISK
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_stop_that_the_journal_lacks_is_written_there_soon(*, is_written: bool) -> None:
+    """Where the target was away as its task ended, `status` and a mirror that starts would not know of it."""
+    stops = [[figures(State.TRUNCATED, 500)]] * 3
+    scripted = Scripted(stops, is_written=is_written, epoch_seconds=1000.0)
+    assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK
+    assert all(seconds > IDLE_PAUSE if is_written else seconds <= IDLE_PAUSE for seconds in scripted.pauses)
+    assert scripted.pauses
 
 
 def test_lost_rights_are_told_by_theirs() -> None:

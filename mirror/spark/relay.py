@@ -73,10 +73,13 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of one partition in one epoch: where it stands, and the tally to go on from."""
+    """What became of one partition in one epoch: where it stands, and the tally to go on from. `is_written`: the
+    journal has that, too; it is on the target, which may have been away.
+    """
 
     figures: Figures
     tally: Tally
+    is_written: bool = True
 
 
 def relay(lanes: Iterable[Lane]) -> Iterator[Receipt]:
@@ -137,11 +140,13 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             reporting.result()  # a fault in the program is told, not swallowed
         tallies = pipeline.tallies
         figures = pipeline.figures(lane.instance)
+        is_written = False
         # The receipts carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
                 await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
-        return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally())) for f in figures]
+            is_written = True
+        return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally()), is_written) for f in figures]
 
 
 async def _known_now(lane: Lane, journal: Journal) -> tuple[Assignment, ...]:

@@ -215,7 +215,7 @@ class Supervisor:
         self._listening()
 
     async def _epochs(self) -> None:
-        number, idle = 0, 0
+        number, idle, is_written = 0, 0, True
         while not self._stopping.is_set():
             self._early.clear()
             await self._adopt()
@@ -246,6 +246,7 @@ class Supervisor:
             self._stops.tell(self._outcome.figures.values())
             if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
+                is_written = all(receipt.is_written for receipt in receipts)
                 self._warn_of_no_headway(idle)
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
@@ -253,7 +254,8 @@ class Supervisor:
             early = began + self._flow.epoch_seconds - time.monotonic()
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
-                await self._pause(early if self._all_stopped() else min(early, IDLE_PAUSE))
+                # A stop that the journal lacks is known to nobody else: the next epoch writes it there.
+                await self._pause(early if self._all_stopped() and is_written else min(early, IDLE_PAUSE))
             await unless(self._stopping, self._refreshed())
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
                 await forget_expired(self._journal, self._tidings.runs)
