@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from mirror.commands.lostdisks import look_over
 from mirror.errors import ConfigError
+from mirror.reading.metadatalog import ClusterTopics, KnownTopic
 from mirror.reading.sidecars import cluster_id_of, history_of, log_start_of, topic_id_of
 from mirror.reading.timeindex import largest_timestamp
 
@@ -114,6 +116,21 @@ def test_checkpoints_tell_of_partitions_without_a_folder(tmp_path: Path) -> None
     assert look_over([data], groups=False).lacking == {}, "cut short"
     checkpoint.write_text("0\n1\nclicks 1999999999 9\n")
     assert look_over([data], groups=False).lacking == {}, "no broker's"
+
+
+def test_checkpoints_tell_what_an_older_metadata_log_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions and topics that were made since; those that it knows as deleted, or deleted and made anew, aside."""
+    data = tmp_path / "data"
+    for name in ("orders-0", "__cluster_metadata-0"):
+        (data / name).mkdir(parents=True)
+        (data / name / f"{0:020}.log").touch()
+    rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "gone 3 4", "anew 3 4")
+    (data / "replication-offset-checkpoint").write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
+    known = {name: KnownTopic(topic_id=uuid4(), partitions=1, configs={}) for name in ("orders", "anew")}
+    told = ClusterTopics(topics=known, gone=frozenset({"gone", "anew"}))
+    monkeypatch.setattr("mirror.commands.lostdisks.topics_in", lambda _: told)
+    disks = look_over([data], groups=False)
+    assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2, "anew": 1})
 
 
 def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ D1  a folder whose topic id the metadata log says was removed is of a deleted to
 D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
 D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
 D4  which topics and partitions there were, folders do not tell, since those of a disk that is lost are not there: the
-    metadata log does, and where there is none, brokers' checkpoints
+    metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
             f"the lost cluster's metadata log ({METADATA}) {what}: its topics' settings are not known. It lies in the"
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
+    counts: dict[str, int] = {}
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     offsets = offsets_in(committed) if groups and committed else None
@@ -76,8 +77,9 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
         found, left = _of_now(found, ids, known)
         notes += left
         counts = {name: topic.partitions for name, topic in known.topics.items()}
-    else:
-        counts = told_of(folders)
+    for name, count in told_of(folders).items():
+        if known is None or name not in known.gone:
+            counts[name] = max(counts.get(name, 0), count)
     there = {at.topic for at in found}
     return Disks(
         partitions=found,
@@ -164,7 +166,7 @@ def _topics(
         told = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
         is_it = told is not None and topic_id in (None, told.topic_id)
-        count = counts.get(at.topic, 0) if is_it or known is None else 0
+        count = counts.get(at.topic, 0) if is_it or told is None else 0
         topics[at.topic] = Found(
             partitions=max(before.partitions, at.partition + 1, count),
             oldest_ms=min((time for time in times if time is not None), default=None),

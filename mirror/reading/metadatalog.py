@@ -143,12 +143,14 @@ class ClusterTopics:
 
     topics: by name.
     removed: ids of topics that are known to be deleted (T3).
+    gone: the names that these had.
     end: the offset behind the last record of the log that was read.
     notes: what could not be read, in words.
     """
 
     topics: Mapping[str, KnownTopic] = field(default_factory=dict)
     removed: frozenset[UUID] = frozenset()
+    gone: frozenset[str] = frozenset()
     end: int = 0
     notes: tuple[str, ...] = ()
 
@@ -162,6 +164,7 @@ class Replay:
         self._partitions: dict[UUID, int] = {}
         self._configs: dict[str, dict[str, str]] = {}
         self._removed: set[UUID] = set()
+        self._gone: set[str] = set()
         self._pending: list[Message] | None = None
 
     def learn(self, message: Message) -> None:
@@ -191,6 +194,7 @@ class Replay:
                 self._removed.add(topic_id)
                 self._partitions.pop(topic_id, None)
                 if (gone := self._names.pop(topic_id, None)) is not None and self._ids.get(gone) == topic_id:
+                    self._gone.add(gone)
                     del self._ids[gone]
                     self._configs.pop(gone, None)
             case _:
@@ -206,7 +210,8 @@ class Replay:
             )
             for name, topic_id in sorted(self._ids.items())
         }
-        return ClusterTopics(topics=topics, removed=frozenset(self._removed), end=end, notes=tuple(notes))
+        removed, gone = frozenset(self._removed), frozenset(self._gone)
+        return ClusterTopics(topics=topics, removed=removed, gone=gone, end=end, notes=tuple(notes))
 
 
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
