@@ -43,7 +43,7 @@ from mirror.observe.figures import Figures
 from mirror.observe.metrics import Metrics
 from mirror.offsets.failover import FailedOver, Garbled, ending, refuse_failed_over
 from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News, journal_topic
+from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News
 from mirror.offsets.journal import Place as JournalPlace
 from mirror.offsets.losses import loss_entry
 from mirror.offsets.owner import Owner
@@ -891,12 +891,14 @@ def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
 
 @pytest.mark.brokers
 def test_what_a_mirror_that_died_left_is_copied(flow: Flow) -> None:
-    """It was killed a moment ago on another machine, so that it is taken for running at first."""
+    """It was killed a moment ago on another machine, so that it is taken for running at first; or frozen there."""
     produce(flow.source, flow.topic, values(50))
     lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
     flow.tell((OWNER, lost.to_json()))
-    done = flow.failover()
-    assert (done["whole"], done["partitions"][0]["position"]) == (True, 150)
+    done = flow.failover(code=ExitCode.DATA_AT_RISK)
+    assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 150)
+    (warning,) = done["warnings"]
+    assert "(pid 1 on elsewhere) is silent, and did not say that it ended" in warning
 
 
 @pytest.mark.brokers
@@ -909,19 +911,19 @@ def test_a_flow_that_never_ran_has_nothing_to_fail_over_to(
 
 
 @pytest.mark.brokers
-def test_a_mirror_that_was_lost_in_its_first_second_is_failed_over(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
-) -> None:
-    """Its journal names the copy, and no task has reported: they must not write behind this."""
-    make_topic(source_cluster.bootstrap, topic_name)
-    make_topic(target_cluster.bootstrap, topic_name)
-    make_topic(target_cluster.bootstrap, journal_topic(topic_name), configs={"cleanup.policy": "compact"})
-    flow = Flow(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
-    begun = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id=None, made=True)
-    flow.tell((FirstSeen.key(topic_name), begun.to_json()))
+def test_a_mirror_that_was_lost_in_its_first_second_is_failed_over(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its journal names the copy, and no task has reported: what is missing counts, and is copied. It may be frozen."""
+    for module in ("mirror.spark.handover", "mirror.commands.failover"):
+        monkeypatch.setattr(f"{module}.LIVENESS_SECONDS", 1.0)
+    elsewhere = Owner(instance="lost", host="elsewhere", pid=1, at_ms=0, claim=9)
+    flow.tell((Figures.key_of(flow.topic, 0), None), (OWNER, elsewhere.to_json()))
+    produce(flow.source, flow.topic, values(5))
+    rehearsed = flow.failover("--rehearse", code=ExitCode.DATA_AT_RISK)
+    assert (rehearsed["rpo"]["records"], rehearsed["partitions"][0]["position"]) == (5, 100)
     done = flow.failover(code=ExitCode.DATA_AT_RISK)
-    assert not done["whole"]
-    assert f"no task has reported how far the copy of {topic_name} is" in done["warnings"][0]
+    (silent,) = done["warnings"]
+    assert "is silent, and did not say that it ended" in silent
+    assert (done["rpo"], end_of(flow.target, flow.topic)) == ({"records": 0, "seconds": 0.0, "certain": True}, 105)
     refused = CliRunner().invoke(app, ["run", str(flow.file), "--once"]).exception
     assert isinstance(refused, PreflightError), refused
 

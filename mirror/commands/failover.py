@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -39,10 +39,10 @@ from mirror.names import first_of
 from mirror.observe import logs
 from mirror.offsets import failover as record
 from mirror.offsets.failover import FailedOver, Garbled
-from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.groupside import Hindrance
 from mirror.offsets.groupsync import GroupSync, Look
 from mirror.offsets.journal import Journal
+from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import paused_in
 from mirror.policy.following import OffsetGap
 from mirror.policy.recovery import Exposure
@@ -66,6 +66,8 @@ END_SECONDS: Final = 20.0
 #: For how long no partition may grow when the mirror is gone: its tasks wait for acknowledgments for so long.
 QUIET_SECONDS: Final = 4.0
 GROUPS_SECONDS: Final = 10.0
+#: How often a mirror that stands by may take the flow before what is missing was copied here.
+DRAIN_TRIES: Final = 3
 #: How often groups are compared that do not go on where they should: their source may still move.
 GAP_TRIES: Final = 4
 
@@ -118,16 +120,18 @@ async def _undo(settings: Settings) -> None:
 async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
     course = _Course(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
-        known = Known(Journal(target, settings.flow), naming_of(settings))
+        known = Known(
+            Journal(target, settings.flow),
+            naming_of(settings),
+            lambda topic: not is_rekeyed(topic, settings.topics),
+        )
         await known.read()
         if done := FailedOver.standing(known.newest):
             return _Before(done, kept.account_in(known.newest))
-        if not (status := known.status(settings)).figures:
-            if not (begun := seen_in(known.newest)):
-                raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
-            course.begins(begun)
+        if not known.figures and not known.status(settings).figures:
+            raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
         with course.step("reach the source"):
-            reached = await course.reach(source, {one.topic for one in status.figures})
+            reached = await course.reach(source, {at.topic for at in known.figures})
         if rehearse:
             course.exposed = await exposures_of(settings, source if reached else None, known)
         with course.step("drain"):
@@ -181,6 +185,7 @@ class _Course:
     _source_problem: str = ""
     _ended: bool = False
     _instances: set[str] = field(default_factory=set)
+    _former: list[Owner] = field(default_factory=list)
     _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
     _look: Look | None = None
     _gaps: tuple[OffsetGap, ...] = ()
@@ -210,25 +215,34 @@ class _Course:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
             return
-        if known.is_mirrored(self.settings):
-            self._trust(known)
-            ends = await ends_of(source, list(known.figures))
-            if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
+        problem = ""
+        for _ in range(DRAIN_TRIES):
+            if known.is_mirrored(self.settings):
+                self._trust(known)
+                ends = await ends_of(source, list(known.figures))
+                if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
+                    return
+                if known.is_mirrored(self.settings):  # no other may write beside it
+                    self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
+                    return
+            if self.rehearse:
+                if not all(one.is_over for one in self.exposed):
+                    self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
+                await self._warn_of_rekeyed(source, known)
                 return
-            if known.is_mirrored(self.settings):  # no other may write beside it
-                self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
-                return
-        if self.rehearse:
-            if not all(one.is_over for one in self.exposed):
-                self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
-            await self._warn_of_rekeyed(source, known)
-        else:
-            await self._drain_here(known)
-            await self._warn_of_rekeyed(source, known)
+            if (owner := known.watched.last) is not None:
+                self._former.append(owner)
+            problem = await self._drain_here(known)
             await known.read()
-            self._trust(known)
+            if not problem or not known.is_mirrored(self.settings):  # one that stood by has it now
+                break
+        if problem:
+            self._warn(f"what was missing could not be copied: {problem}")
+        await self._warn_of_rekeyed(source, known)
+        self._trust(known)
 
-    async def _drain_here(self, known: Known) -> None:
+    async def _drain_here(self, known: Known) -> str:
+        """Copy what is missing; why that could not be done, else empty."""
         from mirror.spark.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
         from mirror.spark.prepare import prepare  # noqa: PLC0415 -- the same
 
@@ -241,18 +255,14 @@ class _Course:
             for note in await drain(flow, {before.instance} if before else ()):
                 self._warn(note)
         except (ClusterError, WireError, MalformedBatch, PreflightError) as problem:
-            self._warn(f"what was missing could not be copied: {problem}")
+            return str(problem)
+        return ""
 
     async def _warn_of_rekeyed(self, source: Cluster, known: Known) -> None:
         asked = [at for at in known.figures if is_rekeyed(at.topic, self.settings.topics)]
         ends = await ends_of(source, asked)
         for topic in sorted({at.topic for at in asked if known.figures[at].next_offset < ends.get(at, NO_LIMIT)}):
             self._warn(f"{topic} is re-keyed, which only a mirror that runs does: start it to copy the rest")
-
-    def begins(self, begun: Mapping[str, FirstSeen]) -> None:
-        """Name the copies of a mirror that was lost in its first second: its tasks may have written to them."""
-        topics = first_of(sorted({one.source_topic for one in begun.values()}))
-        self._warn(f"no task has reported how far the copy of {topics} is: compare it with `mirror verify`")
 
     async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
@@ -276,13 +286,19 @@ class _Course:
                 moved, still_since = grown, time.monotonic()
             ends |= now
             if (owner.is_gone or seen.is_silent(owner)) and time.monotonic() - still_since > QUIET_SECONDS:
-                return
+                self._former.append(owner)
+                break
             if time.monotonic() > deadline:
                 grew = f"; {first_of([*map(str, moved)])} grew meanwhile" if moved else ""
                 self._warn(f"the mirror ({owner}) did not say that it ended{grew}: see to it before anybody writes")
                 return
             await asyncio.sleep(LOOK_SECONDS)
             await known.read()
+        for former in dict.fromkeys(one for one in self._former if not seen.has_ended(one)):
+            self._warn(
+                f"the mirror ({former}) is silent, and did not say that it ended: one that is frozen writes when it"
+                " wakes. See to it that it is gone before anybody writes"
+            )
 
     async def fence(self, known: Known) -> None:
         """Have nothing more committed to re-keyed topics: their tasks write under transactional ids of their own, and

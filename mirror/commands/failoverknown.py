@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from mirror.errors import ConfigError
 from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.observe.jsonrecords import NOT_OURS
+from mirror.offsets.firstseen import FirstSeen, seen_in
 from mirror.offsets.journal import Entry, Journal, newest
 from mirror.offsets.runlog import Indexes
 from mirror.policy.selection import selects
@@ -29,11 +30,13 @@ LOOK_SECONDS: Final = 0.2
 class Known:
     """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a lane that
     had the source before it; a lane that waits tells no news of it. `target_of` is the name of now of a source topic's
-    copy, None for a topic that is mirrored no longer: records of other copies are left alone.
+    copy, None for a topic that is mirrored no longer: records of other copies are left alone. `is_plain`: a source
+    topic is copied as it is, partition by partition.
     """
 
     journal: Journal
     target_of: Callable[[str], str | None] | None = None
+    is_plain: Callable[[str], bool] = lambda _: True
     newest: dict[bytes, bytes] = field(default_factory=dict)
     contact: dict[TopicPartition, Figures] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
@@ -60,6 +63,8 @@ class Known:
         self.runs.learn(entries)
         for entry in entries:
             self._learn(entry)
+        if unheard := self._unheard().keys() - set(self.journal.cluster.topics):
+            await self.journal.cluster.refresh(unheard)
 
     def _learn(self, entry: Entry) -> None:
         if entry.key.startswith(STATE) and entry.value:
@@ -102,8 +107,38 @@ class Known:
     @property
     def figures(self) -> dict[TopicPartition, Figures]:
         """The newest report of each source partition, about the copy of now."""
-        found = status_of("", "", self.newest, 0).figures
-        return {TopicPartition(one.topic, one.partition): one for one in found if self._is_of_now(one)}
+        found = self._told()
+        begun = [one for there, topic in self._unheard().items() for one in self._begun(there, topic)]
+        return {TopicPartition(one.topic, one.partition): one for one in (*begun, *found) if self._is_of_now(one)}
+
+    def _told(self) -> tuple[Figures, ...]:
+        return status_of("", "", self.newest, 0).figures
+
+    def _unheard(self) -> dict[str, FirstSeen]:
+        """Copies that the flow began and no task has reported on, by name: a mirror may be lost in its first second."""
+        told = {one.target_topic for one in self._told()}
+        return {
+            there: one
+            for there, one in seen_in(self.newest).items()
+            if there not in told and not one.deleted_ms and self.target_of and self.is_plain(one.source_topic)
+        }
+
+    def _begun(self, there: str, topic: FirstSeen) -> Iterator[Figures]:
+        """What stands for the reports of a copy's partitions as long as there are none."""
+        found = self.journal.cluster.topics.get(there)
+        for partition in found.leaders if found is not None else ():
+            yield Figures(
+                flow=self.journal.flow,
+                instance="",
+                topic=topic.source_topic,
+                partition=partition,
+                target_topic=there,
+                state=State.STARTING,
+                next_offset=topic.begins(partition),
+                log_end=-1,
+                lag_records=None,
+                at_ms=0,
+            )
 
     def _is_of_now(self, figures: Figures) -> bool:
         return self.target_of is None or self.target_of(figures.topic) == figures.target_topic

@@ -729,8 +729,12 @@ class _Player:
         advised = [one.detail for place, one in self._told().states.items() if place[0] == target]
         options = ("--unconfirmed",) if any("--unconfirmed" in detail for detail in advised) else ()
         code, command = self._command("accept", str(self._config()), name, "--json", *options)
-        told = json.loads(command.printed) if code == 0 else {}
-        if any(told.get(kind) for kind in ("losses", "confirmed", "lifted")):
+        told = json.loads(command.printed) if code in {0, 4} else {}
+        resolved = {one["partition"] for kind in ("losses", "confirmed", "lifted") for one in told.get(kind, ())}
+        if copy is not None and code:
+            for partition in resolved:  # others stay stopped
+                copy.standing.pop(partition, None)
+        elif resolved:
             self._promised[target] = self._place
             if copy is not None:
                 copy.standing.clear()
