@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
 from sparkless import InThisProcess, run_once
 from test_sync import admin_of, awaited, delete_topics, made_by, policy
@@ -210,6 +211,32 @@ def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
     told = capfd.readouterr().err
     assert "topic_left_as_it_is" in told
     assert "DIVERGED" in told
+
+
+@pytest.mark.brokers
+def test_a_copy_of_what_its_source_lost_since_it_was_compared_keeps_its_settings(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether a task has said so or not, as where the topic is paused: a purge would delete what the copy alone has."""
+    target = target_cluster.bootstrap
+    with Cluster.start(name="cut", folder=tmp_path / "cut") as source:
+        settings = settings_between(source.bootstrap, target, [topic_name], topic_name)
+        make_topic(source.bootstrap, topic_name, configs=KEPT)
+        for first in (0, 50):
+            produce(source.bootstrap, topic_name, values(50, f"{first}"), begin_ms=DAYS_AGO_MS)
+        assert run_once(settings).exit_code == ExitCode.DONE
+        seen, living = journal(settings), Renewal(settings)
+        current = living.look((), seen, [topic_name]).assignments
+        crash_and_cut(source, topic_name, 0, below=50)
+        produce(source.bootstrap, topic_name, values(100, "other"), begin_ms=DAYS_AGO_MS)
+        keep_for(source.bootstrap, topic_name, "1000")
+        logs.configure(level="info")
+        living.look(current, seen, [topic_name])
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+    assert held(target, topic_name) == (0, 100)
+    told = capfd.readouterr().err
+    assert "topic_left_as_it_is" in told
+    assert "TRUNCATED" in told
 
 
 @pytest.mark.brokers

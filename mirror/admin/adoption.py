@@ -9,9 +9,9 @@ record and nobody claims it.
     G2  a target topic that another flow writes to, by that flow's journal, is refused by that flow's name
     G3  where the source topic is another one than the journal names, its copy is frozen: it keeps everything as it is.
         Its task says what became of the source
-    G4  before a change to a copy, the ends of its logs are compared with the source's, as a task does before it writes,
-        unless this process found it to be the source's before, and its log ends no further than the flow's tasks
-        acknowledged: nobody else wrote to it since. A copy that is not the source's keeps everything as it is
+    G4  right before a change to a copy, the ends of its logs are compared with the source's, as a task does before it
+        writes. What was found before does not count: either log may have been cut or written to since, and what a
+        setting deletes may be held by nobody else. A copy that is not the source's keeps everything as it is
     G5  the ids are asked for again right before a change, after the settings were read on which it rests: a topic that
         has its id still is the one that had these settings
 """
@@ -123,7 +123,7 @@ def standing_of(
 
 @dataclass(slots=True, eq=False)
 class Gate:
-    """The gate of one process of a flow; it remembers which copies it found to be their sources'.
+    """The gate of one process of a flow; it remembers for a while which copies it found not to be their sources'.
 
     `on_held` is called with a target topic and the reason when a change to it is held back. `foreign`: those target
     topics that the last plan found to be so.
@@ -133,7 +133,6 @@ class Gate:
     target: Admin
     on_held: Callable[[str, str], None] = lambda _topic, _why: None
     foreign: frozenset[str] = frozenset()
-    _sound: dict[str, tuple[UUID | None, UUID | None]] = field(default_factory=dict)
     _unsound: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def plan(self, settings: Settings, history: History) -> TopicPlan:
@@ -219,7 +218,6 @@ class Gate:
         now = self.source.describe({pair.source for pair in pairs}), self.target.describe({p.target for p in pairs})
         found: dict[str, str] = {}
         to_check: list[TopicPair] = []
-        sound: list[TopicPair] = []
         for pair in pairs:
             verdict = verdicts[pair.target]
             ours, theirs = now[0].get(pair.source), now[1].get(pair.target)
@@ -233,10 +231,7 @@ class Gate:
                 if (known := self._unsound.get(pair.target)) and time.monotonic() < known[0]:
                     found[pair.target] = known[1]
                 else:
-                    (sound if self._is_sound(pair, plan) else to_check).append(pair)
-        if sound:
-            more = asyncio.run(unacknowledged(settings, {pair.target: _ids(pair, plan) for pair in sound}))
-            to_check += (pair for pair in sound if pair.target in more)
+                    to_check.append(pair)
         if to_check:
             found |= self._compared(to_check, plan, history, settings)
         return found
@@ -245,16 +240,6 @@ class Gate:
         there = self.target.describe([topic]).get(topic)
         return there is not None and same_id(claim.topic_id, there.topic_id)
 
-    def trust(self, topics: Iterable[str], plan: TopicPlan) -> None:
-        """Tasks of this process found the tails of these copies to be the source's, or wrote them."""
-        by_target = {pair.target: pair for pair in plan.pairs}
-        for topic in topics:
-            if (pair := by_target.get(topic)) and topic in plan.target_topics:
-                self._sound[topic] = _ids(pair, plan)
-
-    def _is_sound(self, pair: TopicPair, plan: TopicPlan) -> bool:
-        return self._sound.get(pair.target) == _ids(pair, plan)
-
     def _compared(
         self, pairs: Collection[TopicPair], plan: TopicPlan, history: History, settings: Settings
     ) -> dict[str, str]:
@@ -262,11 +247,8 @@ class Gate:
         again = time.monotonic() + _AGAIN_SECONDS
         for pair in pairs:
             self._unsound.pop(pair.target, None)
-            if pair.target not in wrong:
-                self._sound[pair.target] = _ids(pair, plan)
-            elif not wrong[pair.target].is_passing:
+            if pair.target in wrong and not wrong[pair.target].is_passing:
                 self._unsound[pair.target] = again, wrong[pair.target].reason
-                self._sound.pop(pair.target, None)
         return {topic: one.reason for topic, one in wrong.items()}
 
 

@@ -5,8 +5,9 @@ D1  a copy goes where the flow made it (its journal says so, by the copy's id) a
     id is a topic made anew, whose copy stays as it is (RECREATED)
 D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
     what was lost in a day is counted against all copies of the flow, those included that were deleted in that time
-D3  none goes that no task of this process copied to, or compared with its source, and none whose log ends further than
-    the flow's tasks acknowledged: somebody else wrote to it since, and nobody else has these records
+D3  none goes that no task of this process copied to, or compared with its source, that is paused, so that none looks
+    at it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody
+    else has these records
 D4  the journal is read again right before: a copy is not for a mirror to delete that has lost the flow
 """
 

@@ -74,7 +74,6 @@ class Renewal:
         self._names, self._history = frozenset[tuple[int, str]](), History()
         self._held: dict[str, str] = {}
         self._acls_held: set[str] = set()
-        self._last: TopicPlan | None = None
         self._plan: TopicPlan | None = None
         self._basis: tuple[Settings, History] | None = None
         self._told: set[str] = set()
@@ -101,7 +100,7 @@ class Renewal:
 
     def _look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> Look:
         target = self._target
-        whole, history = self._planned(seen, sound)
+        whole, history = self._planned(seen)
         current = [one for one in current if one.target.topic not in self._gate.foreign]
         if gone := self._deletions.due(self.settings, whole, current, seen, sound):
             target.delete_topics(gone)
@@ -149,7 +148,7 @@ class Renewal:
             return []
         return sorted(found - refused(self.settings))
 
-    def _planned(self, seen: Mapping[str, FirstSeen], sound: Collection[str]) -> tuple[TopicPlan, History]:
+    def _planned(self, seen: Mapping[str, FirstSeen]) -> tuple[TopicPlan, History]:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""
         seconds = self.settings.sync.interval_s * _AGAIN
         is_other = [cluster.look(seconds) for cluster in (self._source, self._target)]
@@ -157,9 +156,7 @@ class Renewal:
         basis = self.settings, history
         if self._plan is None or any(is_other) or basis != self._basis:
             before, self._held, self._plan = self._held, {}, None
-            if self._last is not None:
-                self._gate.trust(sound, self._last)
-            self._last = plan = self._gate.plan(*basis)
+            plan = self._gate.plan(*basis)
             for topic in self._held.keys() - before.keys():
                 _log.warning("topic_left_as_it_is", flow=self.settings.flow, topic=topic, reason=self._held[topic])
             self._plan, self._basis = plan if plan.is_empty else None, basis

@@ -277,10 +277,12 @@ class Supervisor:
     @property
     def sound(self) -> Collection[str]:
         """The target topics whose every partition a task of this process found to be its source's, or copied to, and
-        that no task stopped for since; a source that is gone aside.
+        that no task stopped for since; a source that is gone aside. No task looks at one that is paused.
         """
         return {one.target.topic for one in self._assignments} - {
-            one.target.topic for one in self._assignments if one.source not in self._sound
+            one.target.topic
+            for one in self._assignments
+            if one.source not in self._sound or one.source.topic in self._tidings.paused
         }
 
     async def refuse(self, refused: Sequence[Refusal]) -> None:
