@@ -215,6 +215,26 @@ def test_a_mirror_that_runs_is_waited_for(
 
 
 @pytest.mark.brokers
+def test_an_accepted_loss_is_named_where_offsets_move(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy deleted nothing of it, however far the source's retention is by now."""
+    between = Between(source_cluster, target_cluster, topic_name)
+    moved: dict[str, Any] = {"offsets": "translate"}
+    settings = settings_between(between.source, between.target, [topic_name], topic_name, **moved)
+    mirror_once(between.source, between.target, [topic_name], topic_name, **moved)
+    produce(between.source, topic_name, VALUES)
+    delete_before(source_cluster, topic_name, 55)
+    mirror_once(between.source, between.target, [topic_name], topic_name, on_data_loss="continue", **moved)
+    at = TopicPartition(topic_name, 0)
+    write_journal(settings, loss_entry(Loss(at, at, 40, 55)))
+    code, found = judged(settings, capsys)
+    assert code is ExitCode.NOT_WHOLE
+    (one,) = found["not_whole"]
+    assert (one["kind"], one["first"], one["next_offset"]) == ("accepted loss", 40, 55)
+
+
+@pytest.mark.brokers
 def test_an_accepted_loss_is_named_with_its_offsets(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

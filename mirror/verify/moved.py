@@ -23,8 +23,11 @@ def moved_bounds(bounds: Bounds, index: RunIndex) -> Bounds:
 
     last = index.last
     end = last.next_source if last is not None else bounds.source_start
-    # What the source has before its first record was passed over.
-    start = source_of(bounds.target_start, bounds.source_start) if bounds.target_start else bounds.source_start
+    start = source_of(bounds.target_start, bounds.source_start if bounds.target_start else 0)
+    if not bounds.target_start:
+        # The copy deleted nothing. What the source has before its first record was passed over; what was lost behind
+        # that is missing, wherever the source begins now.
+        start = min(start, bounds.source_start)
     return replace(
         bounds,
         target_start=start,
