@@ -16,7 +16,9 @@ idle partition costs a request every half second and a new record arrives at onc
         so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever.
         Where that is allowed, the batch is left out instead, to where the next sound one begins
     R4  where the flow has a bound, no request goes out before the lane's bucket has something for it; what comes is
-        taken from the bucket, whatever becomes of it
+        taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
+        their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
+        that was cut back
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -52,7 +54,9 @@ from mirror.wire.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicParti
 from mirror.wire.connection import throttled_seconds
 from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.wire.protocol import FETCH
+from mirror.wire.queries import LATEST, READ_COMMITTED
 from mirror.wire.rate import Bucket
+from mirror.wire.watermarks import listed
 
 MAX_WAIT_MS: Final = 500
 #: How long a request waits at the broker when it had to leave out a partition that had no room.
@@ -60,6 +64,8 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
+#: Seconds between two looks at the source while the bound lets nothing be fetched.
+DEBT_LOOK: Final = 1.0
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
 MEMORY_TURN: Final = 1.0
 
@@ -234,10 +240,12 @@ class Fetcher:
         """Fetch from one leader, for as long as there are cursors."""
         backoff, clock = Backoff(), asyncio.get_running_loop()
         while True:
-            if self._bucket and (wait := self._bucket.wait(clock.time())):
-                await asyncio.sleep(wait)  # R4
-                continue
-            request = self._request(node)
+            idle: Collection[TopicPartition] | None = None
+            if self._bucket and (wait := self._bucket.wait(clock.time())):  # R4
+                await asyncio.sleep(min(wait, DEBT_LOOK))
+                if wait <= DEBT_LOOK or not (idle := await self._idle(node)):
+                    continue
+            request = self._request(node, idle)
             asks = request.asks
             if not asks:
                 self._changed.clear()
@@ -334,8 +342,26 @@ class Fetcher:
         fetched = sum(cursor.held for cursor in self._cursors.values())
         return self._memory - self._writers_hold() - fetched - self._reserved
 
-    def _request(self, node: int) -> Request:
-        """What to ask a leader for now."""
+    async def _idle(self, node: int) -> list[TopicPartition]:
+        """Which partitions of a leader have nothing that was not read; where the others end is noted (R4)."""
+        mine = [at for at, one in self._cursors.items() if self._source.leader(at).node == node and not one.is_done]
+        try:
+            ends = await listed(self._source, mine, LATEST, READ_COMMITTED)
+        except MirrorError:  # the next fetch tells
+            return []
+        idle: list[TopicPartition] = []
+        for at, end in ends.items():
+            if (cursor := self._cursors.get(at)) is None:
+                continue
+            if end <= cursor.next_offset:
+                idle.append(at)
+            elif end > cursor.readable_until:
+                cursor.readable_until = end
+                self._deliver(Arrival(cursor))
+        return idle
+
+    def _request(self, node: int, only: Collection[TopicPartition] | None = None) -> Request:
+        """What to ask a leader for now; `only` of some partitions where they are given."""
         asks: dict[str, list[Ask]] = {}
         first: TopicPartition | None = None
         hurried = False
@@ -344,7 +370,7 @@ class Fetcher:
         free, total, largest = self._free(), 0, 0
         for partition, cursor in list(self._cursors.items()):
             leader = self._source.leader(partition)
-            if leader.node != node or cursor.is_done:
+            if leader.node != node or cursor.is_done or (only is not None and partition not in only):
                 continue
             room = min(self._partition_bytes, self._room(partition) - cursor.held)
             if room < least or cursor.not_before > now:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import psutil
 import pytest
 from helpers import make_topic, mirror_once, produce, settings_between
+from test_run import wait_for
 
 from mirror import writer
 from mirror.assignment import Assignment
@@ -128,6 +129,18 @@ def test_a_copy_keeps_to_its_bound(
     print(f"{copied} bytes in {copy.took:.1f} s: {copied / allowed:.2f} of what the bound allows")
     assert copied <= allowed + size * batch * 1.1
     assert copied >= 0.5 * allowed
+
+
+@pytest.mark.brokers
+def test_a_debt_hides_nothing_of_the_source(source_cluster: Brokers, target_cluster: Brokers, topic_name: str) -> None:
+    """A batch that is worth hundreds of seconds keeps the lane from fetching: it must not look as if all were there."""
+    copy = prepared(source_cluster, target_cluster, topic_name, payload(1, 500_000), 1)
+    copy.bytes_per_second, copy.until = 1_000.0, 1_000
+    with copy:
+        wait_for(lambda: copy.figures.next_offset == 1, PATIENCE, lambda: str(copy.figures))
+        produce(source_cluster.bootstrap, topic_name, [b"small"] * 5)
+        wait_for(lambda: copy.figures.log_end == 6, PATIENCE, lambda: str(copy.figures))
+        assert (copy.figures.state, copy.figures.next_offset, copy.figures.lag_records) == (State.MIRRORING, 1, 5)
 
 
 @pytest.mark.brokers
