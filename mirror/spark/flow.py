@@ -93,7 +93,7 @@ class Outcome:
     """How a run ended.
 
     `contended` names the other mirror, if one took over; `incomplete` says what a bounded run did not copy;
-    `interrupted` is the signal that ended it, or 0. `refused`: topics that a bounded run left out.
+    `interrupted` is the signal that ended it, or 0. `refused`: topics that were left out in the end.
     """
 
     figures: dict[TopicPartition, Figures] = field(default_factory=dict)

@@ -420,8 +420,7 @@ class Supervisor:
         self._outcome.figures |= {
             at: self._tidings.with_end(one) for at, one in newest.items() if at in mirrored
         } | self._queries.figures
-        if self._flow.once or self._flow.until_caught_up:
-            self._outcome.refused = self._refused
+        self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up and not self._caught_up:
