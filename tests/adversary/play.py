@@ -893,8 +893,11 @@ class _Player:
         return "done"
 
     def _expires(self, number: int) -> None:
+        """The source deletes by age from now on, and so do its copies, but for one that has what the source lost."""
         for copy in self._copies.values():
-            copy.expires |= copy.source == number and copy.owned and copy.source_id == self._source_id(number)
+            follows = copy.owned and copy.source_id == self._source_id(number)
+            alone = "TRUNCATED" in copy.standing.values()
+            copy.expires |= copy.source == number and follows and not alone
 
     def _op_commit(self, op: Op) -> str:
         positions: dict[tuple[str, int], int] = {}
