@@ -89,12 +89,14 @@ def classify(
         return BAD_CRC
     if header.magic < 2:  # ProduceRequest.validateRecords: a live Produce version takes magic 2 alone
         return LEGACY if header.last_offset >= next_offset else ALREADY_MIRRORED
-    if header.codec >= len(CODECS):
-        return UNKNOWN_CODEC
-    if min(header.base_offset, header.last_offset_delta) < 0 or not 0 <= header.count <= header.last_offset_delta + 1:
+    if min(header.base_offset, header.last_offset_delta) < 0:
         return IMPOSSIBLE
     if header.last_offset < next_offset:
-        return ALREADY_MIRRORED
+        return ALREADY_MIRRORED  # whatever it holds: nobody has to read it again
+    if header.codec >= len(CODECS):
+        return UNKNOWN_CODEC
+    if not 0 <= header.count <= header.last_offset_delta + 1:
+        return IMPOSSIBLE
     if header.is_control:
         return CONTROL_MARKER  # LogValidator.validateBatch: clients may not write control records
     if aborted:

@@ -95,12 +95,6 @@ class Remedy(Enum):
         " kafka-configs.sh --bootstrap-server {target} --describe --all --entity-type topics --entity-name"
         " {target_topic}"
     )
-    DELETE_BATCH = (
-        "No consumer can read it either. Delete the source's records below offset {behind}, and run"
-        " `mirror accept CONFIG {topic} --partition {partition}`: kafka-delete-records.sh --bootstrap-server {source}"
-        " --offset-json-file <(echo"
-        ' \'{{"partitions":[{{"topic":"{topic}","partition":{partition},"offset":{behind}}}],"version":1}}\')'
-    )
     OTHER_FLOW = (
         "Add {topic} to topics.exclude, send the mirror SIGHUP, delete the target topic {target_topic}, and mirror the"
         " topic by another flow with topics.offsets: translate"
@@ -110,6 +104,7 @@ class Remedy(Enum):
         " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
         " --add-config cleanup.policy=[compact,delete],retention.ms=-1"
     )
+    UPGRADE = "No reader of today knows the format of the batch: start a release of the mirror that does"
     SEE_BROKER = "See the log of the target's broker, which answers each try with an error"
     GRANT = "{grant}"
     MEND_LOGIN = (
@@ -156,9 +151,9 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.RAISE_MEMORY,
         Remedy.FIT_TARGET,
         Remedy.ACCEPT_DAMAGE,
-        Remedy.DELETE_BATCH,
         Remedy.OTHER_FLOW,
         Remedy.ALLOW_DELETION,
+        Remedy.UPGRADE,
         Remedy.SEE_BROKER,
     ),
     State.DIVERGED: (Remedy.ACCEPT_COPY, Remedy.RENAME, Remedy.BEGIN_ANEW),

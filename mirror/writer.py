@@ -162,9 +162,7 @@ class Writer:
                 detail = f"REFUSE for reason {verdict.reason}"
                 if verdict in UNREADABLE:
                     raise _unreadable(sink, raws[0], detail)
-                raise sink.refuse(
-                    raws[0].header.base_offset, detail, Remedy.DELETE_BATCH, behind=raws[-1].header.next_offset
-                )
+                raise sink.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
 
     def lose(self, loss: Loss, sink: Sink) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
@@ -488,8 +486,6 @@ def _unreadable(sink: Sink, raw: RawBatch, detail: str) -> PartitionStop:
     header = raw.header
     # a compressed set of magic 0 or 1 tells its last offset alone
     first = max(sink.next_offset, header.base_offset) if header.magic == 2 else sink.next_offset
-    if first >= header.next_offset:
-        return sink.refuse(header.base_offset, detail, Remedy.DELETE_BATCH, behind=header.next_offset)
     return sink.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
 
 

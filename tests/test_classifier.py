@@ -66,6 +66,7 @@ ROWS = {
     "damaged and below the position": (Case(crc_holds=False, next_offset=500), "REFUSE/bad_crc"),
     "codec 5": (but(attributes=5), "REFUSE/unknown_codec"),
     "codec 7": (but(attributes=7), "REFUSE/unknown_codec"),
+    "codec 5, below the position": (but(Case(next_offset=110), attributes=5), "DROP/already_mirrored"),
     "negative base offset": (but(base_offset=-1), "REFUSE/impossible_header"),
     "negative count": (but(count=-1), "REFUSE/impossible_header"),
     "more records than offsets": (but(count=11), "REFUSE/impossible_header"),
@@ -123,17 +124,13 @@ TABLE: tuple[Row, ...] = (
         lambda c: c.header.magic < 2 and c.header.base_offset + c.header.last_offset_delta < c.next_offset,
     ),
     ("REWRITE/legacy_magic", lambda c: c.header.magic < 2),
+    ("REFUSE/impossible_header", lambda c: c.header.last_offset_delta < 0 or c.header.base_offset < 0),
+    ("DROP/already_mirrored", lambda c: c.header.base_offset + c.header.last_offset_delta < c.next_offset),
     ("REFUSE/unknown_codec", lambda c: c.header.attributes % 8 > 4),
     (
         "REFUSE/impossible_header",
-        lambda c: (
-            c.header.last_offset_delta < 0
-            or c.header.count < 0
-            or c.header.count > c.header.last_offset_delta + 1
-            or c.header.base_offset < 0
-        ),
+        lambda c: c.header.count < 0 or c.header.count > c.header.last_offset_delta + 1,
     ),
-    ("DROP/already_mirrored", lambda c: c.header.base_offset + c.header.last_offset_delta < c.next_offset),
     ("DROP/control", lambda c: bit(c, 5)),
     ("DROP/aborted", lambda c: c.aborted),
     ("DROP/empty", lambda c: c.header.count == 0),

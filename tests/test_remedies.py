@@ -550,7 +550,7 @@ TRIALS: Final[tuple[type[Trial], ...]] = (
 LAST: Final[tuple[Key, ...]] = ((State.DENIED, Remedy.MEND_LOGIN), (State.DENIED, Remedy.OTHER_FLOW))
 #: What is not tried, and why.
 MISSING: Final[Mapping[Key, str]] = {
-    (State.REFUSED, Remedy.DELETE_BATCH): "of all batches that no reader can read, the stop tells how far they reach",
+    (State.REFUSED, Remedy.UPGRADE): "there is no broker and no release yet that knows another format",
     (State.REFUSED, Remedy.SEE_BROKER): "no stock broker answers each try with an error when asked to",
 }
 
