@@ -96,6 +96,7 @@ async def _compared(
         last = None
     sides = settings.flow, source, at, target, there
     try:
+        await asyncio.gather(source.require(at), target.require(there))
         if settings.topics.offsets == "translate":
             index = known.runs.setdefault(there, RunIndex())
             await complete(index, *sides, _ANY_LOSS, since, last, losses, confirmed=True)

@@ -73,7 +73,7 @@ async def ends_of(
     """Where each source partition ends for a reader of committed records, or for another one; without those that cannot
     be asked.
     """
-    asked = (list_offset(source, at, LATEST, isolation) for at in partitions)
+    asked = (_end_of(source, at, isolation) for at in partitions)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     ends: dict[TopicPartition, int] = {}
     for at, answer in zip(partitions, answers, strict=True):
@@ -84,6 +84,11 @@ async def ends_of(
         else:
             raise answer
     return ends
+
+
+async def _end_of(source: Cluster, at: TopicPartition, isolation: int) -> int:
+    await source.require(at)
+    return await list_offset(source, at, LATEST, isolation)
 
 
 def _source_of(figures: Figures) -> TopicPartition:
@@ -116,6 +121,7 @@ async def _kept_from(settings: Settings, known: Known, figures: Figures) -> int:
     if is_rekeyed(figures.topic, settings.topics):
         return 0
     there = _target_of(figures)
+    await known.journal.cluster.require(there)
     start = await list_offset(known.journal.cluster, there, EARLIEST)
     if start and settings.topics.offsets == "translate":
         index = known.runs.get(there)
@@ -149,8 +155,10 @@ async def _deleted(
     at = _source_of(figures)
     try:
         upto = await _kept_from(settings, known, figures)
-        first = await list_offset(source, at, EARLIEST) if upto else 0
-        if first >= upto:
+        if not upto:
+            return None
+        await source.require(at)
+        if (first := await list_offset(source, at, EARLIEST)) >= upto:
             return None
         for offset in (upto - 1, first):
             fetched = split((await fetch_at(source, at, offset)).records)
@@ -167,10 +175,7 @@ async def _position(settings: Settings, known: Known, figures: Figures) -> int:
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
     there, target = _target_of(figures), known.journal.cluster
-    if there.topic not in target.topics:
-        await target.refresh([there.topic])
-    if there.topic not in target.topics:  # not asked for until its leader comes
-        raise ClusterError(f"{target}: there is no topic {there.topic}")
+    await target.require(there)
     end = await list_offset(target, there, LATEST)
     return _moved(known, there, figures, end) if settings.topics.offsets == "translate" else end
 

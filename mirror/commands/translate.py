@@ -64,7 +64,7 @@ async def _translate(settings: Settings, source: TopicPartition, offset: int, *,
         journal = [journal_topic(settings.flow)] if translates else []
         await asyncio.gather(one.refresh([source.topic]), other.refresh([target.topic, *journal]))
         for cluster, at in ((one, source), (other, target)):
-            if at.topic not in cluster.topics or at.partition not in cluster.topics[at.topic].leaders:
+            if not cluster.has(at):
                 raise ConfigError(f"{at}: no such partition on {cluster}")
         if translates:
             return await _moved(settings, one, source, other, target, offset, reverse=reverse)

@@ -23,6 +23,7 @@ from mirror.config import ClusterSettings
 from mirror.errors import (
     AccessDenied,
     BrokerError,
+    ClusterError,
     ClusterUnreachable,
     ConnectionLost,
     MalformedFrame,
@@ -185,6 +186,18 @@ class Cluster:
         """The leader known now; node -1 where none is."""
         topic = self.topics.get(partition.topic)
         return topic.leaders.get(partition.partition, Leader(-1, -1)) if topic else Leader(-1, -1)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether metadata names the partition, with a leader or without."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.partition in topic.leaders
+
+    async def require(self, partition: TopicPartition) -> None:
+        """Raise ClusterError for a partition that metadata does not name, whose leader would be waited for in vain."""
+        if not self.has(partition):
+            await self.refresh((partition.topic,))
+        if not self.has(partition):
+            raise ClusterError(f"{self}: there is no partition {partition}")
 
     def topic_id(self, name: str) -> uuid.UUID | None:
         """The id that the topic has now, or None where the topic is not known or its cluster has no ids."""
