@@ -119,10 +119,10 @@ def moved_differences(place: str, source: Log, copy: Log, allowed: Allowed) -> I
     known = [one for offset in before if offset < source.start for one in allowed.held(offset)] + wanted
     places: dict[tuple[object, ...], list[int]] = {}
     for number, one in enumerate(known):
-        places.setdefault(_text(one, allowed), []).append(number)
+        places.setdefault(text_of(one, allowed), []).append(number)
     unknown, numbers = 0, list[int]()
     for _, one in sorted(copy.records.items()):
-        if not (alike := places.get(_text(one, allowed))):
+        if not (alike := places.get(text_of(one, allowed))):
             unknown += 1
             continue
         # without their times, two tombstones of a key are alike: the next one is meant where there is one
@@ -133,7 +133,7 @@ def moved_differences(place: str, source: Log, copy: Log, allowed: Allowed) -> I
         yield Finding("I2", "records are repeated or out of order", f"{place}: {numbers[:20]}")
     first = min(numbers, default=0) if allowed.start is None or allowed.start > 0 else 0
     missing = set(range(max(first, len(known) - len(wanted)), len(known))) - set(numbers)
-    gone = [_text(one, allowed) for offset, one in source.records.items() if allowed.lost(offset)]
+    gone = [text_of(one, allowed) for offset, one in source.records.items() if allowed.lost(offset)]
     lost = {number for one in gone for number in places.get(one, ())}
     if (missing := missing - lost) and not allowed.compacted and not (allowed.start != 0 and not numbers):
         yield Finding("I2", "records are missing", f"{place}: {len(missing)} of {len(wanted)}")
@@ -172,10 +172,11 @@ def _superseded(offset: int, wanted: Mapping[int, Record], copy: Log) -> bool:
 
 
 def _same(one: Record, other: Record | None, allowed: Allowed) -> bool:
-    return other is not None and _text(one, allowed) == _text(other, allowed)
+    return other is not None and text_of(one, allowed) == text_of(other, allowed)
 
 
-def _text(one: Record, allowed: Allowed) -> tuple[object, ...]:
+def text_of(one: Record, allowed: Allowed) -> tuple[object, ...]:
+    """What of a record is compared."""
     return one[1:] if allowed.own_times else tuple(one)
 
 

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 
 from .driving import Command
 from .journal import PASSING, STOPS, Told, told_in
-from .judging import Allowed, Finding, differences, moved_differences, vanished
+from .judging import Allowed, Finding, differences, moved_differences, text_of, vanished
 from .logs import Log, Reader, Record, Topic
 from .operations import COPY_CONFIGS, TOPIC_CONFIGS, Op, Schedule
 from .world import SIDES, Side, World
@@ -337,10 +337,33 @@ class _Player:
                 self._found("I5", "a group is beyond the end", f"{place}, the log ends at {log.end}")
             if offset < log.start and (copy is None or not copy.expires) and not self._expired:
                 self._found("I5", "a group is below the start", f"{place}, the log starts at {log.start}")
-            if copy is not None and not self._schedule.translates:
-                read = self._read.get((copy.source_id, partition), 0)
-                if offset > max(read, log.start):
-                    self._found("I5", "a group is ahead of its reader", f"{place}, read up to {read}")
+            if copy is None:
+                continue
+            read = self._read.get((copy.source_id, partition), 0)
+            if self._schedule.translates:
+                unread = [
+                    at for at, offsets in self._sources_of(copy, partition, log) if at < offset and min(offsets) >= read
+                ]
+                if unread:
+                    self._found(
+                        "I5", "a group is ahead of its reader", f"{place}, not read: {len(unread)} from {unread[0]}"
+                    )
+            elif offset > max(read, log.start):
+                self._found("I5", "a group is ahead of its reader", f"{place}, read up to {read}")
+
+    def _sources_of(self, copy: Copy, partition: int, log: Log) -> Iterator[tuple[int, list[int]]]:
+        """Of each record of a copy that its source held: its offset, and which ones it had there."""
+        if copy.source_id is None or copy.source_id != self._id_of(copy):
+            return
+        at, allowed = (self._names[copy.source], partition), Allowed(own_times=copy.own_times)
+        held = [(offset, one) for offset, one in self._history.get(at, {}).items()]
+        held += [(offset, one) for offset, before in self._former.get(at, {}).items() for one in before]
+        places: dict[tuple[object, ...], list[int]] = {}
+        for offset, one in held:
+            places.setdefault(text_of(one, allowed), []).append(offset)
+        for offset, one in sorted(log.records.items()):
+            if offsets := places.get(text_of(one, allowed)):
+                yield offset, offsets
 
     def _judge_live(self) -> None:
         """A live mirror goes on until somebody ends it."""
@@ -777,8 +800,7 @@ class _Player:
         told = self._told()
         if code == 0:
             self._equal("failover said 0", told, "I3")
-            if not self._schedule.translates:
-                self._groups_stand(command)
+            self._groups_stand(command)
         return f"exit {code}{self._states(told)}"
 
     def _groups_stand(self, command: Command) -> None:
@@ -786,11 +808,24 @@ class _Player:
         for (name, partition), offset in self._world.source.committed(self._group, places).items():
             got = self._groups.get((self._target_of(name), partition))
             log = self._source[name].partitions[partition]
+            if self._schedule.translates:
+                got = self._moved_back(self._target_of(name), partition, got, offset)
             if got != offset and not (got is not None and got > offset) and log.start <= offset <= log.stable:
                 detail = (
                     f"{self._target_of(name)}-{partition}: {got}, the source's at {offset}; {command.printed[-800:]}"
                 )
                 self._found("I3", "a group does not stand where it stood", detail)
+
+    def _moved_back(self, name: str, partition: int, at: int | None, wanted: int) -> int | None:
+        """Where offsets move: which of the source's a group has that stands `at` a place of the copy; `wanted`, unless
+        it has before it one that it has read.
+        """
+        copy = self._copies.get(name)
+        if at is None or copy is None:
+            return at
+        log = self._target[name].partitions[partition]
+        again = [max(offsets) for offset, offsets in self._sources_of(copy, partition, log) if offset >= at]
+        return min(again, default=wanted) if any(one < wanted for one in again) else wanted
 
     def _op_undo(self, _op: Op) -> str:
         if not self._failed_over:
