@@ -416,6 +416,17 @@ def test_a_dataframe_serves_several_queries(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.spark
+def test_folders_that_a_broker_left_aside_are_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    segment(tmp_path / "orders-0", 0, batch(0, count=3))
+    for number, why in enumerate(("delete", "future", "stray"), 1):
+        segment(tmp_path / f"orders-{number}.{number:032x}-{why}", 0, batch(0, count=5))
+    found = spark.read.format("kafka-batches").load(str(tmp_path)).collect()
+    assert [(row.topic, row.partition, row.records) for row in found] == [("orders", 0, 3)]
+    named = spark.read.format("kafka-batches").load(str(tmp_path / f"orders-1.{1:032x}-delete")).collect()
+    assert [(row.topic, row.records) for row in named] == [(None, 5)]
+
+
+@pytest.mark.spark
 @pytest.mark.brokers
 def test_options_choose_offsets_and_times(spark: SparkSession, source_cluster: Cluster, filled: str) -> None:
     asked = {"topic": filled, "from": "45", "before": "61"}

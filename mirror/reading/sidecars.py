@@ -23,6 +23,10 @@ from mirror.reading.opened import opened
 #: in or was found astray has a suffix behind the number.
 PARTITION_FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,9})")
 
+#: A folder of no partition any more, or not yet, by its suffix; a long topic's name is cut for it (Kafka
+#: `LocalLog.logDirNameWithSuffixCappedLength`).
+LEFT_ASIDE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+
 #: Sixteen bytes in Base64 for URLs, without padding (Kafka `Uuid.toString`).
 _ID: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
 #: Any text by which an operator formats a cluster; Kafka's own are ids as above.

@@ -17,7 +17,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from mirror.errors import ConfigError
 from mirror.reading.segments import SUFFIX, Mapped, offset_of
-from mirror.reading.sidecars import PARTITION_FOLDER
+from mirror.reading.sidecars import LEFT_ASIDE, PARTITION_FOLDER
 from mirror.reading.timeindex import largest_timestamp
 
 
@@ -32,11 +32,16 @@ class Segment:
 
 
 def found_at(address: str) -> list[list[Segment]]:
-    """The segments at an address, those of each partition together and in order. Raises ConfigError for none."""
+    """The segments at an address, those of each partition together and in order. A folder that a broker is deleting,
+    moving in or took for astray is passed over unless it is the address; one that goes meanwhile is not missed.
+
+    Raises ConfigError where there are none.
+    """
     try:
         files, path = FileSystem.from_uri(address)
         info = files.get_file_info(path)
-        listed = [info] if info.is_file else files.get_file_info(FileSelector(path, recursive=True))
+        inside = FileSelector(path, allow_not_found=True, recursive=True)
+        listed = [info] if info.is_file else files.get_file_info(inside)
     except (ArrowException, OSError) as problem:
         raise ConfigError(f"{address}: cannot be read: {problem}") from problem
     prefix = address.partition("://")[0] + "://" if "://" in address else ""
@@ -44,6 +49,8 @@ def found_at(address: str) -> list[list[Segment]]:
     for one in listed:
         name = PurePosixPath(one.path)
         if one.type is not FileType.File or not (info.is_file or name.suffix == SUFFIX):
+            continue
+        if not info.is_file and name.parent != PurePosixPath(path) and LEFT_ASIDE.fullmatch(name.parent.name):
             continue
         folder = PARTITION_FOLDER.fullmatch(name.parent.name)
         logs.setdefault(str(name.parent), []).append(
