@@ -159,10 +159,12 @@ def test_a_sample_of_schedules(repertoire: str, hunt: Hunt, monkeypatch: pytest.
 
 
 #: Parts of schedules that showed a fault once: an empty copy under a running mirror whose source goes on behind aborted
-#: records that it deleted; somebody who writes to a copy between a loss and its acceptance.
+#: records that it deleted; somebody who writes to a copy between a loss and its acceptance; a deleted copy whose name
+#: collides with another one's by now.
 SHOWN = [
     (10030, (2, 3, 6, 7, 8), ("run", "live", "produce", "expire_source", "settle")),
     (21064, (0, 1, 2, 3, 5, 6, 7), ("produce", "run", "produce", "expire_source", "stranger_writes", "accept", "run")),
+    (60713, (0, 3, 4, 5, 6, 7, 8, 9), ("produce", "run", "live", "delete_target", "clash", "appear", "grow", "settle")),
 ]
 
 

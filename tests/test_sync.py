@@ -432,6 +432,28 @@ def test_a_refused_topic_is_left_out_and_the_others_go_on(
 
 
 @pytest.mark.brokers
+def test_a_topic_whose_copy_is_gone_and_cannot_be_made_anew_is_refused_until_it_can(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    topic, other = f"{topic_name}.a", f"{topic_name}_a"
+    make_topic(source_cluster.bootstrap, topic)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic], topic_name)
+    renewal = Renewal(settings)
+    begun = renewal.look((), {}).assignments
+    seen = made_by(settings, [topic])
+    delete_topics(target_cluster.bootstrap, topic)
+    make_topic(target_cluster.bootstrap, other)
+    look = renewal.look(begun, seen)
+    assert look.assignments == ()
+    assert [(one.source, one.partitions) for one in look.refused] == [(topic, 1)]
+    assert f"would collide with topic {other}" in look.refused[0].reason
+    delete_topics(target_cluster.bootstrap, other)
+    again = renewal.look((), seen)
+    assert ([one.place for one in again.assignments], again.refused) == ([one.place for one in begun], ())
+    assert again.anew == {topic}
+
+
+@pytest.mark.brokers
 def test_a_copy_that_appears_on_the_source_is_not_mirrored_back(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """While a mirror runs, both clusters are looked at again: what is new there becomes its next plan.
 
-N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says
+N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says, as
+    long as its copy is there
 N2  a copy is deleted where `sync.deletions` asks for it and that is safe (`deletion.py`)
 """
 
@@ -20,7 +21,7 @@ from mirror.admin.remembering import RememberingAdmin
 from mirror.admin.topics import TopicPlan, apply, plan_topics
 from mirror.assignment import Assignment
 from mirror.config import Settings
-from mirror.errors import MirrorError
+from mirror.errors import MirrorError, PreflightError
 from mirror.observe import logs
 from mirror.offsets.firstseen import FirstSeen, same_id
 from mirror.policy.rekeying import Rekeying
@@ -118,8 +119,12 @@ class Renewal:
         if self.settings.sync.acls:
             self._sync_acls(plan, history, made)
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
+        refused = refused_by(whole, failures)
         ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to tell of
         current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
+        lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
+        lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
+        current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
         begun = {one.source.topic for one in mirrored}
@@ -128,7 +133,7 @@ class Renewal:
             made.difference(*(one.own_topics for one in plan.rekeyed)),
             plan.rekeyed,
             anew | made.difference(*(one.own_topics for one in plan.rekeyed)),
-            tuple(one for one in refused_by(whole, failures) if one.source not in begun),
+            tuple(one for one in refused if one.source not in begun),
             _origins(whole, history),
         )
 
