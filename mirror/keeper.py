@@ -23,7 +23,8 @@ NOTED_SECONDS: Final = 600.0
 class Keeper:
     """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too. `note`
     is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
-    acknowledged. `stop` is the one that is met, and `lifted` one that was known and does not stand any more.
+    acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
+    met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here.
     """
@@ -39,6 +40,7 @@ class Keeper:
     stopped_at: int = -1
     aligned_to: int = -1
     is_new: bool = True
+    presumes: bool = False
     finished: bool = False
     note: str = ""
     noted_until: float = 0.0
@@ -52,7 +54,7 @@ class Keeper:
         """A stop that is known is told until it turns out otherwise."""
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
-            self.stopped_at = known.offset
+            self.stopped_at, self.presumes = known.offset, True
 
     @property
     def is_done(self) -> bool:
@@ -92,6 +94,7 @@ class Keeper:
     def stopped(self, stop: PartitionStop) -> None:
         """It stops."""
         self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, stop.advice, stop.offset
+        self.presumes = False
         before = self.assignment.stop
         if stop.state in STANDING and not (before is not None and before.concerns(self.target_topic_id)):
             self.stop = KnownStop(
@@ -106,6 +109,7 @@ class Keeper:
     def resumed(self) -> None:
         """It goes on from a position that was found in order."""
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
+        self.presumes = False
         known = self.assignment.stop
         self.lifted = known is not None and known.stands
 
@@ -156,4 +160,5 @@ class Keeper:
             latency=tally.latency.copy(),
             at_ms=now,
             verified=sink is not None,
+            presumed=self.presumes,
         )

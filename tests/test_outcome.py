@@ -119,6 +119,16 @@ def test_a_stop_is_over_and_told_by_its_code() -> None:
     assert outcome.exit_code == ExitCode.DATA_AT_RISK
 
 
+@pytest.mark.parametrize("offset", [500, 2000])
+def test_a_stop_that_no_task_has_looked_at_since_is_not_over(offset: int) -> None:
+    """A task that comes late to its epoch tells what was known, and the copy may have been made anew since."""
+    late = replace(figures(State.DIVERGED, offset), presumed=True)
+    outcome = Scripted([[late], [figures(State.MIRRORING, 5)], [figures(State.CAUGHT_UP, 1000)]], once=True).outcome()
+    assert outcome.exit_code == ExitCode.DONE
+    outcome = Scripted([[late]] * 3, once=True).outcome()
+    assert (outcome.exit_code, bool(outcome.incomplete)) == (ExitCode.DATA_AT_RISK, True)
+
+
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_stop_that_the_journal_lacks_is_written_there_soon(*, is_written: bool) -> None:
     """Where the target was away as its task ended, `status` and a mirror that starts would not know of it."""

@@ -14,6 +14,7 @@ from mirror.batch.restamp import Stamp
 from mirror.commands.flowstatus import status_of
 from mirror.errors import PartitionStop
 from mirror.keeper import Keeper
+from mirror.observe.figures import Figures
 from mirror.offsets.journal import Entry
 from mirror.offsets.standing import (
     Standing,
@@ -137,8 +138,12 @@ def keeper(stop: KnownStop | None, **rules: Any) -> Keeper:
     return Keeper(Assignment(AT, AT, OURS, Rules(**rules), stop=stop))
 
 
+def reported(one: Keeper) -> Figures:
+    return one.figures("flow", "instance", 0, Tally())
+
+
 def told(one: Keeper) -> tuple[State, str, int]:
-    figures = one.figures("flow", "instance", 0, Tally())
+    figures = reported(one)
     return figures.state, figures.detail, figures.next_offset
 
 
@@ -148,12 +153,14 @@ def test_a_known_stop_is_told_from_the_first_report_on(stands: bool) -> None:
     assert told(one) == (State.TRUNCATED, "cut back", 30)
     one.waits("cluster eu is away")
     assert told(one) == (State.TRUNCATED, "cut back", 30), "what is away mends no stop"
+    assert reported(one).presumed, "nobody has looked since"
     one.meets(OTHER)
     assert (one.standing_stop() is not None) == stands
     one.meets(uuid4())
     assert one.standing_stop() is None, "another target topic begins anew"
     one.resumed()
     assert (told(one)[0], one.lifted) == (State.MIRRORING, stands)
+    assert not reported(one).presumed
     one.waits("cluster eu is away")
     assert told(one)[0] is State.WAITING
 

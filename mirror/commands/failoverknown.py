@@ -155,4 +155,6 @@ def naming_of(settings: Settings) -> Callable[[str], str | None]:
 
 
 def _is_over(figures: Figures, end: int) -> bool:
+    if figures.presumed:
+        return False
     return figures.next_offset >= end or figures.state.is_stop or figures.state is State.PAUSED

@@ -35,7 +35,8 @@ class Figures:
     target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`),
     `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each acknowledged batch whose
     records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report,
-    Unix ms. `verified`: since the task began, the copy's last records were found to be the source's.
+    Unix ms. `verified`: since the task began, the copy's last records were found to be the source's. `presumed`: the
+    state is a stop that was known before, and the task has not looked at the partition yet.
     """
 
     flow: str
@@ -60,6 +61,7 @@ class Figures:
     latency: Histogram = field(default_factory=Histogram)
     at_ms: int
     verified: bool = False
+    presumed: bool = False
 
     @property
     def lag_bytes(self) -> int | None:
@@ -67,6 +69,11 @@ class Figures:
         if not self.lag_records:
             return self.lag_records
         return self.lag_records * self.bytes // self.records if self.records else None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Its task looked, and it stops."""
+        return self.state.is_stop and not self.presumed
 
     @property
     def sees_the_end(self) -> bool:
@@ -161,6 +168,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
     **dict.fromkeys(_BY_VERDICT, (dict,)),
     "latency": (dict,),
-    "verified": (bool,),
+    **dict.fromkeys(("verified", "presumed"), (bool,)),
 }
 _REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}

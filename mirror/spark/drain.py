@@ -134,4 +134,4 @@ async def _stretches(
 
 
 def _is_over(figures: Figures, until: int) -> bool:
-    return figures.next_offset >= until or figures.state.is_stop
+    return figures.is_stopped or (figures.next_offset >= until and not figures.presumed)

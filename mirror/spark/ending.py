@@ -19,14 +19,17 @@ class Headway:
 
     def made(self, told: Mapping[TopicPartition, Figures]) -> bool:
         """Whether any partition got further than ever before."""
-        further = {at: one.next_offset for at, one in told.items() if one.next_offset > self._reached.get(at, 0)}
+        looked = {at: one for at, one in told.items() if not one.presumed}
+        further = {at: one.next_offset for at, one in looked.items() if one.next_offset > self._reached.get(at, 0)}
         self._reached |= further
         return bool(further)
 
 
 def is_over(figures: Figures, until: int) -> bool:
     """Nothing is left to do for a partition of a bounded copy, but for a person."""
-    return figures.next_offset >= until or (figures.state.is_stop and figures.state is not State.CONTENDED)
+    if figures.presumed:
+        return False
+    return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.CONTENDED)
 
 
 def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> list[Assignment]:
@@ -36,7 +39,7 @@ def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, Fig
 
 def has_caught_up(figures: Figures) -> bool:
     """Nothing is to be copied now, or not by the mirror's own doing."""
-    return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.state.is_stop
+    return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
 
 
 def is_under_way(figures: Figures) -> bool:

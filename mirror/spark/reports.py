@@ -23,7 +23,7 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
     """
     now = int(time.time() * 1000)
     if before is not None and before.state.is_stop:
-        return replace(before, lag_records=None, at_ms=now, instance=instance)
+        return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
     detail = f"paused; {Remedy.RESUME.told({'topic': one.source.topic})}"
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)

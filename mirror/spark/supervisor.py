@@ -495,7 +495,7 @@ class Supervisor:
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
-        return bool(figures) and all(one.state.is_stop for one in figures)
+        return bool(figures) and all(one.is_stopped for one in figures)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -56,11 +56,11 @@ def _forget_server() -> None:
 class Command:
     """One command that runs or ran: `mirror ARGUMENTS...`."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        """Start it; what it prints goes to files in `folder`."""
+    def __init__(self, folder: Path, *arguments: str, late: float = 0.0) -> None:
+        """Start it; what it prints goes to files in `folder`. Its engine's first tasks begin `late`, by seconds."""
         self.arguments = arguments
         self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
-        self._process = _context.Process(target=_main, args=(str(self._output), arguments), daemon=True)
+        self._process = _context.Process(target=_main, args=(str(self._output), arguments, late), daemon=True)
         self._process.start()
         self.began = time.time()
 
@@ -114,8 +114,9 @@ class SparkInThreads:
     applicationId = "adversary"  # noqa: N815 -- the same
     version = "4.0.0"
 
-    def __init__(self) -> None:
-        self._jsc = _Jvm()
+    def __init__(self, late: float = 0.0) -> None:
+        """Its first job's tasks begin so many seconds late."""
+        self._jsc, self._late = _Jvm(), late
 
     def getConf(self) -> dict[str, str]:  # noqa: N802 -- Spark's name
         """No settings: the defaults hold."""
@@ -135,7 +136,8 @@ class SparkInThreads:
 
     def parallelize(self, rows: Sequence[Any], slices: int = 1) -> _Job:
         """Take rows, as many as there are slices."""
-        return _Job([[row] for row in rows] if slices else [])
+        late, self._late = self._late, 0.0
+        return _Job([[row] for row in rows] if slices else [], late)
 
 
 class _Jvm:
@@ -147,8 +149,9 @@ class _Jvm:
 
 
 class _Job:
-    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
-        self._parts, self._work = parts, list[Callable[[Iterable[Any]], Iterator[Any]]]()
+    def __init__(self, parts: Sequence[Sequence[Any]], late: float) -> None:
+        self._parts, self._late = parts, late
+        self._work = list[Callable[[Iterable[Any]], Iterator[Any]]]()
 
     def mapPartitions(self, work: Callable[[Iterable[Any]], Iterator[Any]]) -> Self:  # noqa: N802 -- Spark's name
         """Take what to do with them."""
@@ -161,12 +164,13 @@ class _Job:
             return [result for results in threads.map(self._one, self._parts) for result in results]
 
     def _one(self, rows: Iterable[Any]) -> list[Any]:
+        time.sleep(self._late)
         for work in self._work:
             rows = work(rows)
         return list(rows)
 
 
-def _main(output: str, arguments: Sequence[str]) -> None:
+def _main(output: str, arguments: Sequence[str], late: float) -> None:
     """In the forked process."""
     for number, suffix in ((1, ".out"), (2, ".err")):
         with Path(output).with_suffix(suffix).open("w", buffering=1) as file:
@@ -177,7 +181,7 @@ def _main(output: str, arguments: Sequence[str]) -> None:
     from mirror import cli, fetcher, java, writer  # loaded before the fork, and not by a schedule's player
 
     def opened(*_: Any, **__: Any) -> Any:
-        return SparkInThreads()
+        return SparkInThreads(late)
 
     def closed(context: Any) -> None:
         context.stop()
