@@ -151,7 +151,7 @@ def vanished(
     if after.end < upto:
         yield Finding("I1", "a log got shorter", f"{place}: {before.end}, now {after.end}")
     begins = before.start if start == 0 else after.start if start is None else max(start, before.start)
-    if after.start > begins:
+    if min(after.start, before.end) > begins:  # of what was there
         yield Finding("I1", "records were deleted", f"{place}: its log began at {before.start}, now at {after.start}")
     gone = [
         offset

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from .driving import Command
 from .journal import PASSING, STOPS, Told, told_in
@@ -42,10 +42,14 @@ LOOK_SECONDS: Final = 2.5
 SEEN_SECONDS: Final = 3.0
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
-#: The same of a bounded run, which gives up after two in which nothing went on.
-ONCE_SECONDS: Final = 15.0
 #: The same of those that outlive a schedule.
 LASTING_SECONDS: Final = 600.0
+#: The same of a bounded run, which gives up after two in which nothing went on.
+ONCE_SECONDS: Final = 15.0
+#: The same where its first tasks come late, to an epoch that is over: so are they with this amount.
+LATE: Final = 75
+LATE_EPOCH_SECONDS: Final = 2.5
+LATE_SECONDS: Final = 3.0
 #: For each stop, what may have caused it.
 CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "TRUNCATED": frozenset({"source cut"}),
@@ -307,6 +311,8 @@ class _Player:
     def _judge_settings(
         self, name: str, copy: Copy, before: Topic, now: Topic, was: dict[str, str], configs: dict[str, str]
     ) -> None:
+        if "journal lost" in self._flow_causes and not any(log.end for log in before.partitions.values()):
+            copy.source_id = self._id_of(copy)  # nobody knows whose it was, and it never held anything
         if copy.owned and not copy.kept and copy.source_id == self._id_of(copy) and not self._is_left(name):
             return
         why = self._owner(copy)
@@ -497,9 +503,11 @@ class _Player:
         path.write_text(json.dumps(content))
         return path
 
-    def _command(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> tuple[int | None, Command]:
-        """Run a command to its end, and judge how it ended."""
-        command = Command(self._folder, *arguments)
+    def _command(
+        self, *arguments: str, seconds: float = COMMAND_SECONDS, late: float = 0.0
+    ) -> tuple[int | None, Command]:
+        """Run a command to its end, and judge how it ended. Its engine's first tasks begin `late`."""
+        command = Command(self._folder, *arguments, late=late)
         code = command.wait(seconds)
         said = f"mirror {' '.join(one for one in arguments if not one.startswith('/'))}"
         if code is None:
@@ -509,11 +517,12 @@ class _Player:
             self._found("I9", "a command ended with a bug", f"{said}: exit {code}: {command.logged[-2500:]}")
         return code, command
 
-    def _op_run(self, _op: Op) -> str:
+    def _op_run(self, op: Op) -> str:
         if self._live:
-            return self._op_settle(_op)
-        path = self._config(epoch_s=ONCE_SECONDS)
-        code, command = self._command("run", str(path), "--once", "--json")
+            return self._op_settle(op)
+        late = LATE_SECONDS if op.amount == LATE else 0.0
+        path = self._config(epoch_s=LATE_EPOCH_SECONDS if late else ONCE_SECONDS)
+        code, command = self._command("run", str(path), "--once", "--json", late=late)
         self._look_again()
         told = self._told()
         self._judge_states(told, command)
@@ -567,7 +576,8 @@ class _Player:
                     detail = f"{name}-{partition}: {standing.state} after {', '.join(known)}: {standing.detail}"
                     self._found("I4", f"{standing.state} without its cause", detail)
                 is_known = copy.owned and "journal lost" not in self._flow_causes
-                if standing.state == "REFUSED" and is_known and "source recreated" in copy.causes:
+                clashes = name.replace(".", "_") in self._strangers
+                if standing.state == "REFUSED" and is_known and not clashes and "source recreated" in copy.causes:
                     self._found("I4", "REFUSED in place of RECREATED", f"{name}-{partition}: {standing.detail}")
                 if self._promised.get(name) == self._place - 1 and not self._live and standing.state not in PASSING:
                     detail = f"{name}-{partition}: {standing.state}: {standing.detail}"
@@ -1257,7 +1267,12 @@ class _Player:
         if name in self._target or other in self._strangers:
             return "-"
         self._flow_causes.add("clash")
-        self._world.target.create(other, 1, {"retention.ms": "-1"})
+        try:
+            self._world.target.create(other, 1, {"retention.ms": "-1"})
+        except KafkaException as problem:
+            if problem.args[0].code() != KafkaError.TOPIC_EXCEPTION:
+                raise
+            return "the mirror was first"
         self._strangers.add(other)
         self._copies[other] = Copy(op.topic, owned=False)
         self._rebase()
