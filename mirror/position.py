@@ -521,6 +521,8 @@ async def _last_data(target: Cluster, partition: TopicPartition, logs: Logs) -> 
     isolation = READ_UNCOMMITTED if logs.tail_is_ours else READ_COMMITTED
     oldest = max(logs.target_start, logs.end - _MOST_BACK)
     found = await _last_of(target, partition, oldest, logs.end, isolation)
+    if found is not None and found.header.is_transactional:  # a former source's, for ours are not: it may be aborted
+        found = await _last_of(target, partition, oldest, found.header.next_offset, READ_COMMITTED)
     if found is not None:
         return found, found.header.next_offset
     kept = logs.last.batch if logs.last is not None and logs.last.target_end <= logs.end else None

@@ -539,6 +539,20 @@ def test_the_way_back_of_a_topic_that_ends_with_a_transaction(flow: Flow, outcom
 
 
 @pytest.mark.brokers
+def test_aborted_records_of_the_old_source_are_not_taken_for_a_copys_last_ones(flow: Flow) -> None:
+    """The old source's log ends with them, and behind these with markers of the way back, for aborted ones alone."""
+    transactions(flow.source, flow.topic, [False])
+    flow.failover()
+    for name in ("new", "newer"):
+        transactions(flow.target, flow.topic, [False], name=name)
+        state, detail, _ = flow.back()
+        assert (state, detail) == (State.CAUGHT_UP, "")
+    produce(flow.target, flow.topic, [b"new"] * 5)
+    assert flow.back()[0] is State.CAUGHT_UP
+    assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 105
+
+
+@pytest.mark.brokers
 def test_a_transaction_that_never_got_over_stops_the_way_back(flow: Flow) -> None:
     """There are others at its offsets by now: plain records, or a transaction that ends where it does."""
     transactions(flow.source, flow.topic, [True], name="old")
