@@ -576,7 +576,8 @@ async def _compared(
     twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
     if twin is not None and twin.header.magic == 2 and twin.header.base_offset > header.last_offset:
         epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
-        return kept_batch(ours, header.base_offset, None), epoch
+        is_ours = logs.own.is_kin(header.producer_id)  # nothing below vouches for a batch of somebody else (P7)
+        return kept_batch(ours, header.base_offset, None), epoch if is_ours else None
     if header.base_offset < start and (twin is None or twin.header.base_offset != header.base_offset):
         return kept_batch(ours, header.base_offset, None), None
     may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(twin)

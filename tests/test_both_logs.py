@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from crashcut import crash_and_cut, crash_and_cut_all
@@ -43,6 +44,12 @@ MODES = ("preserve", "translate")
 #: Thirty days ago: a broker forgets the producers of such records at once when it reads its log again.
 OLD_MS = int(time.time()) * 1000 - 30 * 86_400_000
 KEPT = {"retention.ms": "-1"}
+#: Cleaned as soon as a segment is followed by another one.
+CLEANED = {
+    **dict.fromkeys(("segment.ms", "max.compaction.lag.ms", "delete.retention.ms"), "100"),
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.001",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,8 @@ def prepared(pair: Pair) -> None:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     with ExitStack() as stack:
-        specs = [Spec(name=f"logs-{side}") for side in ("source", "target")]
+        cleaning = {"log.cleaner.backoff.ms": 300}  # of the source: a target's would clean the journals as well
+        specs = [Spec(name="logs-source", config=cleaning), Spec(name="logs-target")]
         both = Pair(*(stack.enter_context(one) for one in start_many(specs)))
         prepared(both)
         cut: dict[tuple[str, int], int | None] = {}
@@ -352,6 +360,30 @@ def test_who_accepts_a_loss_does_not_vouch_for_records_of_somebody_else(
     assert "its log ends at 110, the journal keeps 100" in found.detail
     assert "the last of them is not this mirror's" in found.detail
     assert "nothing is accepted" in pair.accept(tmp_path, topic, offsets, code=ExitCode.DATA_AT_RISK)
+
+
+def keyed(cluster: Cluster, topic: str, value: str, keys: str = "key") -> None:
+    """One batch of ten records with a key each, the same `keys` every time."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1000, "log_level": 0})
+    for number in range(10):
+        producer.produce(topic, f"{value}-{number}", f"{keys}-{number}", partition=0)
+    producer.flush(20)
+
+
+@pytest.mark.parametrize("offsets", MODES)
+def test_a_hole_in_the_source_vouches_for_no_record_of_somebody_else(pair: Pair, offsets: str) -> None:
+    """As where a failover is undone: applications wrote to the copy, and the cleaner took what the source had there."""
+    make_topic(pair.source.bootstrap, topic := f"hole-{offsets}", configs=CLEANED)
+    keyed(pair.source, topic, "first", keys="other")
+    pair.copied(topic, offsets)
+    keyed(pair.target, topic, "foreign")
+    keyed(pair.source, topic, "second")
+    deadline = time.monotonic() + 60
+    while b"second-0" in (left := pair.records(topic)[0]):
+        assert time.monotonic() < deadline, f"the cleaner did not run: {left}"
+        time.sleep(0.2)
+        keyed(pair.source, topic, "third")  # rolls a segment
+    assert_stands(pair, topic, offsets, State.DIVERGED)
 
 
 def test_what_cannot_be_accepted_is_named(pair: Pair, tmp_path: Path) -> None:
