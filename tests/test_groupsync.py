@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from acls import every_acl, put_acls
@@ -28,6 +28,7 @@ from mirror.admin.client import Admin
 from mirror.admin.values import Creation
 from mirror.config import ClusterSettings, parse_address
 from mirror.embedded import Cluster
+from mirror.offsets.groupside import Side
 from mirror.offsets.groupsync import GroupSync, Look, preserved, translated
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.runlog import Indexes
@@ -267,6 +268,37 @@ def test_a_group_is_never_ahead_of_the_mirror(
         assert await pair.committed(pair.target, topic_name) == {at: Committed(35, "of 35")}
 
     with_pair(source, target, topic_name, story)
+
+
+def test_a_group_waits_for_where_its_offset_moved_to(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """The journal tells of it while the target is asked: what was translated without it is not believed."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 20))
+    mirror_once(source, target, [topic_name], flow=topic_name, offsets="translate")
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        indexes, ask = cast(Any, pair.sync._told_until).__self__, Side.fetched
+        told = dict(indexes)
+
+        async def answered(side: Side, nodes: Mapping[str, int]) -> dict[str, Offsets]:
+            found = await ask(side, nodes)
+            indexes.clear()
+            indexes.update(told if side is pair.sync._target else {})
+            return found
+
+        await pair.commit(pair.source, topic_name, topic_name, 14)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Side, "fetched", answered)
+            assert await pair.standings() == {"held_back": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(0)}
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(14)}
+
+    with_pair(source, target, topic_name, story, journal_of=topic_name)
 
 
 def test_a_group_that_was_put_back_is_put_back_there_too(

@@ -211,6 +211,7 @@ class GroupSync:
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
+        self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
 
@@ -276,9 +277,12 @@ class GroupSync:
         return await self._source.fetched(nodes)
 
     async def _source_offsets(self) -> dict[str, Offsets]:
-        """Offsets of every chosen group that has any for partitions vouched for, in terms of the target."""
+        """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
+        these mean anything is settled at the same moment: more is known by the time that the target has answered.
+        """
         translated: dict[str, Offsets] = {}
         early_groups: set[str] = set()
+        until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed()).items():
             vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
             early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
@@ -287,7 +291,8 @@ class GroupSync:
             told = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
             if here := dict(filter(None, told)):
                 translated[group] = here
-        self._early = early_groups
+                until |= {there: self._told_until(there) for there in here}
+        self._early, self._until = early_groups, until
         return translated
 
     def _forget_all_but(self, groups: Mapping[str, int]) -> None:
@@ -342,7 +347,7 @@ class GroupSync:
             made = work.decisions[group] = {}
             for at, committed in work.sources[group].items():
                 if at in ends and at in starts:
-                    end = min(ends[at], self._told_until(at))
+                    end = min(ends[at], self._until[at])
                     made[at] = decide(committed, end, targets.get(at), agreed.get(at), starts[at])
                 else:
                     self._target.hindered(f"the leader of {at} does not answer", group, passing=True)
