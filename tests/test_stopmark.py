@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
+import socket
 import sys
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -103,6 +106,26 @@ async def test_closing_frees_the_port() -> None:
     await server.wait_closed()
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_who_comes_while_the_mark_closes_leaves_nothing_behind(steps: int, caplog: pytest.LogCaptureFixture) -> None:
+    """At each step of the event loop between the kernel's accept and the lane's greeting."""
+
+    async def story() -> socket.socket:
+        opened = await StopMark.open(HOST)
+        lane = socket.create_connection((HOST, opened.address.port))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await opened.close()
+        return lane
+
+    with warnings.catch_warnings(record=True) as unclosed:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(story()).close()
+        gc.collect()
+    assert not unclosed
+    assert not caplog.records  # asyncio logs what a task of a connection raises, and that it was cancelled
+
+
 @in_loop
 async def test_a_lane_that_ends_is_let_go() -> None:
     async with mark() as opened:
@@ -164,13 +187,13 @@ async def test_a_lane_that_is_shown_out_before_it_is_known_comes_again(monkeypat
     async with mark() as opened:
         came = 0
 
-        async def at_first_busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def at_first_busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal came
             came += 1
             if came < 3:
                 writer.close()
             else:
-                await opened._board.hold(reader, writer)
+                opened._board.meet(reader, writer)
 
         server = await asyncio.start_server(at_first_busy, HOST, 0)
         address = MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)

@@ -114,19 +114,26 @@ class _Switchboard:
         self.handed: dict[int, list[bytes]] = {}
         self.marked = False
         self.has_met = False
+        self.held: set[asyncio.Task[None]] = set()
         self._token, self._hear = token, hear
 
-    async def hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its first byte to its end."""
+    def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection. No coroutine: its task, cancelled before the first step, would close nothing."""
         if self.marked:
             writer.close()
             return
-        line = None
         self.strangers[writer] = None  # the mark must not miss a lane that is just coming
         if len(self.strangers) > _MOST_STRANGERS:
             first = next(iter(self.strangers))
             del self.strangers[first]
             first.transport.abort()
+        held = asyncio.create_task(self._hold(reader, writer))
+        self.held.add(held)
+        held.add_done_callback(self.held.discard)
+
+    async def _hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its first byte to its end."""
+        line = None
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
                 line = await _Line.of(self._token, reader, writer)
@@ -180,7 +187,7 @@ class StopMark:
         """Listen on a free port of the address `bind`, which lanes know as `host`. `hear` gets what lanes tell."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         board = _Switchboard(token, hear)
-        server = await asyncio.start_server(board.hold, bind, 0)
+        server = await asyncio.start_server(board.meet, bind, 0)
         return cls(server, MarkAddress(host or bind, server.sockets[0].getsockname()[1], token), board)
 
     @property
@@ -208,18 +215,24 @@ class StopMark:
 
     def set(self) -> None:
         """End the epoch: every lane, and every lane that has yet to connect."""
+        if self._board.marked:
+            return
         self._board.marked = True
         self._living.cancel()
-        self._server.close()
+        loop = asyncio.get_running_loop()
+        for listening in self._server.sockets:
+            loop.remove_reader(listening)
+        loop.call_soon(self._server.close)  # at once, it would lose the socket of who was just accepted (Python 3.11)
         for writer in (*self._board.strangers, *(line.frames.writer for line in self._board.lines)):
             writer.close()
 
     async def close(self) -> None:
-        """Set the mark, and wait until the port is free."""
+        """Set the mark, and wait until every line is closed and the port is free."""
         self.set()
+        await asyncio.sleep(0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                await self._server.wait_closed()
+                await asyncio.gather(self._server.wait_closed(), *self._board.held, return_exceptions=True)
 
 
 @dataclass(slots=True, eq=False)
