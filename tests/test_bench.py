@@ -254,7 +254,7 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
         assert 0 < run.copy_s <= run.wall_s - run.start_s
         assert 0 <= run.start_cpu_s <= run.cpu_s  # a start of 0.1 s may have no tick of the clock of CPU times
         assert run.java_cpu_s > 0 if name == "mirror" else run.java_cpu_s == 0
-        assert run.peak_rss_bytes > 10_000_000
+        assert run.peak_rss_bytes > (10_000_000 if name == "mirror" else 0)  # one of a second may be seen but once
         assert run.wire_in_bytes is None or run.wire_in_bytes >= source.workload.stored_bytes
     assert source_of(source_cluster, TINY, f"{topic_name}-other").content.bytes == source.content.bytes
     with pytest.raises(UnequalCopy, match=f"{topic_name}: loop: its copy is not equal .* 0: timestamps differ"):

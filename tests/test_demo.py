@@ -86,7 +86,7 @@ def test_a_tree_holds_descendants_and_remembers_them() -> None:
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"over\n"
-            assert tree.sample() >= burnt >= 0.3
+            assert tree.sample() >= burnt >= 0.28  # user's and system's time are told in whole ticks of 0.01 s
             assert tree.tally.peak_rss == with_child > psutil.Process(process.pid).memory_info().rss
         finally:
             process.kill()
