@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,26 +27,39 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
 
 
+_starting = threading.Lock()
+
+
 @contextmanager
 def package(folder: Path) -> Iterator[None]:
     """Take the mirror's package of the commands from a folder, where another one than the tests' own is; no command may
     run as this begins or ends.
     """
-    former = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
-    path = [str(folder), *(one for one in sys.path if one)]
     _forget_server()
-    os.environ |= {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}  # for the server, which preloads
-    sys.path.insert(0, str(folder))  # for what it forks
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name, value in former.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
         _forget_server()
+
+
+def _ensure_server() -> None:
+    """Start the process that is forked, unless it runs, with this one's path: Python 3.11 does not hand it over, and
+    passes over what cannot be imported ahead without a word.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one), "PYTHONSAFEPATH": "1"}
+    with _starting:
+        former = {name: os.environ.get(name) for name in path}
+        os.environ |= path
+        try:
+            forkserver.ensure_running()
+        finally:
+            for name, value in former.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def _forget_server() -> None:
@@ -60,6 +74,7 @@ class Command:
         """Start it; what it prints goes to files in `folder`. Its engine's first tasks begin `late`, by seconds."""
         self.arguments = arguments
         self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
+        _ensure_server()
         self._process = _context.Process(target=_main, args=(str(self._output), arguments, late), daemon=True)
         self._process.start()
         self.began = time.time()
@@ -175,6 +190,7 @@ def _main(output: str, arguments: Sequence[str], late: float) -> None:
     for number, suffix in ((1, ".out"), (2, ".err")):
         with Path(output).with_suffix(suffix).open("w", buffering=1) as file:
             os.dup2(file.fileno(), number)
+    assert "mirror.spark.session" in sys.modules, "nothing was imported before the fork: this would start a JVM"
     sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
