@@ -23,7 +23,7 @@ from rich.text import Text
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
-from mirror.commands import tables
+from mirror.commands import embedded, tables
 from mirror.commands.flowstatus import STALE_MS, Follower, Pulse, Status, status_of
 from mirror.commands.status import as_dict, fitted, rendered, status
 from mirror.embedded import Cluster
@@ -495,7 +495,7 @@ def test_every_state_has_a_look() -> None:
 
 
 def test_clusters(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    tables.clusters([], as_json=False)
+    embedded.show([], as_json=False)
     assert "mirror embedded up" in capsys.readouterr().out
     mine = Identity.of(os.getpid())
     gone = Identity(pid=ended_pid(), started=0.0)
@@ -506,14 +506,14 @@ def test_clusters(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         Standing(name="whole", cluster_id="c", folder=tmp_path, nodes=(members[0],)),
         Standing(name="none", cluster_id="c", folder=tmp_path, nodes=(members[1],)),
     ]
-    tables.clusters(standing, as_json=False)
+    embedded.show(standing, as_json=False)
     rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[2:]]
     assert rows == [
         "half partly up 1/2 127.0.0.1:9092,127.0.0.1:9093",
         "whole up 1/1 127.0.0.1:9092",
         "none down 0/1 127.0.0.1:9093",
     ]
-    tables.clusters(standing, as_json=True)
+    embedded.show(standing, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [(one["name"], one["alive"], one["nodes"]) for one in found] == [
         ("half", 1, 2),

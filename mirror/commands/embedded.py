@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from mirror.commands.options import Json
+from mirror.commands.tables import console, print_json, table
+
+if TYPE_CHECKING:
+    from mirror.embedded.byhand import Standing
 
 Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
 
@@ -62,7 +68,40 @@ def embedded_list(as_json: Json = False) -> None:
 
     Example: mirror embedded list --json
     """
-    from mirror.commands.tables import clusters
     from mirror.embedded import byhand
 
-    clusters(byhand.standing(), as_json)
+    show(byhand.standing(), as_json)
+
+
+def show(standing: Iterable[Standing], as_json: bool) -> None:
+    """What `mirror embedded list` prints."""
+    found = list(standing)
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": one.name,
+                    "bootstrap": one.bootstrap,
+                    "alive": one.alive,
+                    "nodes": len(one.nodes),
+                    "cluster_id": one.cluster_id,
+                    "folder": str(one.folder),
+                }
+                for one in found
+            ]
+        )
+        return
+    out = console()
+    if not found:
+        out.print("No clusters. Start one: mirror embedded up")
+        return
+    shown = table(("name", "no_wrap"), "state", ("nodes", "right"), "bootstrap.servers")
+    for one in found:
+        shown.add_row(one.name, _look(one), f"{one.alive}/{len(one.nodes)}", one.bootstrap)
+    out.print(shown)
+
+
+def _look(one: Standing) -> Text:
+    if not one.alive:
+        return Text("down", "red")
+    return Text("up", "green") if one.alive == len(one.nodes) else Text("partly up", "yellow")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any, Final
 
 from rich import box
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mirror.embedded.byhand import Standing
 from mirror.states import State
 
 #: Columns that a file or pipe gets: nobody looks at its edges, so nothing should be cut there.
@@ -94,37 +92,3 @@ def state_text(state: State, *, former: bool = False) -> Text:
 def print_json(value: Any) -> None:
     """One JSON document on one line, for scripts."""
     print(json.dumps(value, separators=(",", ":"), default=str), flush=True)
-
-
-def clusters(standing: Iterable[Standing], as_json: bool) -> None:
-    """`mirror embedded list`."""
-    found = list(standing)
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": one.name,
-                    "bootstrap": one.bootstrap,
-                    "alive": one.alive,
-                    "nodes": len(one.nodes),
-                    "cluster_id": one.cluster_id,
-                    "folder": str(one.folder),
-                }
-                for one in found
-            ]
-        )
-        return
-    out = console()
-    if not found:
-        out.print("No clusters. Start one: mirror embedded up")
-        return
-    shown = table(("name", "no_wrap"), "state", ("nodes", "right"), "bootstrap.servers")
-    for one in found:
-        shown.add_row(one.name, _look(one), f"{one.alive}/{len(one.nodes)}", one.bootstrap)
-    out.print(shown)
-
-
-def _look(one: Standing) -> Text:
-    if not one.alive:
-        return Text("down", "red")
-    return Text("up", "green") if one.alive == len(one.nodes) else Text("partly up", "yellow")
