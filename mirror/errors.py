@@ -40,17 +40,34 @@ from mirror.states import RESOLVED_BY, Remedy, State
 
 
 class ExitCode(IntEnum):
-    """How the program ends; 128 and a signal's number where one cut it short (README: exit codes)."""
+    """How the program ends. A signal that cuts it short gives 128 plus the signal's number instead."""
 
     DONE = 0
+    """The command did what it was asked for. `mirror plan`: nothing to do. `mirror verify`: equal and whole. `mirror
+    failover`: everything got over.
+    """
     BUG = 1
+    """An unexpected error, or Spark's JVM was lost."""
     USAGE = 2
+    """The command line or the configuration is wrong."""
     PREFLIGHT = 3
+    """Preflight refuses to start. A live mirror that is ended gives this code if only topics are left out that
+    preflight refuses.
+    """
     DATA_AT_RISK = 4
+    """Data is at risk: a partition is stopped, a log is damaged, or a failover or restore is incomplete. A live mirror
+    that is ended gives this code if any partition is stopped then.
+    """
     DIFFERENT = 5
+    """Differences were found."""
     CLUSTER = 6
+    """A cluster is unreachable or denies access, or a bounded copy made no progress. A live mirror that is ended gives
+    this code if every stopped partition is DENIED.
+    """
     NOT_WHOLE = 7
+    """Equal as far as compared, but not whole. `mirror failover`: only losses that were accepted before are missing."""
     CHANGES = 10
+    """`mirror plan` found changes to make, or `mirror restore --dry-run` has printed its plan."""
 
 
 class MirrorError(Exception):

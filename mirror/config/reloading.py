@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from mirror.config.models import Settings
 
 #: What a running mirror takes over, section by section.
-_LIVE: Final = ("topics", "groups", "sync", "limits")
+LIVE: Final = ("topics", "groups", "sync", "limits")
 #: Of the topics, what holds for the life of a mirror.
-_FIXED: Final = ("offsets", "rules")
+FIXED: Final = ("offsets", "rules")
 
 
 class Reloaded(NamedTuple):
@@ -22,9 +22,9 @@ class Reloaded(NamedTuple):
 
 def reloaded(old: Settings, new: Settings) -> Reloaded:
     """Take over from `new` what can change while running."""
-    topics = new.topics.model_copy(update={name: getattr(old.topics, name) for name in _FIXED})
+    topics = new.topics.model_copy(update={name: getattr(old.topics, name) for name in FIXED})
     live = {"topics": topics, "groups": new.groups, "sync": new.sync, "limits": new.limits}
-    in_vain = [name for name in Settings.model_fields if name not in _LIVE and getattr(old, name) != getattr(new, name)]
-    in_vain += [f"topics.{name}" for name in _FIXED if getattr(new.topics, name) != getattr(old.topics, name)]
+    in_vain = [name for name in Settings.model_fields if name not in LIVE and getattr(old, name) != getattr(new, name)]
+    in_vain += [f"topics.{name}" for name in FIXED if getattr(new.topics, name) != getattr(old.topics, name)]
     changed = tuple(name for name, section in live.items() if getattr(old, name) != section)
     return Reloaded(old.model_copy(update=live), changed, tuple(in_vain))
