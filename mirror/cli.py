@@ -40,23 +40,23 @@ def every(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Copies topics between Apache Kafka clusters without decompressing: same bytes, same offsets, exactly once."""
+    """Copy topics between Apache Kafka clusters without decompressing: same bytes, same offsets, exactly once."""
 
 
 @app.command()
 def run(
     config_file: ConfigFile,
-    once: Annotated[bool, typer.Option("--once", help="Copy up to the source's ends of now, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Copy up to the current end offsets, then exit.")] = False,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Exit when every partition has caught up.")
     ] = False,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take the flow over from a mirror that runs, instead of standing by.")
+        bool, typer.Option("--take-over", help="Take the flow over from a running mirror instead of standing by.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write the logs, on stderr, as JSON.")] = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Mirror topics until stopped. Where a mirror of the flow runs already, stand by until it ends.
+    """Mirror topics until stopped. If a mirror of the flow is already running, stand by until it ends.
 
     Example: mirror run configs/quickstart.yaml --once
     """
@@ -71,7 +71,7 @@ def run(
 
 @app.command()
 def plan(config_file: ConfigFile, as_json: Json = False, log_level: LogLevel = "warning") -> None:
-    """Show what `mirror run` would make, change and refuse: exit code 0 for nothing to do, 10 for changes, 3 refused.
+    """Show what `mirror run` would create, change and refuse; exit 0: nothing to do, 10: changes, 3: refused.
 
     Example: mirror plan configs/quickstart.yaml
     """
@@ -88,29 +88,28 @@ def verify(
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="Write the proof as a page, too.")
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Also write the proof as an HTML page.")
     ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             "--resume",
             metavar="FILE",
-            help="Keep finished ranges there, and go on if there are some. [beside --report]",
+            help="Save finished ranges to this file and resume from it. [beside --report]",
         ),
     ] = None,
     spark: Annotated[
-        bool | None, typer.Option("--spark/--no-spark", help="Read by tasks of Spark or not. [from 4 GB on]")
+        bool | None,
+        typer.Option("--spark/--no-spark", help="Compare in Spark tasks or in this process. [Spark from 4 GB]"),
     ] = None,
     wait: Annotated[
         float,
-        typer.Option(
-            min=0, metavar="SECONDS", help="How long a mirror that runs may take to catch up with the source."
-        ),
+        typer.Option(min=0, metavar="SECONDS", help="Wait this long for a running mirror to catch up."),
     ] = 10.0,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Prove that the copy is equal and whole: exit code 0 if it is, 5 if it differs, 7 if it is equal but not whole.
+    """Prove that the copy is equal and whole; exit 0: it is, 5: it differs, 7: equal but not whole.
 
     Example: mirror verify configs/quickstart.yaml --topic orders --report proof.html
     """
@@ -132,22 +131,20 @@ def restore(
         typer.Option("--from", metavar="DIR", help="Data folder of a broker; may be repeated.", show_default=False),
     ],
     skip_damage: Annotated[
-        bool, typer.Option("--skip-damage", help="Leave out damaged batches, and go on behind them.")
+        bool, typer.Option("--skip-damage", help="Skip damaged batches and continue after them.")
     ] = False,
     with_settings: Annotated[
-        bool, typer.Option("--settings/--no-settings", help="Set what the lost cluster had set on its topics.")
+        bool, typer.Option("--settings/--no-settings", help="Restore topic configurations.")
     ] = True,
-    with_groups: Annotated[
-        bool, typer.Option("--groups/--no-groups", help="Commit what its consumer groups had committed.")
-    ] = True,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Take the flow from a mirror that runs it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read every batch, and write nothing.")] = False,
+    with_groups: Annotated[bool, typer.Option("--groups/--no-groups", help="Restore consumer group offsets.")] = True,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Take the flow over from a running mirror.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read every batch and write nothing.")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Copy topics from the data folders of brokers that are gone: same bytes, same offsets, settings and groups.
+    """Restore topics, their configurations and groups from the data folders of lost brokers: same bytes, same offsets.
 
-    Exit code 4 where something is missing or damaged, each thing named; 10 for what --dry-run found.
+    Exit 4: something is missing or damaged, each named; 10: --dry-run has printed its plan.
 
     Example: mirror restore configs/quickstart.yaml --from /mnt/disk-of-broker-1 --from /mnt/disk-of-broker-2
     """
@@ -164,11 +161,11 @@ def restore(
 @app.command()
 def status(
     config_file: ConfigFile,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew each second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Show where every partition stands, from anywhere that reaches the target cluster.
+    """Show the state of every partition, from any machine that reaches the target cluster.
 
     Example: mirror status configs/quickstart.yaml --watch
     """
@@ -183,17 +180,17 @@ def accept(
     config_file: ConfigFile,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
     partitions: Annotated[
-        list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this one; may be repeated.")
+        list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition; may be repeated.")
     ] = None,
     unconfirmed: Annotated[
-        bool, typer.Option("--unconfirmed", help="Also take a copy that nothing confirms any more for whole.")
+        bool, typer.Option("--unconfirmed", help="Also accept a copy that can no longer be compared with its source.")
     ] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Go on behind records that are lost or cannot be copied, or from a copy that nothing confirms any more.
+    """Continue after records that are lost or cannot be copied, or from a copy that can no longer be compared.
 
-    Looks at both logs, and says what is accepted; exit code 4 where a partition stays stopped all the same.
+    Checks both logs and prints what it accepts. Exit 4: a partition stays stopped.
 
     Example: mirror accept configs/quickstart.yaml orders --partition 3
     """
@@ -208,14 +205,14 @@ def accept(
 def adopt(
     config_file: ConfigFile,
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Source topics.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every topic that the flow selects.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All topics that the flow selects.")] = False,
     ends_only: Annotated[
-        bool, typer.Option("--ends-only", help="Compare the last batch of each partition, and not all records.")
+        bool, typer.Option("--ends-only", help="Compare only the last batch of each partition.")
     ] = False,
     as_json: Json = False,
     log_level: LogLevel = "warning",
 ) -> None:
-    """Take over target topics that something else filled, where they are copies: exit code 5 if one is not.
+    """Take over target topics that another tool filled, if they equal their sources; exit 5: one does not.
 
     Example: mirror adopt configs/quickstart.yaml orders
     """
@@ -232,15 +229,15 @@ def adopt(
 def failover(
     config_file: ConfigFile,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Do all of it but the end: nothing is stopped or moved.")
+        bool, typer.Option("--rehearse", help="Report RPO and RTO, but stop and move nothing.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Let a flow run again that was failed over.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Allow a failed-over flow to run again.")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Copy what is left, end the flow, put consumer groups where they go on, and tell RPO and RTO.
+    """Drain the flow, end it, move consumer groups to their final offsets, and report RPO and RTO.
 
-    Exit code 0: nothing is lost; 4: what is lost is named.
+    Exit 0: nothing is lost; 4: each loss is named; 7: only accepted losses are missing.
 
     Example: mirror failover configs/quickstart.yaml --rehearse
     """
@@ -254,7 +251,7 @@ def failover(
 
 @app.command()
 def pause(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_level: LogLevel = "info") -> None:
-    """Let topics rest until `mirror resume`, over restarts too; a running mirror stops them within seconds.
+    """Pause topics until `mirror resume`. The pause survives restarts; a running mirror applies it within seconds.
 
     Example: mirror pause configs/quickstart.yaml orders
     """
@@ -266,7 +263,7 @@ def pause(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_le
 
 @app.command()
 def resume(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_level: LogLevel = "info") -> None:
-    """Let paused topics go on, from where they stand.
+    """Resume paused topics from their current position.
 
     Example: mirror resume configs/quickstart.yaml orders
     """
@@ -301,12 +298,12 @@ def inspect(
         int | None,
         typer.Option(min=1, metavar="N", help="Batches shown of each log; 50, with --json all.", show_default=False),
     ] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Totals by codec and verdict alone.")] = False,
-    ratio: Annotated[bool, typer.Option("--ratio", help="Decompress, and show compression ratios.")] = False,
-    wide: Annotated[bool, typer.Option("--wide", help="All columns, however narrow the terminal.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only totals by codec and verdict.")] = False,
+    ratio: Annotated[bool, typer.Option("--ratio", help="Decompress and show compression ratios.")] = False,
+    wide: Annotated[bool, typer.Option("--wide", help="Show all columns, even on a narrow terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: each batch, then totals.")] = False,
 ) -> None:
-    """Show the batches of a segment file or a live topic: headers, codecs, verdicts, damage (exit code 4).
+    """Show the batches of a segment file or a live topic: headers, codecs, verdicts; exit 4: damage.
 
     Example: mirror inspect data/orders-0/00000000000000000000.log --summary
     """
@@ -329,19 +326,19 @@ def census(
     ],
     side: Side = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic there; may be repeated.")
+        list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
     ] = None,
-    ratio: Annotated[bool, typer.Option("--ratio", help="Decompress, for all compression ratios.")] = False,
+    ratio: Annotated[bool, typer.Option("--ratio", help="Decompress to get all compression ratios.")] = False,
     records: Annotated[
-        bool, typer.Option("--records", help="Decode, for what the format costs each record of these topics.")
+        bool, typer.Option("--records", help="Decode, and show what the format costs each record of these topics.")
     ] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="Write it as a page with plots, too.")
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Also write an HTML page with plots.")
     ] = None,
     as_json: Json = False,
     log_level: LogLevel = "warning",
 ) -> None:
-    """Count what logs are made of, by Spark SQL over batch headers: codecs, sizes, verdicts (exit code 4: damage).
+    """Summarize batch headers with Spark SQL: codecs, sizes, verdicts; exit 4: damage.
 
     Example: mirror census configs/quickstart.yaml --report census.html
     """
@@ -362,11 +359,11 @@ def census(
 
 @app.command("import-mm2")
 def import_mm2(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="MirrorMaker 2's properties.", show_default=False)],
-    output: Annotated[str, typer.Option("--output", metavar="DIR", help="Where to write; - is stdout.")] = "-",
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made of it as JSON.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="MirrorMaker 2's properties file.", show_default=False)],
+    output: Annotated[str, typer.Option("--output", metavar="DIR", help="Folder to write to; - is stdout.")] = "-",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Translate MirrorMaker 2's mm2.properties: one YAML file for each flow, and a reason for each key left out.
+    """Translate MirrorMaker 2's mm2.properties: one YAML file per flow, and a reason for each key left out.
 
     Example: mirror import-mm2 mm2.properties --output configs
     """
@@ -377,7 +374,7 @@ def import_mm2(
 
 @app.command()
 def demo(as_json: Json = False) -> None:
-    """Two real clusters, eight topics, a live mirror, and the proof that the copy is equal; about a minute.
+    """Run two real clusters, eight topics and a live mirror, and prove that the copy is equal; about a minute.
 
     Example: mirror demo
     """
@@ -392,7 +389,7 @@ app.add_typer(settings, name="config")
 
 @settings.command("show")
 def config_show(config_file: ConfigFile, as_json: Json = False) -> None:
-    """Show the settings that hold, defaults included and marked, with secrets left out; also: is the file valid?
+    """Validate the file and show the effective settings; defaults are marked, secrets are not shown.
 
     Example: mirror config show configs/quickstart.yaml
     """

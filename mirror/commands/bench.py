@@ -15,33 +15,33 @@ from mirror.commands.options import Json
 _QUICK_MEGABYTES = 40
 _QUICK_SECONDS = 10.0
 
-bench = typer.Typer(help="The mirror beside MirrorMaker 2 and other ways to copy.", invoke_without_command=True)
+bench = typer.Typer(help="Compare the mirror with MirrorMaker 2 and other ways to copy.", invoke_without_command=True)
 
 Workloads = Annotated[
-    list[str] | None, typer.Option("--workload", help="Only this one; may be given again.", show_default=False)
+    list[str] | None, typer.Option("--workload", help="Only this workload; may be repeated.", show_default=False)
 ]
 Arms = Annotated[
-    list[str] | None, typer.Option("--arm", help="Only this way to copy; may be given again.", show_default=False)
+    list[str] | None, typer.Option("--arm", help="Only this way to copy; may be repeated.", show_default=False)
 ]
-Rounds = Annotated[int, typer.Option(min=1, max=99, help="How often everything is copied.")]
+Rounds = Annotated[int, typer.Option(min=1, max=99, help="Number of times to copy everything.")]
 Megabytes = Annotated[
     int | None,
-    typer.Option(min=1, help="Records of each workload, in MB before compression.", show_default=False),
+    typer.Option(min=1, help="Size of each workload, in MB before compression.", show_default=False),
 ]
-WithLatency = Annotated[bool, typer.Option(help="Records at a fixed rate, beside the copies.")]
-Rate = Annotated[float, typer.Option(min=1, max=100_000, help="Records a second for that.")]
-WithScaling = Annotated[bool, typer.Option(help="The mirror with partitions, lanes, distance and replicas changed.")]
-Quick = Annotated[bool, typer.Option("--quick", help="One round with little data, to see that all is well.")]
+WithLatency = Annotated[bool, typer.Option(help="Also measure latency at a fixed rate.")]
+Rate = Annotated[float, typer.Option(min=1, max=100_000, help="Records per second for latency.")]
+WithScaling = Annotated[bool, typer.Option(help="Also vary partitions, lanes, distance and replicas.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run one round with little data, as a smoke test.")]
 Report = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.html", help="A page; the raw figures go beside it.", show_default=False),
+    typer.Option(metavar="FILE.html", help="Write an HTML page, and the raw figures beside it.", show_default=False),
 ]
 RawFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="The raw figures alone.", show_default=False)
+    Path | None, typer.Option("--json", metavar="FILE", help="Write only the raw figures.", show_default=False)
 ]
-Measured = Annotated[Path, typer.Argument(metavar="RAW.json", help="Raw figures of a comparison.", show_default=False)]
-Older = Annotated[Path, typer.Argument(metavar="OLD.json", help="Raw figures of the older one.", show_default=False)]
-Newer = Annotated[Path, typer.Argument(metavar="NEW.json", help="Those of the newer one.", show_default=False)]
+Measured = Annotated[Path, typer.Argument(metavar="RAW.json", help="Raw figures of a run.", show_default=False)]
+Older = Annotated[Path, typer.Argument(metavar="OLD.json", help="Raw figures of the older run.", show_default=False)]
+Newer = Annotated[Path, typer.Argument(metavar="NEW.json", help="Raw figures of the newer run.", show_default=False)]
 
 
 @bench.callback()
@@ -58,8 +58,9 @@ def usual(
     report: Report = None,
     raw: RawFile = None,
 ) -> None:
-    """Copy seeded topics with the mirror, MirrorMaker 2 and others in turn, between real brokers of its own; half an
-    hour.
+    """Copy generated topics with the mirror, MirrorMaker 2 and others in turn, between real brokers.
+
+    It takes about three quarters of an hour.
 
     Example: mirror bench --report bench.html
     """
@@ -80,7 +81,7 @@ def run(
     report: Report = None,
     raw: RawFile = None,
 ) -> None:
-    """Measure: every arm copies every workload, in turn, and each copy is compared with its source record by record.
+    """Measure: every arm copies every workload in turn, and each copy is compared with its source record by record.
 
     Example: mirror bench run --quick --json bench.json
     """
@@ -104,10 +105,13 @@ def run(
 def page(
     raw: Measured,
     report: Annotated[
-        Path, typer.Option(metavar="FILE.html", help="A page; the raw figures go beside it.", show_default=False)
+        Path,
+        typer.Option(
+            metavar="FILE.html", help="Write an HTML page, and the raw figures beside it.", show_default=False
+        ),
     ],
 ) -> None:
-    """Make the page anew from raw figures.
+    """Write the HTML page from raw figures.
 
     Example: mirror bench page bench.json --report bench.html
     """
@@ -118,10 +122,9 @@ def page(
 
 @bench.command()
 def compare(old: Older, new: Newer, as_json: Json = False) -> None:
-    """Show what became better or worse between two comparisons of the same workloads, as ratios of medians.
+    """Compare two runs of the same workloads, as ratios of medians.
 
-    Beyond noise is what changed in all rounds: the ranges have nothing in common. Exit code 5 if a figure of the
-    mirror's own became worse beyond noise.
+    A change is beyond noise if the ranges do not overlap. Exit 5: a figure of the mirror's became worse beyond noise.
 
     Example: mirror bench compare old.json new.json
     """

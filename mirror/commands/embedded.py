@@ -14,9 +14,9 @@ from mirror.commands.tables import console, print_json, table
 if TYPE_CHECKING:
     from mirror.embedded.byhand import Standing
 
-Clusters = Annotated[str, typer.Argument(help="The cluster's name, or all.", show_default=False)]
+Clusters = Annotated[str, typer.Argument(help="The cluster's name, or `all`.", show_default=False)]
 
-embedded = typer.Typer(help="Real Kafka brokers on loopback, for trying things.", no_args_is_help=True)
+embedded = typer.Typer(help="Real Kafka brokers on loopback, to try things.", no_args_is_help=True)
 
 
 @embedded.command("up")
@@ -24,7 +24,7 @@ def embedded_up(
     name: Annotated[str, typer.Argument(help="A name for the cluster.")] = "kafka",
     nodes: Annotated[int, typer.Option(min=1, max=3, help="Brokers in the cluster.")] = 1,
 ) -> None:
-    """Start a cluster that stays up when this command ends; prints its bootstrap address.
+    """Start a cluster that keeps running after this command, and print its bootstrap address.
 
     Example: mirror embedded up eu --nodes 3
     """
@@ -36,10 +36,12 @@ def embedded_up(
 @embedded.command("fill")
 def embedded_fill(
     name: Annotated[str, typer.Argument(help="The cluster's name.", show_default=False)],
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Made if need be.", show_default=False)],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="Topics; created if missing.", show_default=False)
+    ],
     records: Annotated[int, typer.Option(min=1, help="Records for each topic.")] = 10_000,
 ) -> None:
-    """Write made-up records to topics of a cluster that was started by hand.
+    """Write generated records to topics of an embedded cluster.
 
     Example: mirror embedded fill eu orders clicks-web --records 50000
     """
@@ -52,7 +54,7 @@ def embedded_fill(
 
 @embedded.command("down")
 def embedded_down(name: Clusters) -> None:
-    """Stop a cluster, or all of them, and remove the data.
+    """Stop a cluster, or all of them, and delete the data.
 
     Example: mirror embedded down eu
     """
@@ -64,7 +66,7 @@ def embedded_down(name: Clusters) -> None:
 
 @embedded.command("list")
 def embedded_list(as_json: Json = False) -> None:
-    """Show the clusters that were started by hand.
+    """List embedded clusters.
 
     Example: mirror embedded list --json
     """

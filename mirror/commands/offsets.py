@@ -24,20 +24,20 @@ class _ConfigFirst(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-offsets = typer.Typer(cls=_ConfigFirst, help="Look up offsets: by time, or on the other cluster.", no_args_is_help=True)
+offsets = typer.Typer(cls=_ConfigFirst, help="Look up offsets by time or on the other cluster.", no_args_is_help=True)
 
 
 @offsets.command("translate")
 def offsets_translate(
     config_file: ConfigFile,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.", show_default=False)],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.", show_default=False)],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The source's.", show_default=False)],
-    reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is the target's; where is it from?")] = False,
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition.", show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The source offset.", show_default=False)],
+    reverse: Annotated[bool, typer.Option("--reverse", help="OFFSET is a target offset: print the source's.")] = False,
     as_json: Json = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Tell where an offset of one cluster is on the other, exactly; CONFIG may stand before `translate`, too.
+    """Translate an offset of one cluster to the other, exactly. CONFIG may also come before `translate`.
 
     Example: mirror offsets translate configs/quickstart.yaml orders 3 1500
     """
@@ -57,24 +57,26 @@ def offsets_find(
     time: Annotated[
         str,
         typer.Option(
-            "--time", metavar="WHEN", help="ISO 8601, as in topics.start; UTC without a zone.", show_default=False
+            "--time", metavar="WHEN", help="ISO 8601 time, as in topics.start; UTC without a zone.", show_default=False
         ),
     ],
     config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="CONFIG", help="A flow's YAML file: on one of its clusters.")
+        Path | None, typer.Option("--config", metavar="CONFIG", help="A flow's YAML file: search one of its clusters.")
     ] = None,
     side: Side = None,
-    bootstrap: Annotated[str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="On this cluster.")] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="Search this cluster.")
+    ] = None,
     folders: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="DIR", help="In segment files: a broker's data folder; may be repeated."),
+        typer.Option(
+            "--from", metavar="DIR", help="A broker's data folder: search its segment files; may be repeated."
+        ),
     ] = None,
-    scan: Annotated[
-        bool, typer.Option("--scan", help="Read every segment file, whatever its time index says.")
-    ] = False,
+    scan: Annotated[bool, typer.Option("--scan", help="Read every segment file and ignore time indexes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find the first offset of each partition whose record is of a time or later, exactly.
+    """Find, in each partition, the first offset whose record has this timestamp or a later one.
 
     Example: mirror offsets find orders --time 2026-01-31T12:00Z --from data
 

@@ -12,8 +12,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     # With the four as its type, the help of a narrow terminal would break a word and leave half of it to the texts.
-    typer.Option("--log-level", metavar="LEVEL", help="The least that is logged: debug, info, warning or error."),
+    typer.Option("--log-level", metavar="LEVEL", help="Minimum log level: debug, info, warning or error."),
 ]
 Side = Annotated[
-    Literal["source", "target"] | None, typer.Option("--side", help="Which cluster of CONFIG; the source.")
+    Literal["source", "target"] | None,
+    typer.Option("--side", help="Cluster of CONFIG to use: source or target. [source]"),
 ]
