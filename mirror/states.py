@@ -1,4 +1,5 @@
-"""The states of a mirrored partition, as `mirror status` prints them and the README lists them, and what resolves each.
+"""The states of a mirrored partition, as `mirror status` prints them and docs/states.md lists them, and what resolves
+each.
 
 The advice of a stop is made of `Remedy` members alone. So there is one list of all that a person may be told to do,
 and `tests/test_remedies.py` does each of these on a running mirror.

@@ -1,4 +1,4 @@
-"""What raw figures of a comparison come to: medians, ratios, goals, changes, and the table of the README."""
+"""What raw figures of a comparison come to: medians, ratios, goals, changes, and the table of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ def test_no_name_becomes_another_column() -> None:
     assert r"a \| b \<i\>\*c\*" in table(Summary(hostile))
 
 
-def test_the_table_of_the_readme_is_that_of_the_committed_figures() -> None:
-    raw, text = ROOT / "docs/bench/latest.json", (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_table_of_the_benchmarks_page_is_that_of_the_committed_figures() -> None:
+    raw, text = ROOT / "docs/bench/latest.json", (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     assert (BEGIN in text, END in text) == (raw.exists(),) * 2, "both or none: see `mirror bench table`"
     if raw.exists():
         shown = text.partition(BEGIN)[2].partition(END)[0]

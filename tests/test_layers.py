@@ -1,4 +1,5 @@
-"""The layers of the package (README) as a table: an import that points upwards, or a module too long to read, fails."""
+"""The layers of the package (docs/contributing.md) as a table: an import that points upwards fails, and so does
+a module too long to read."""
 
 from __future__ import annotations
 

@@ -63,6 +63,8 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert broken(page) == ["#two", "b.md"]
 
 
-def test_the_readme_links_every_page_of_docs() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f"(docs/{page.name})" not in text] == []
+def test_the_readme_links_the_index_and_that_every_page_of_docs() -> None:
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages_of_docs = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert {name for name in pages_of_docs if f"({name})" not in text} == set()

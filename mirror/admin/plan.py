@@ -28,7 +28,7 @@ from mirror.policy.selection import select
 from mirror.states import State
 from mirror.wire.cluster import Endpoint, TopicPartition
 
-#: Measured with one broker (README, Figures): padding, and control markers one after another.
+#: Measured with one broker (docs/benchmarks.md): padding, and control markers one after another.
 PADDING_PER_SECOND: Final = 2_500_000
 MARKERS_PER_SECOND: Final = 10_000
 

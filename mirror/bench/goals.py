@@ -28,7 +28,7 @@ from mirror.bench.summary import (
 SMALL: Final = 16_384
 START_S: Final = 15.0
 
-#: What was found out about a goal by profiles and other measurements (README); shown only where it is missed.
+#: What was found out about a goal by profiles and other measurements (docs/benchmarks.md); shown where it is missed.
 _WHY: Final = {
     "cpu": "All processes count, Spark's JVM and Python workers included. What is done for a batch, whatever it holds, "
     "is a checksum over the bytes as they came, another over those with the new header, and moving them through two "

@@ -1,4 +1,4 @@
-"""The headline table of a comparison as Markdown: what stands in the README between two comments (pure)."""
+"""The headline table of a comparison as Markdown: what stands in docs/benchmarks.md between two comments (pure)."""
 
 from __future__ import annotations
 

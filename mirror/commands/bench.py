@@ -60,7 +60,7 @@ def usual(
 ) -> None:
     """Copy generated topics with the mirror, MirrorMaker 2 and others in turn, between real brokers.
 
-    It takes about three quarters of an hour.
+    It takes 35 to 45 minutes.
 
     Example: mirror bench --report bench.html
     """

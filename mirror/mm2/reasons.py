@@ -28,7 +28,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "a filter of your own cannot be run; check include and exclude": (
         r"(topic|group|config\.property)\.filter\.class",
     ),
-    "the README lists which of a topic's settings follow; `mirror plan` shows them": (
+    "docs/topics.md lists which of a topic's settings follow; `mirror plan` shows them": (
         r"use\.(defaults\.from|incremental\.alter\.configs)",
     ),
     "a class of your own cannot be run; topics are created through Kafka's protocol": (r"forwarding\.admin\.class",),

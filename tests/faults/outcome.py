@@ -26,7 +26,7 @@ class Played:
 
     @property
     def is_good(self) -> bool:
-        """Equal, or stopped in a state that the README names for such a schedule, with nothing wrong before it."""
+        """Equal, or stopped in a state that docs/states.md names for such a schedule, with nothing wrong before it."""
         return not self.findings and not self.failures
 
     def __str__(self) -> str:

@@ -301,7 +301,7 @@ class _Play:
     # --- the end
 
     def _judge(self, report: Mapping[WirePartition, Standing]) -> None:
-        """Every partition must be equal, or stopped for a cause that the README names, and equal up to there."""
+        """Every partition must be equal, or stopped for a cause that docs/states.md names, and equal up to there."""
         for at, one in report.items():
             if one.state.is_stop:
                 self._played.stops.append(f"{at}: {one.state} at {one.next_offset}: {one.detail}")
@@ -332,7 +332,7 @@ class _Play:
         return self._moves.place(partition, first) if self._moves else first
 
     def _may_stop(self, state: State) -> bool:
-        """README, limits: markers have no number, and batches none that a broker remembers when they are old."""
+        """docs/guarantees.md: markers have no number, and batches none that a broker remembers when they are old."""
         return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.may_repeat
 
     def _mirrored(self) -> list[int]:

@@ -1,0 +1,41 @@
+"""The reference pages are what the code says: the configuration of its models, and the commands of their help."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts" / "make-reference"
+
+
+def script() -> types.ModuleType:
+    loader = importlib.machinery.SourceFileLoader("make_reference", str(SCRIPT))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+REFERENCE = script()
+
+
+@pytest.mark.parametrize("name", REFERENCE.PAGES)
+def test_a_page_is_up_to_date(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == REFERENCE.PAGES[name](), "run `make reference`"
+
+
+def test_every_key_of_the_quick_start_has_a_row() -> None:
+    page = REFERENCE.configuration()
+    for key in ("name", "bootstrap.servers", "coalesce_bytes", "acl_principals", "memory_mb", "listen", "epoch_s"):
+        assert f"\n| `{key}` | " in page
+
+
+def test_a_secret_is_marked() -> None:
+    row = next(line for line in REFERENCE.configuration().splitlines() if line.startswith("| `sasl.password` |"))
+    assert "by reference only" in row
