@@ -9,11 +9,14 @@ IMAGE := mirror:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := .venv/bin
 # The name carries the lock's checksum: a changed lock or project file is set up again, a touched one is not.
 READY := .venv/.ready-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d ' ' -f 1)
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+# The extra `docs` alone: a site of pages needs no PySpark.
+DOCS := $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")'
+DOCS_READY := .venv-docs/.ready-$(shell cksum < requirements-docs.lock | cut -d ' ' -f 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars demo test docker-test fuzz image lint lock pack clean
+.PHONY: help setup java jars demo test docker-test fuzz image lint lock pack reference docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -59,12 +62,25 @@ lint: setup ## ruff and mypy
 	$(BIN)/mypy
 
 lock: setup ## pin the newest allowed versions of all dependencies, with hashes
-	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade -o requirements.lock
-	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) --upgrade --extra dev --extra bench -c requirements.lock -o requirements-dev.lock
+	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) pyproject.toml --upgrade -o requirements.lock
+	@env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) pyproject.toml --upgrade --extra dev --extra bench -c requirements.lock -o requirements-dev.lock
+	@$(DOCS) | env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(LOCK) - --upgrade -c requirements.lock -o requirements-docs.lock
 
 pack: setup ## an archive of the environment for the executors of a Spark cluster: dist/mirror-env.tar.gz
 	@scripts/pack-environment $(BIN) dist/mirror-env.tar.gz
 
-clean: ## remove .venv, caches and build products
-	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
-	find mirror tests fuzz -name __pycache__ -type d -prune -exec rm -rf {} +
+reference: setup ## write the generated pages anew: docs/configuration.md, docs/commands.md
+	@$(BIN)/python scripts/make-reference
+
+docs: $(DOCS_READY) ## build the documentation as a site in build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+$(DOCS_READY):
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@rm -f .venv-docs/.ready-*
+	@touch $@
+
+clean: ## remove .venv, .venv-docs, caches and build products
+	rm -rf .venv .venv-docs build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage htmlcov
+	find mirror tests fuzz scripts -name __pycache__ -type d -prune -exec rm -rf {} +
