@@ -30,7 +30,7 @@ Megabytes = Annotated[
 ]
 WithLatency = Annotated[bool, typer.Option(help="Also measure latency at a fixed rate.")]
 Rate = Annotated[float, typer.Option(min=1, max=100_000, help="Records per second for latency.")]
-WithScaling = Annotated[bool, typer.Option(help="Also vary partitions, lanes, distance and replicas.")]
+WithScaling = Annotated[bool, typer.Option(help="Also vary partitions, tasks, distance and replicas.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run one round with little data, as a smoke test.")]
 Report = Annotated[
     Path | None,
