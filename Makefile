@@ -69,7 +69,7 @@ lock: setup ## pin the newest allowed versions of all dependencies, with hashes
 pack: setup ## an archive of the environment for the executors of a Spark cluster: dist/mirror-env.tar.gz
 	@scripts/pack-environment $(BIN) dist/mirror-env.tar.gz
 
-reference: setup ## write the generated pages anew: docs/configuration.md, docs/commands.md
+reference: setup ## write the reference of settings and commands, and the figures of the README
 	@$(BIN)/python scripts/make-reference
 
 docs: $(DOCS_READY) ## build the documentation as a site in build/site; a broken link fails
