@@ -72,8 +72,9 @@ pack: setup ## an archive of the environment for the executors of a Spark cluste
 reference: setup ## write the reference of settings and commands, and the figures of the README
 	@$(BIN)/python scripts/make-reference
 
+# Not --quiet: MkDocs then counts no warnings, and --strict passes over broken links.
 docs: $(DOCS_READY) ## build the documentation as a site in build/site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 $(DOCS_READY):
 	@$(PYTHON) -m venv .venv-docs
