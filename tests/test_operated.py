@@ -28,7 +28,10 @@ from test_run import PATIENCE
 from test_silent import create
 from typer.testing import CliRunner
 
+from mirror.admin.client import Admin
+from mirror.admin.values import Creation
 from mirror.cli import app
+from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
 from mirror.errors import ExitCode
 from mirror.names import LONGEST
@@ -38,6 +41,7 @@ pytestmark = pytest.mark.brokers
 
 #: More than any file of an idle broker has, indexes apart, which are as long as they will be.
 DISK_BYTES = 1 << 20
+EMPTY_TOPICS = 2000
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +266,26 @@ def test_a_machine_with_another_locale_and_strict_permissions(
         assert done.returncode == 0, done.stderr.decode()
         assert (done.stdout + done.stderr).isascii()
     assert assert_same_records(source, target, topic_name, 1) == 100
+
+
+@pytest.mark.soak
+def test_two_thousand_empty_topics(source_cluster: Cluster, tmp_path: Path, topic_name: str) -> None:
+    """On a target of its own, which would keep them. A second run has nothing to do, and is as whole."""
+    source = Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": source_cluster.bootstrap}))
+    names = [f"{topic_name}-{number}" for number in range(EMPTY_TOPICS)]
+    assert not source.create_topics([Creation(topic=name, partitions=1, replication_factor=1) for name in names])
+    until(lambda: len(source.describe(names)) == EMPTY_TOPICS, lambda: "not made")
+    produce(source_cluster.bootstrap, names[-1], [b"x"] * 10)
+    with Cluster.start(name="operated-many") as target:
+        config = config_file(tmp_path, source_cluster.bootstrap, target.bootstrap, [f"{topic_name}-.*"], topic_name)
+        for _ in range(2):
+            once = Command(tmp_path, "run", str(config), "--once")
+            assert once.wait(PATIENCE) == 0, once.logged[-6000:]
+        assert assert_same_records(source_cluster.bootstrap, target.bootstrap, names[-1], 1) == 10
+        status = Command(tmp_path, "status", str(config), "--json")
+        assert status.wait(PATIENCE) == 0, status.logged
+        assert {one["state"] for one in json.loads(status.printed)["partitions"]} == {"CAUGHT_UP"}
+    source.delete_topics(names)
 
 
 def test_the_longest_name_of_a_topic(operated: Operated) -> None:
