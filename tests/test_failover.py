@@ -24,6 +24,7 @@ from helpers import config_file, make_topic, mirror_once, produce
 from hypothesis import given
 from hypothesis import strategies as st
 from samerecords import assert_same_records, read
+from sparkless import run_once
 from test_gaps import transactions
 from test_run import forked, values, wait_for
 from test_sync import delete_topics
@@ -470,6 +471,21 @@ def test_a_failover_and_the_way_back(flow: Flow, free_port: int) -> None:
     assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 171
     with pytest.raises(ConfigError, match="was not failed over"):
         CliRunner().invoke(app, ["failover", str(flow.file), "--undo"], catch_exceptions=False)
+
+
+@pytest.mark.brokers
+def test_what_was_written_behind_a_failover_and_expired_since_stops_the_flow_that_runs_again(flow: Flow) -> None:
+    """Nothing is left to compare, and the source has records of its own at those offsets."""
+    flow.failover()
+    produce(flow.target, flow.topic, [b"of an application"] * 10)
+    expire(flow.target, flow.topic, 110)
+    produce(flow.source, flow.topic, values(30))
+    undone = CliRunner().invoke(app, ["failover", str(flow.file), "--undo"])
+    assert undone.exit_code == 0, undone.output
+    outcome = run_once(config.load(flow.file))
+    (one,) = outcome.figures.values()
+    assert (outcome.exit_code, one.state) == (ExitCode.DATA_AT_RISK, State.DIVERGED), one
+    assert not list(read(flow.target, flow.topic, 0)), "nothing was written behind it"
 
 
 @pytest.mark.brokers
