@@ -762,6 +762,30 @@ def test_the_groups_of_a_paused_topic_go_on_where_they_stand(flow: Flow) -> None
 
 
 @pytest.mark.brokers
+def test_the_groups_of_a_topic_that_rests_in_a_running_mirror_go_on_where_they_stand(
+    flow: Flow, tmp_path: Path
+) -> None:
+    """It reports PAUSED, which vouches for nothing by itself: both logs are compared."""
+
+    def states() -> set[str]:
+        shown = CliRunner().invoke(app, ["status", str(flow.file), "--json", "--log-level", "error"])
+        return {one["state"] for one in json.loads(shown.stdout)["partitions"]}
+
+    commit(flow.source, flow.topic, flow.topic, 10)
+    with forked(flow.file, tmp_path / "live.log") as live:
+        wait_for(lambda: committed(flow.target, flow.topic, flow.topic) == 10, 60, lambda: live.log)
+        assert CliRunner().invoke(app, ["pause", str(flow.file), flow.topic]).exit_code == 0
+        wait_for(lambda: states() == {"PAUSED"}, 60, lambda: live.log)
+        commit(flow.source, flow.topic, flow.topic, 90)
+        commit(flow.source, f"{flow.topic}-new", flow.topic, 40)
+        done = flow.failover()
+        assert live.ended() == 0, live.log
+    assert done["groups"] == {"synced": 2}
+    assert committed(flow.target, flow.topic, flow.topic) == 90
+    assert committed(flow.target, f"{flow.topic}-new", flow.topic) == 40
+
+
+@pytest.mark.brokers
 def test_groups_that_do_not_get_where_they_stood_are_named(flow: Flow) -> None:
     """Their topic is paused, and somebody wrote to its copy: nobody knows what an offset means there."""
     commit(flow.target, flow.topic, flow.topic, 10)
