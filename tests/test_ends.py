@@ -195,15 +195,17 @@ def test_what_fails_beside_the_copy_ends_the_mirror_and_is_told(
 def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    """One that a former mirror had and waited for, whose report is in the journal."""
+    """One that it had and waited for, whose report is in the journal: what was mirrored before a plan changed."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name)
     produce(source, topic_name, [b"x"] * 10)
     settings = settings_between(source, target, [topic_name], topic_name)
     flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
+    context: Any = InThisProcess()
+    mirror = Supervisor(context, flow, lambda _: None)
     former = Figures(
         flow=settings.flow,
-        instance="former",
+        instance=mirror._instance,
         topic=f"{topic_name}-former",
         partition=0,
         target_topic=f"{topic_name}-former",
@@ -221,8 +223,6 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
 
     async def story() -> Outcome:
         await tell()
-        context: Any = InThisProcess()
-        mirror = Supervisor(context, flow, lambda _: None)
         running = asyncio.create_task(mirror.run())
         done, _ = await asyncio.wait([running], timeout=PATIENCE)
         if not done:  # it waits for what it does not copy
