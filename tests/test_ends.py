@@ -27,6 +27,9 @@ from mirror.cli import app
 from mirror.config import Settings
 from mirror.embedded import Cluster, Spec, start_many
 from mirror.observe import logs
+from mirror.observe.figures import Figures
+from mirror.offsets.groupfollower import GroupFollower
+from mirror.offsets.heartbeats import Heart
 from mirror.offsets.journal import OWNER, Journal, journal_topic
 from mirror.offsets.owner import Owner
 from mirror.offsets.pauses import pause_entry
@@ -36,6 +39,7 @@ from mirror.spark.lookout import Lookout
 from mirror.spark.prepare import prepare
 from mirror.spark.renewal import Look, Renewal
 from mirror.spark.supervisor import Supervisor
+from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint
 
@@ -157,6 +161,77 @@ def test_a_configuration_that_is_refused_in_part_is_refused_whole(
 
     outcome = asyncio.run(story())
     assert (int(outcome.exit_code), outcome.interrupted) == (0, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("who", [Heart, GroupFollower])
+def test_what_fails_beside_the_copy_ends_the_mirror_and_is_told(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, who: Any
+) -> None:
+    """By a mistake of ours: heartbeats and groups would rest for as long as the mirror runs, and nobody would know."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"x"] * 10)
+    live = Live(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
+
+    async def failing(_: Any) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    async def story() -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(who, "run", failing)
+            running = asyncio.create_task(live.supervisor.run())
+            try:
+                await asyncio.wait([running], timeout=PATIENCE)
+                assert running.done(), "it goes on as if nothing had happened"
+                with pytest.raises(RuntimeError, match="a mistake of ours"):
+                    await running
+            finally:
+                live.end()
+                await asyncio.wait([running])
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """One that it had and waited for, whose report is in the journal: what was mirrored before a plan changed."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"x"] * 10)
+    settings = settings_between(source, target, [topic_name], topic_name)
+    flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
+    context: Any = InThisProcess()
+    mirror = Supervisor(context, flow, lambda _: None)
+    former = Figures(
+        flow=settings.flow,
+        instance=mirror._instance,
+        topic=f"{topic_name}-former",
+        partition=0,
+        target_topic=f"{topic_name}-former",
+        state=State.WAITING,
+        next_offset=3,
+        log_end=5,
+        lag_records=2,
+        at_ms=int(time.time()) * 1000,
+    )
+
+    async def tell() -> None:
+        async with Wire(Endpoint.of(settings.target)) as wire:
+            await wire.refresh([journal_topic(settings.flow)])
+            await Journal(wire, settings.flow).append([(former.key(), former.to_json())])
+
+    async def story() -> Outcome:
+        await tell()
+        running = asyncio.create_task(mirror.run())
+        done, _ = await asyncio.wait([running], timeout=PATIENCE)
+        if not done:  # it waits for what it does not copy
+            mirror._interrupt(signal.SIGTERM)
+        return await running
+
+    outcome = asyncio.run(story())
+    assert (int(outcome.exit_code), outcome.interrupted, outcome.incomplete) == (0, 0, "")
+    assert count(target, topic_name) == 10
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from helpers import config_file, make_topic, mirror_once, produce
 from hypothesis import given
 from hypothesis import strategies as st
 from samerecords import assert_same_records, read
+from sparkless import run_once
 from test_gaps import transactions
 from test_run import forked, values, wait_for
 from test_sync import delete_topics
@@ -473,6 +474,21 @@ def test_a_failover_and_the_way_back(flow: Flow, free_port: int) -> None:
 
 
 @pytest.mark.brokers
+def test_what_was_written_behind_a_failover_and_expired_since_stops_the_flow_that_runs_again(flow: Flow) -> None:
+    """Nothing is left to compare, and the source has records of its own at those offsets."""
+    flow.failover()
+    produce(flow.target, flow.topic, [b"of an application"] * 10)
+    expire(flow.target, flow.topic, 110)
+    produce(flow.source, flow.topic, values(30))
+    undone = CliRunner().invoke(app, ["failover", str(flow.file), "--undo"])
+    assert undone.exit_code == 0, undone.output
+    outcome = run_once(config.load(flow.file))
+    (one,) = outcome.figures.values()
+    assert (outcome.exit_code, one.state) == (ExitCode.DATA_AT_RISK, State.DIVERGED), one
+    assert not list(read(flow.target, flow.topic, 0)), "nothing was written behind it"
+
+
+@pytest.mark.brokers
 def test_a_flow_that_runs_again_does_not_own_what_it_made(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
@@ -741,6 +757,30 @@ def test_the_groups_of_a_paused_topic_go_on_where_they_stand(flow: Flow) -> None
     assert committed(flow.target, flow.topic, flow.topic) == 10
     done = flow.failover()
     assert (done["groups"], done["group_offsets_not_reached"]) == ({"synced": 2}, [])
+    assert committed(flow.target, flow.topic, flow.topic) == 90
+    assert committed(flow.target, f"{flow.topic}-new", flow.topic) == 40
+
+
+@pytest.mark.brokers
+def test_the_groups_of_a_topic_that_rests_in_a_running_mirror_go_on_where_they_stand(
+    flow: Flow, tmp_path: Path
+) -> None:
+    """It reports PAUSED, which vouches for nothing by itself: both logs are compared."""
+
+    def states() -> set[str]:
+        shown = CliRunner().invoke(app, ["status", str(flow.file), "--json", "--log-level", "error"])
+        return {one["state"] for one in json.loads(shown.stdout)["partitions"]}
+
+    commit(flow.source, flow.topic, flow.topic, 10)
+    with forked(flow.file, tmp_path / "live.log") as live:
+        wait_for(lambda: committed(flow.target, flow.topic, flow.topic) == 10, 60, lambda: live.log)
+        assert CliRunner().invoke(app, ["pause", str(flow.file), flow.topic]).exit_code == 0
+        wait_for(lambda: states() == {"PAUSED"}, 60, lambda: live.log)
+        commit(flow.source, flow.topic, flow.topic, 90)
+        commit(flow.source, f"{flow.topic}-new", flow.topic, 40)
+        done = flow.failover()
+        assert live.ended() == 0, live.log
+    assert done["groups"] == {"synced": 2}
     assert committed(flow.target, flow.topic, flow.topic) == 90
     assert committed(flow.target, f"{flow.topic}-new", flow.topic) == 40
 

@@ -20,11 +20,15 @@ def test_a_lane_begins_with_what_is_new_and_goes_on_with_what_moves_most() -> No
     assert [one.source for one in lane] == [new, busy, other, idle]
 
 
-@pytest.mark.parametrize(("wanted", "partitions", "seconds"), [(60, 1, 60), (60, 600, 60), (60, 3000, 300), (2, 0, 2)])
+@pytest.mark.parametrize(
+    ("wanted", "partitions", "lanes", "seconds"),
+    [(60, 1, 1, 60), (60, 600, 1, 60), (60, 3000, 1, 300), (60, 3000, 8, 60), (60, 50_000, 8, 625), (2, 0, 1, 2)],
+)
 def test_an_epoch_is_longer_where_finding_all_positions_takes_long(
-    wanted: float, partitions: int, seconds: float
+    wanted: float, partitions: int, lanes: int, seconds: float
 ) -> None:
-    assert epoch_length(wanted, partitions) == pytest.approx(seconds)
+    """Lanes find theirs side by side."""
+    assert epoch_length(wanted, partitions, lanes) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

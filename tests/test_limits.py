@@ -40,6 +40,8 @@ from mirror.wire.protocol import Api
 
 ALTER_QUOTAS: Final = Api(49, "alter_client_quotas", 1, 1)
 MEGABYTE: Final = 1 << 20
+#: Partitions of which one batch of 900 kB each does not go into memory together.
+MANY: Final = 80
 PATIENCE: Final = 120.0
 
 
@@ -56,13 +58,14 @@ def endpoint(alias: str, bootstrap: str) -> Endpoint:
 
 @dataclass(eq=False)
 class Copy:
-    """A bounded copy of one partition in a thread of its own; a context manager."""
+    """A bounded copy of a topic in a thread of its own; a context manager. What it tells is of the first partition."""
 
     source: str
     target: str
     topic: str
     until: int
     memory: int = 16 * MEGABYTE
+    partitions: int = 1
     bytes_per_second: float | None = None
     took: float = 0.0
     pipeline: Pipeline = field(init=False)
@@ -81,9 +84,10 @@ class Copy:
 
     async def _run(self) -> None:
         async with Cluster(endpoint("eu", self.source)) as source, Cluster(endpoint("us", self.target)) as target:
-            at = TopicPartition(self.topic, 0)
+            places = [TopicPartition(self.topic, number) for number in range(self.partitions)]
             await source.refresh({self.topic})
-            work = [Assignment(at, at, source.topic_id(self.topic), Rules(), until=self.until)]
+            topic_id = source.topic_id(self.topic)
+            work = [Assignment(at, at, topic_id, Rules(), until=self.until) for at in places]
             self.pipeline = Pipeline("test", source, target, work, self.memory, bytes_per_second=self.bytes_per_second)
             self._loop, began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
@@ -92,8 +96,7 @@ class Copy:
 
     @property
     def figures(self) -> Figures:
-        (found,) = self.pipeline.figures("")
-        return found
+        return self.pipeline.figures("")[0]
 
     @property
     def lane(self) -> LaneFigures:
@@ -301,3 +304,32 @@ def test_memory_is_held_while_the_target_is_frozen(topic_name: str, seconds: flo
     print(f"resident: {early >> 20} MB after 2 s, {late >> 20} MB after {seconds + 2:.0f} s, {before_thaw.state}")
     assert late - early < copy.memory
     assert copy.figures.records == 1000
+
+
+@pytest.mark.brokers
+def test_memory_is_shared_by_all_partitions(topic_name: str) -> None:
+    """Each may take a whole batch, if only of what is left: together these would be more than four times what may be
+    held.
+    """
+    us = psutil.Process(os.getpid())
+    source, target = start_many([Spec(name="source"), Spec(name="target")])
+    with source, target:
+        for side in (source, target):
+            make_topic(side.bootstrap, topic_name, MANY)
+        for number in range(MANY):
+            produce(source.bootstrap, topic_name, [b"first"], partition=number)
+        copy = Copy(source.bootstrap, target.bootstrap, topic_name, 10, partitions=MANY)
+        with copy:
+            wait_for(lambda: all(one.records for one in copy.pipeline.figures("")), PATIENCE, lambda: str(copy.figures))
+            target.suspend(0)
+            try:
+                before = us.memory_info().rss
+                for number in range(MANY):
+                    produce(source.bootstrap, topic_name, payload(9, 100_000), partition=number, batch=9)
+                time.sleep(5)  # for a lane that goes on to fetch
+                held = us.memory_info().rss - before
+            finally:
+                target.resume(0)
+            copy.done()
+    print(f"{held >> 20} MB more, of {MANY * 900_000 >> 20} MB")
+    assert held < 3 * copy.memory

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from test_metrics import lane, metrics, report, took
 
+from mirror.errors import ExitCode
 from mirror.states import State
 
 HOME = Path(__file__).parent.parent
@@ -184,6 +185,15 @@ def test_promtool_takes_every_expression_of_the_dashboard(tmp_path: Path) -> Non
     rules = tmp_path / "dashboard.yml"
     rules.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": recorded}]}))
     ran("promtool", "check", "rules", str(rules))
+
+
+def test_the_unit_is_started_again_for_as_long_as_it_takes() -> None:
+    """A cluster may be away at a boot for longer than any limit, and one task that the kernel ends is no end of all."""
+    told = dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if "=" in line)
+    assert (told["StartLimitIntervalSec"], told["Restart"], told["OOMPolicy"]) == ("0", "on-failure", "continue")
+    assert "StartLimitBurst" not in told
+    assert told["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert not {str(ExitCode.CLUSTER.value), "1"} & set(told["RestartPreventExitStatus"].split())
 
 
 @needs_systemd

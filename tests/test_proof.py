@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import config_file, make_topic, mirror_once, produce, settings_between
+from crashcut import crash_and_cut
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between
 from rawbatches import batch
 from recordoracle import Record
 from test_gaps import transactions
@@ -310,6 +311,46 @@ def test_one_large_partition_is_read_in_ranges(
     assert again.resumed == sum(len(share.ranges) for share in shares[:3])
     assert file.exists(), "until whoever asked has the report safe"
     assert verify_flow(settings).partitions[1].end == whole.partitions[1].end + 1
+
+
+@pytest.mark.brokers
+def test_what_was_compared_is_compared_again_where_a_log_is_another_one_since(
+    source_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The target's broker crashes between two parts of a proof, and somebody writes where its records were."""
+    with Cluster.start(name="proof-cut") as target_cluster:
+        source, target = source_cluster.bootstrap, target_cluster.bootstrap
+        make_topic(source, topic_name)
+        for number in range(4):
+            produce(source, topic_name, VALUES, batch=7, begin_ms=RECENT_MS + number)
+        assert mirror_once(source, target, [topic_name])
+        settings, file = settings_between(source, target, [topic_name]), tmp_path / "proof"
+        whole = verify_flow(settings)
+        monkeypatch.setattr(ranges, "RANGE_BYTES", whole.topics[0].bytes // 5)
+        real, most, proved = flow.prove, 3, list[Share]()
+
+        async def prove(share: Share, read: Callable[[int], None]) -> Sequence[flow.Found]:
+            if len(proved) == most:
+                raise ClusterUnreachable("the network is gone")
+            proved.append(share)
+            return await real(share, read)
+
+        monkeypatch.setattr("mirror.commands.verify.prove", prove)
+        monkeypatch.setattr("mirror.commands.verify.SHARES_AT_ONCE", 1)
+        with pytest.raises(ClusterUnreachable, match="the network is gone"):
+            verify_flow(settings, None, None, Means(file=file))
+        finished = [one for share in proved for one in share.ranges]
+        last = max(one.bounds.end for one in finished)
+        below = crash_and_cut(target_cluster, topic_name, below=last - 7)
+        assert below < last
+        missing = whole.partitions[0].end - below
+        produce(target, topic_name, [b"foreign"] * missing, batch=7)
+        most = 99
+        again = verify_flow(settings, None, None, Means(file=file))
+        assert not again.equal
+        first = next(one.offset for one in again.partitions[0].differences)
+        assert first == below, "what somebody wrote is found in a range that had been finished"
+        assert 0 < again.resumed < len(finished)
 
 
 @pytest.mark.brokers

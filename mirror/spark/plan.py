@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -39,11 +40,11 @@ def _bounded(wanted: int | None, parts: int, cores: int) -> int:
     return max(1, min(parts, wanted or min((os.cpu_count() or 1) // cores, _MOST_BY_DEFAULT)))
 
 
-def epoch_length(wanted: float, partitions: int) -> float:
-    """Seconds of an epoch: what the configuration says, or more where there are thousands of partitions. Each epoch
-    begins with their positions, some hundred in a second, and a lane should spend its time on copying.
+def epoch_length(wanted: float, partitions: int, lanes: int) -> float:
+    """Seconds of an epoch: what the configuration says, or more where a lane has thousands of partitions. It begins
+    with their positions, some hundred in a second, and should spend its time on copying.
     """
-    return max(wanted, _SECONDS_A_PARTITION * partitions)
+    return max(wanted, _SECONDS_A_PARTITION * math.ceil(partitions / lanes))
 
 
 def renewed(

@@ -79,13 +79,14 @@ def prepare(
     for finding in (*whole.refusals, *failed):
         tell(finding)
     assignments = assignments_of(target, plan, settings)
+    lanes = lane_count(settings.spark.lanes, len(assignments) if once else MOST_LANES)
     flow = Flow(
         name=settings.flow,
         source=Endpoint.of(settings.source),
         target=Endpoint.of(settings.target),
         assignments=assignments,
-        lanes=lane_count(settings.spark.lanes, len(assignments) if once else MOST_LANES),
-        epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments)),
+        lanes=lanes,
+        epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), lanes),
         memory_bytes=settings.limits.memory_mb * _MEGABYTE,
         once=once,
         until_caught_up=until_caught_up,
