@@ -928,15 +928,20 @@ def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
 
 
 @pytest.mark.brokers
-def test_what_a_mirror_that_died_left_is_copied(flow: Flow) -> None:
-    """It was killed a moment ago on another machine, so that it is taken for running at first; or frozen there."""
+@pytest.mark.parametrize("where", ["on another machine", "in another container"])
+def test_what_a_mirror_that_died_left_is_copied(flow: Flow, where: str) -> None:
+    """It was killed a moment ago, so that it is taken for running at first; or it is frozen. A container may have this
+    machine's name, and a process there the number of this one.
+    """
     produce(flow.source, flow.topic, values(50))
-    lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
+    lost = replace(Owner.here("lost", 9), place="another boot/pid:[4026532001]")
+    if where == "on another machine":
+        lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
     flow.tell((OWNER, lost.to_json()))
     done = flow.failover(code=ExitCode.DATA_AT_RISK)
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 150)
     (warning,) = done["warnings"]
-    assert "(pid 1 on elsewhere) is silent, and did not say that it ended" in warning
+    assert f"({lost}) is silent, and did not say that it ended" in warning
 
 
 @pytest.mark.brokers
