@@ -423,7 +423,7 @@ def test_what_cannot_be_restored_is_refused(
 ELSEWHERE = Owner(instance="elsewhere", host="elsewhere", pid=7, at_ms=0, claim=50)
 
 
-async def append(config: Settings, *entries: tuple[bytes, bytes]) -> None:
+async def append(config: Settings, *entries: tuple[bytes, bytes | None]) -> None:
     """Records of the flow's journal."""
     async with KafkaCluster(Endpoint.of(config.target)) as cluster:
         journal = Journal(cluster, config.flow)
