@@ -413,12 +413,14 @@ class _Course:
             if one.position is not None and not one.doubt
         }
         doubts = {at: doubt.reason for at, doubt in self._doubts.items()}
+        topics = {one.topic: one.target_topic for one in known.figures.values()}
+        rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
         for tries in range(GAP_TRIES):
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
                 await asyncio.sleep(LOOK_SECONDS)
                 await self._looked(sync)
-            gaps, hindrances = await sync.gaps(self._look.planned, holds, doubts)
+            gaps, hindrances = await sync.gaps(self._look.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             if not gaps and not any(hindrance.passing for hindrance in hindrances):
                 break
