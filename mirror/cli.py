@@ -6,7 +6,7 @@ import contextlib
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -15,6 +15,7 @@ from mirror.commands.bench import bench
 from mirror.commands.embedded import embedded
 from mirror.commands.offsets import offsets
 from mirror.commands.options import ConfigFile, Json, LogLevel, Side
+from mirror.commands.results import Results
 from mirror.errors import ExitCode, MirrorError
 from mirror.observe import logs
 
@@ -404,12 +405,22 @@ app.add_typer(bench, name="bench")
 
 def main() -> NoReturn:
     """Run the command line; an error of ours becomes one message and its exit code, anything else shows its trace."""
+    given = sys.stdout
+    results: Any = Results(given)
+    sys.stdout = results
+    code: int = ExitCode.DONE
     try:
         app()
     except MirrorError as error:
         with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still tells
             print(f"mirror: {error}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(ExitCode.DONE)
+        code = 130
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            raise
+        code = ended.code or ExitCode.DONE
+    finally:
+        sys.stdout = given
+    sys.exit(results.end(code))

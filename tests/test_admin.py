@@ -312,6 +312,8 @@ def test_flow_topic(target: Admin, topic_name: str) -> None:
     assert own == {
         "cleanup.policy": "compact",
         "compression.type": "producer",
+        "message.timestamp.after.max.ms": str(NO_LIMIT),
+        "message.timestamp.before.max.ms": str(NO_LIMIT),
         "min.cleanable.dirty.ratio": "0.1",
         "segment.bytes": "8388608",
         "segment.ms": "3600000",

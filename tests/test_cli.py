@@ -217,3 +217,37 @@ def test_embedded_list(tmp_path: Path) -> None:
         env={**ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path)},
     )
     assert process.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("into", "code", "told"),
+    [
+        (">/dev/full", 1, "mirror: what this command told could not be written: No space left on device\n"),
+        (">&-", 0, ""),
+        ("| true; exit ${PIPESTATUS[0]}", 141, ""),
+    ],
+)
+def test_results_that_nobody_gets(tmp_path: Path, into: str, code: int, told: str) -> None:
+    """One sentence and no trace; where nobody wants them, none."""
+    file = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:2", ["orders"])
+    command = f"{sys.executable} -m mirror config show {file} {into}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+@pytest.mark.brokers
+def test_the_exit_code_is_what_was_done_though_nobody_can_be_told(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """It was 1, as of a bug, also behind a failover that was whole or a copy that differed."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    file = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    for into, code in ((">/dev/full", 10), (">&-", 10)):
+        command = f"{sys.executable} -m mirror plan {file} {into}"
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr

@@ -33,6 +33,7 @@ from typer.testing import CliRunner
 from mirror import config
 from mirror.assignment import Loss
 from mirror.cli import app
+from mirror.commands import failover
 from mirror.commands.failoverkept import KEY, account_entry, account_in
 from mirror.commands.failoverknown import Known
 from mirror.commands.failoverview import Account, as_dict, rendered
@@ -231,7 +232,15 @@ def test_what_is_told_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"[]", b'{"at_ms": 1}', b'{"at_ms": -1, "host": "h", "pid": 1}', b'{"at_ms": 9e99}']
+    "value",
+    [
+        b"",
+        b"[]",
+        b'{"at_ms": 1}',
+        b'{"at_ms": -1, "host": "h", "pid": 1}',
+        b'{"at_ms": 9e99}',
+        b'{"at_ms": 1, "host": "h", "pid": 1, "silent": [2]}',
+    ],
 )
 def test_a_record_of_a_failover_that_cannot_be_read_counts_as_one(value: bytes) -> None:
     journal = {b"failover": value}
@@ -245,8 +254,10 @@ def test_a_record_of_a_failover_that_cannot_be_read_counts_as_one(value: bytes) 
 
 
 def test_a_record_of_a_failover() -> None:
-    known = FailedOver.here()
-    assert FailedOver.standing({b"failover": known.to_json()}) == known
+    for known in (FailedOver.here(), FailedOver.here(["pid 1 on elsewhere"])):
+        assert FailedOver.standing({b"failover": known.to_json()}) == known
+    older = b'{"at_ms": 1, "host": "h", "pid": 2}'
+    assert FailedOver.read(older) == FailedOver(at_ms=1, host="h", pid=2)
     assert FailedOver.standing({}) is None
 
 
@@ -363,6 +374,16 @@ class Flow:
                 await Journal(target, settings.flow).append(entries)
 
         asyncio.run(append())
+
+    def standing(self) -> FailedOver | Garbled | None:
+        """What the flow's journal says of a failover."""
+
+        async def read() -> FailedOver | Garbled | None:
+            settings = config.load(self.file)
+            async with Wire(Endpoint.of(settings.target)) as target:
+                return FailedOver.standing(await Journal(target, settings.flow).newest())
+
+        return asyncio.run(read())
 
     def copy(self) -> None:
         """A bounded copy by one lane, which reports to the journal."""
@@ -947,15 +968,55 @@ def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
 
 
 @pytest.mark.brokers
-def test_what_a_mirror_that_died_left_is_copied(flow: Flow) -> None:
-    """It was killed a moment ago on another machine, so that it is taken for running at first; or frozen there."""
+@pytest.mark.parametrize("where", ["on another machine", "in another container"])
+def test_what_a_mirror_that_died_left_is_copied(flow: Flow, where: str) -> None:
+    """It was killed a moment ago, so that it is taken for running at first; or it is frozen. A container may have this
+    machine's name, and a process there the number of this one.
+    """
     produce(flow.source, flow.topic, values(50))
-    lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
+    lost = replace(Owner.here("lost", 9), place="another boot/pid:[4026532001]")
+    if where == "on another machine":
+        lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
     flow.tell((OWNER, lost.to_json()))
     done = flow.failover(code=ExitCode.DATA_AT_RISK)
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 150)
     (warning,) = done["warnings"]
-    assert "(pid 1 on elsewhere) is silent, and did not say that it ended" in warning
+    assert f"({lost}) is silent, and did not say that it ended" in warning
+
+
+@pytest.mark.brokers
+def test_a_failover_that_was_interrupted_is_finished_by_the_next_call(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed behind the end of the flow: groups were nowhere, and nobody could put them anywhere any more. A mirror of
+    which the first call alone knew that it may be frozen is told of by the second one.
+    """
+    commit(flow.source, flow.topic, flow.topic, 40)
+    produce(flow.source, flow.topic, values(50))
+    lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
+    flow.tell((OWNER, lost.to_json()))
+
+    async def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mirror.commands.failover._Course.check", killed)
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(failover._failover(config.load(flow.file), rehearse=False))
+    assert committed(flow.target, flow.topic, flow.topic) < 0
+    begun = flow.standing()
+    rehearsed = CliRunner().invoke(app, ["failover", str(flow.file), "--rehearse"]).exception
+    assert isinstance(rehearsed, PreflightError), "there is nothing to rehearse any more"
+    done = flow.failover(code=ExitCode.DATA_AT_RISK)
+    assert "failover_resumed" in flow.logged
+    (silent,) = done["warnings"]
+    assert "(pid 1 on elsewhere) is silent, and did not say that it ended" in silent
+    assert (done["rpo"]["records"], done["partitions"][0]["position"], done["groups"]) == (0, 150, {"synced": 1})
+    assert committed(flow.target, flow.topic, flow.topic) == 40
+    assert flow.standing() == begun, "it began then"
+    again = CliRunner().invoke(app, ["failover", str(flow.file), "--json"])
+    assert isinstance(again.exception, PreflightError)
+    assert json.loads(again.stdout) == done, "its account is told again"
 
 
 @pytest.mark.brokers

@@ -189,6 +189,39 @@ def test_the_younger_waits_for_the_older(
     asyncio.run(handed_over())
 
 
+def test_a_process_is_looked_up_where_its_number_was_given() -> None:
+    """Two containers may have one host name, and each a process of this number; an older record does not tell."""
+    here = Owner.here("older", 1)
+    assert Owner.read(here.to_json()) == here
+    assert here.place, "Linux tells"
+    assert (here.is_here, here.lives, here.is_this_process, here.is_gone) == (True, True, True, True)
+    there = replace(here, place="another boot/pid:[4026532001]")
+    assert (there.is_here, there.lives, there.is_this_process, there.is_gone) == (False, False, False, False)
+    assert replace(here, place="").is_gone
+    assert not replace(here, place="", host="elsewhere").is_gone
+
+
+@pytest.mark.brokers
+def test_who_lives_in_another_container_is_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has this host's name and this process's number, and reports."""
+    monkeypatch.setattr(handover, "LIVENESS_SECONDS", 2.0)
+    older = replace(Owner.here("older", 1), place="another boot/pid:[4026532001]")
+
+    async def story() -> None:
+        async with journal_of(settings) as journal:
+            await journal.append([(OWNER, older.to_json())])
+            waiting = asyncio.create_task(take(journal, "younger", asyncio.Event()))
+            for _ in range(6):
+                done, _ = await asyncio.wait([waiting], timeout=0.5)
+                assert not done, "the older one has just reported"
+                await journal.append([REPORTED])
+            taken = await asyncio.wait_for(waiting, PATIENCE)
+            assert taken is not None
+            assert taken.owner.instance == "younger"
+
+    asyncio.run(story())
+
+
 @pytest.mark.brokers
 def test_of_several_that_wait_one_gets_the_flow(settings: Settings) -> None:
     """They claim at the same moment; the others go on waiting, and a bounded copy is refused by the owner's name."""

@@ -8,14 +8,14 @@ import time
 import uuid
 import warnings
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
-from helpers import settings_between
+from helpers import make_topic, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, legacy, raw
@@ -24,7 +24,7 @@ from mirror.admin.client import Admin
 from mirror.admin.topics import ensure_flow_topic
 from mirror.batch.header import CONTROL
 from mirror.embedded import Cluster as EmbeddedCluster
-from mirror.errors import MalformedBatch, MirrorError
+from mirror.errors import ClusterUnreachable, MalformedBatch, MirrorError
 from mirror.offsets import journal
 from mirror.offsets.journal import OWNER, Entry, Journal, decode, encode, journal_topic, newest
 from mirror.wire.cluster import Cluster, Endpoint, Leader
@@ -314,3 +314,36 @@ async def test_a_log_that_was_cut_and_grew_again_has_lost_records(described: int
         assert news.lost is not None
         assert (news.lost.read_until, news.lost.kept, len(news.entries)) == (27, 20, 30)
         assert (await ours.follow(news.place)).lost is None
+
+
+@pytest.mark.brokers
+def test_a_clock_that_is_hours_ahead_keeps_nobody_from_writing(
+    target_cluster: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers refuse what is an hour later than their own clock, unless the topic takes any time: one that the flow
+    makes, and one of an older version from the next start on. Till then it is told what to do.
+    """
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=2)
+
+    monkeypatch.setattr(journal, "datetime", Ahead)
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    admin = Admin(settings.target)
+    older = f"{topic_name}-older"
+    make_topic(target_cluster.bootstrap, journal_topic(older), 1, {"cleanup.policy": "compact"})
+
+    async def written(flow: str) -> list[Entry]:
+        async with Cluster(Endpoint.of(settings.target)) as cluster:
+            await cluster.refresh([journal_topic(flow)])
+            one = Journal(cluster, flow)
+            await one.append([(b"key", b"value")])
+            return (await one.read())[0]
+
+    with pytest.raises(ClusterUnreachable, match=r"takes no record of this machine's time, .*after\.max\.ms=9"):
+        asyncio.run(written(older))
+    for flow in (topic_name, older):
+        ensure_flow_topic(admin, flow)
+        assert [one.key for one in asyncio.run(written(flow))] == [b"key"]

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, stored_ends
+from groupoffsets import commit
 from helpers import config_file, make_topic, produce
 from rekeychecker import read_committed
 from test_run import PATIENCE, wait_for
@@ -28,11 +29,13 @@ from mirror.commands.verify import _lost_by_rules
 from mirror.config import ClusterSettings
 from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable, ExitCode, Fenced
+from mirror.observe.figures import PREFIX as STATE
 from mirror.observe.figures import Figures
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.losses import losses_in
 from mirror.policy.rekeying import Rekeying
 from mirror.spark.flow import Flow
+from mirror.spark.handover import sign_off
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.packing import SLICE, Packer
@@ -77,6 +80,18 @@ class Story:
             epoch_seconds=60.0,
             memory_bytes=1 << 20,
         )
+
+    def says_that_it_ended(self) -> None:
+        """Of whoever reported, so that nobody is taken for silent."""
+        told = (value for key, value in self.journal().items() if key.startswith(STATE))
+        (instance,) = {Figures.from_json(value).instance for value in told}
+
+        async def signed_off() -> None:
+            async with Wire(self.flow.target) as target:
+                await target.refresh([journal_topic(self.topic)])
+                await sign_off(Journal(target, self.topic), instance)
+
+        asyncio.run(signed_off())
 
     def fill(self, begin: int, end: int) -> None:
         producer = Producer({"bootstrap.servers": self.source})
@@ -418,6 +433,36 @@ def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> 
             story.write(plan, slot)
     story.copied()
     assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(60)]
+
+
+def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tmp_path: Path) -> None:
+    """Nobody puts them anywhere on the target, and what they go on with there is by their `auto.offset.reset`."""
+    story.fill(0, 50)
+    story.copied()
+    group = f"{story.topic}-readers"
+    commit(story.source, group, story.topic, 12)
+    story.says_that_it_ended()
+    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
+    told = json.loads(file.read_text())
+    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    told["groups"] = {"include": [group]}
+    file.write_text(json.dumps(told))
+
+    def failed_over(*options: str) -> tuple[int, Any]:
+        done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        return done.exit_code, json.loads(done.stdout)
+
+    for options in (["--rehearse"], []):
+        code, account = failed_over(*options)
+        (gap,) = account["group_offsets_not_reached"]
+        assert (code, account["whole"], account["warnings"]) == (ExitCode.DATA_AT_RISK, False, [])
+        assert (gap["group"], gap["source_offset"], gap["target_offset"]) == (group, 12, None)
+        assert (gap["reads_again"], gap["misses"]) == (12, 38)
+        assert "the topic is re-keyed" in gap["cause"]
+    assert CliRunner().invoke(app, ["failover", str(file), "--undo"]).exit_code == ExitCode.DONE
+    commit(story.target, group, story.topic, 3)
+    code, account = failed_over()
+    assert (code, account["group_offsets_not_reached"]) == (ExitCode.DONE, []), "somebody has put it there"
 
 
 @pytest.mark.parametrize("start", [LATEST, 10**15])

@@ -22,6 +22,7 @@ from helpers import config_file, make_topic, mirror_once, produce, stored_batche
 from samerecords import assert_same_records, read
 from sparkless import run_once
 from test_gaps import transactions
+from test_run import wait_for
 from typer.testing import CliRunner
 
 from mirror.admin.client import Admin
@@ -32,6 +33,7 @@ from mirror.commands import restore as command
 from mirror.config import Settings, load
 from mirror.embedded import Cluster
 from mirror.errors import ConfigError, ExitCode, PreflightError
+from mirror.offsets.failover import KEY, FailedOver
 from mirror.offsets.firstseen import seen_in
 from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.offsets.losses import Lost, losses_in
@@ -421,7 +423,7 @@ def test_what_cannot_be_restored_is_refused(
 ELSEWHERE = Owner(instance="elsewhere", host="elsewhere", pid=7, at_ms=0, claim=50)
 
 
-async def append(config: Settings, *entries: tuple[bytes, bytes]) -> None:
+async def append(config: Settings, *entries: tuple[bytes, bytes | None]) -> None:
     """Records of the flow's journal."""
     async with KafkaCluster(Endpoint.of(config.target)) as cluster:
         journal = Journal(cluster, config.flow)
@@ -510,6 +512,49 @@ def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
     asyncio.run(append(config, (ENDED, json.dumps({"instance": "fourth"}).encode())))
     assert command.restore(config, [folder], command.Wanted(), as_json=True) == 0
     assert log_ends(target, topic_name, 1) == [100]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_flow_that_is_failed_over_meanwhile_is_written_to_no_more(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever uses its topics from then on must not meet records, settings or offsets of groups that come late."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    for _ in range(40):
+        produce(source, topic_name, [b"x" * 20] * 10)
+    file = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    told, folder = json.loads(file.read_text()), source_cluster.nodes[0].data
+    file.write_text(json.dumps(told | {"limits": {"bytes_per_second": 1000}}))
+    slow = load(file)
+
+    def failed_over() -> None:
+        wait_for(lambda: log_ends(target, topic_name, 1)[0] > 0, 60, lambda: "nothing came")
+        asyncio.run(append(slow, (KEY, FailedOver.here().to_json())))
+
+    def touched(*_: Any) -> Any:
+        raise AssertionError("the flow was failed over")
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
+        patched.setattr(command, "_set", touched)
+        patched.setattr(command, "_groups", touched)
+        somebody = threads.submit(failed_over)
+        code = command.restore(slow, [folder], command.Wanted(), as_json=True)
+        somebody.result()
+    report = json.loads(capsys.readouterr().out)
+    assert code == 6
+    assert "the flow was failed over" in report["taken_over"]
+    assert log_ends(target, topic_name, 1)[0] < 400
+    asyncio.run(append(slow, (KEY, None)))
+    file.write_text(json.dumps(told))
+    assert restore_here(file, folder)[0] == 0, "taken back, it is restored"
+    assert log_ends(target, topic_name, 1) == [400]
 
 
 @pytest.mark.brokers

@@ -17,9 +17,12 @@ from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 
 from mirror.admin.client import Admin
 from mirror.admin.topics import plan_topics
+from mirror.commands.translate import _translate
 from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster
+from mirror.errors import ConfigError, PartitionStop
 from mirror.observe.figures import Figures
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.journal import Journal, journal_topic
 from mirror.offsets.ledgers import forget_expired
 from mirror.offsets.runlog import Indexes
@@ -350,3 +353,83 @@ def write(bootstrap: str, flow: str, entries: dict[bytes, bytes]) -> None:
     for key, value in entries.items():
         client.produce(journal_topic(flow), value, key=key, partition=0)
     client.flush(20)
+
+
+# --- `mirror offsets translate` -------------------------------------------------------------------------------------
+
+
+def asked(pair: tuple[str, str], topic: str, offset: int, flow: str = "", **more: Any) -> int:
+    """Where an offset of partition 0 is on the target."""
+    settings = settings_between(*pair, [topic], flow=flow or topic, **more)
+    return asyncio.run(_translate(settings, TopicPartition(topic, 0), offset, reverse=False)).target_offset
+
+
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_offsets_are_told_of_a_copy_alone(pair: tuple[str, str], topic_name: str, offsets: str) -> None:
+    """Two topics of one name have offsets all the same: nothing is said of what the flow did not copy, or is not what
+    it copied any more. Of a flow that was failed over, what it had copied is told, whoever writes behind it.
+    """
+    source, target = pair
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(20)])
+    produce(target, topic_name, [b"stranger %d" % number for number in range(20)])
+    with pytest.raises(ConfigError, match="it is no copy of"):
+        asked(pair, topic_name, 5, offsets=offsets)
+    with pytest.raises(ConfigError, match="no such topic is mirrored"):
+        asked(pair, topic_name, 5, exclude=[topic_name], offsets=offsets)
+    with pytest.raises(ConfigError, match="a rule re-keys its records"):
+        asked(pair, topic_name, 5, rules=[{"match": topic_name, "rekey": "key"}], offsets=offsets)
+    deleted(target, topic_name)
+    mirror_once(*pair, [topic_name], flow=topic_name, offsets=offsets)
+    produce(source, topic_name, [b"more"] * 5)
+    assert asked(pair, topic_name, 19, offsets=offsets) == 19
+    with pytest.raises(ConfigError, match=r"not mirrored yet|none of them"):
+        asked(pair, topic_name, 23, offsets=offsets)
+    produce(target, topic_name, [b"stranger"] * 5)
+    with pytest.raises(PartitionStop, match="DIVERGED"):
+        asked(pair, topic_name, 23, offsets=offsets)
+    told(pair, topic_name, ("failover", FailedOver.here().to_json()))
+    assert asked(pair, topic_name, 19, offsets=offsets) == 19, "these are applications' records behind the flow's"
+    with pytest.raises(ConfigError, match=r"not mirrored yet|none of them"):
+        asked(pair, topic_name, 23, offsets=offsets)
+    told(pair, topic_name, ("failover", None))
+    deleted(target, topic_name)
+    make_topic(target, topic_name)
+    produce(target, topic_name, [b"stranger"] * 30)
+    with pytest.raises(ConfigError, match="it is no copy of"):
+        asked(pair, topic_name, 5, offsets=offsets)
+
+
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_no_offset_is_told_of_another_source_topic(pair: tuple[str, str], topic_name: str, offsets: str) -> None:
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"%d" % number for number in range(20)])
+    mirror_once(*pair, [topic_name], flow=topic_name, offsets=offsets)
+    deleted(pair[0], topic_name)
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"other %d" % number for number in range(20)])
+    with pytest.raises(PartitionStop, match="RECREATED"):
+        asked(pair, topic_name, 5, offsets=offsets)
+
+
+def told(pair: tuple[str, str], flow: str, *entries: tuple[str, bytes | None]) -> None:
+    """Write to a flow's journal."""
+
+    async def append() -> None:
+        host, port = pair[1].split(":")
+        async with WireCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([journal_topic(flow)])
+            await Journal(cluster, flow).append([(key.encode(), value) for key, value in entries])
+
+    asyncio.run(append())
+
+
+def deleted(bootstrap: str, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline, "it was not deleted"
+        time.sleep(0.05)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mirror.admin.client import Admin
-from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, OWN_COMPACTED, changes_to, configs_for
+from mirror.admin.configs import AFTER_MAX, BEFORE_MAX, OWN_COMPACTED, any_time, changes_to, configs_for
 from mirror.admin.history import History
 from mirror.admin.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth, TopicInfo, plain_values
@@ -303,26 +303,32 @@ def ensure_flow_topic(target: Admin, flow: str) -> str:
 
 
 def _keep(target: Admin, journal: str) -> None:
-    """Let nothing of a flow's journal expire."""
+    """Let nothing of a flow's journal expire, and let it take records of machines whose clocks are wrong."""
     try:
         found = plain_values(target.topic_configs([journal]).get(journal, {}))
     except AccessDenied:
         return  # the right to see it is none of those that a flow needs
-    if (policy := found.get("cleanup.policy", "compact")) == "compact":
+    limits = {name: after for name, after in any_time(found).items() if int(found[name]) < NO_LIMIT}
+    expires = (policy := found.get("cleanup.policy", "compact")) != "compact"
+    wanted = {**(OWN_COMPACTED if expires else {}), **limits}
+    if not wanted:
         return
     changes = [
-        ConfigChange(topic=journal, name=name, before=found.get(name), after=after)
-        for name, after in OWN_COMPACTED.items()
+        ConfigChange(topic=journal, name=name, before=found.get(name), after=after) for name, after in wanted.items()
     ]
     try:
         target.alter_configs(changes)
     except (AccessDenied, BrokerError) as problem:
+        if not expires:  # while clocks agree, nothing is amiss
+            command = set_configs(Endpoint.of(target.settings), journal, limits)
+            log.info("journal_settings_kept", topic=journal, reason=str(problem), advice=command)
+            return
         command = set_configs(Endpoint.of(target.settings), journal, {"cleanup.policy": "compact"})
         raise PreflightError(
             f"{journal} on cluster {target.settings.alias}, the flow's journal, has cleanup.policy={policy}, so what"
             f" it keeps would expire; it cannot be changed ({problem}): {command}"
         ) from problem
-    log.warning("journal_settings_changed", topic=journal, before=policy, after="compact")
+    log.warning("journal_settings_changed", topic=journal, before=policy, after="compact", limits=sorted(limits))
 
 
 def ensure_heartbeats(target: Admin, flow: str) -> bool:
@@ -342,6 +348,7 @@ def ensure_heartbeats(target: Admin, flow: str) -> bool:
 def _ensure(target: Admin, name: str, configs: Mapping[str, str]) -> str:
     if not target.describe([name]):
         replicas = min(_FLOW_TOPIC_REPLICAS, target.brokers())
+        configs = {**configs, **any_time(broker_defaults(target))}  # whatever time it is on the machine that writes
         _create(target, [Creation(topic=name, partitions=1, replication_factor=replicas, configs=configs)])
     return name
 

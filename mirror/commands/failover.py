@@ -9,6 +9,7 @@
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
              Every group is named that does not go on where it stood, with what it reads again or misses
 
+One that was lost on its way, behind the end of the flow, is finished by the next call, which prints the one account.
 A source that is away costs its timeout, and then the RPO is what the journal knew last. Nothing is changed on brokers:
 the mirror takes no rights away from topics while it runs, so it has none to give back.
 
@@ -78,7 +79,7 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
     """Fail the flow over, rehearse that, or take it back; print what came of it.
 
     Raises ConfigError where the flow never ran, PreflightError where it was failed over before, behind the account of
-    that, and ClusterError where the target cannot be used.
+    that (one that was lost before it had an account is finished), and ClusterError where the target cannot be used.
     """
     if undo:
         asyncio.run(_undo(settings))
@@ -126,7 +127,8 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
             lambda topic: not is_rekeyed(topic, settings.topics),
         )
         await known.read()
-        if done := FailedOver.standing(known.newest):
+        done = FailedOver.standing(known.newest)
+        if done is not None and (rehearse or isinstance(done, Garbled) or kept.KEY in known.newest):
             return _Before(done, kept.account_in(known.newest))
         if not known.figures and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
@@ -134,11 +136,12 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
             reached = await course.reach(source, {at.topic for at in known.figures})
         if rehearse:
             course.exposed = await exposures_of(settings, source if reached else None, known)
-        with course.step("drain"):
-            await course.drain(source if reached else None, known)
+        if done is None:
+            with course.step("drain"):
+                await course.drain(source if reached else None, known)
         if not rehearse:
             with course.step("end the mirror"):
-                await course.end(known)
+                await (course.end(known) if done is None else course.go_on(done, known))
             with course.step("fence re-keyed topics"):
                 await course.fence(known)
         with course.step("check the copies"):
@@ -186,6 +189,7 @@ class _Course:
     _ended: bool = False
     _instances: set[str] = field(default_factory=set)
     _former: list[Owner] = field(default_factory=list)
+    _silent: list[str] = field(default_factory=list)
     _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
     _look: Look | None = None
     _gaps: tuple[OffsetGap, ...] = ()
@@ -267,9 +271,18 @@ class _Course:
     async def end(self, known: Known) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         await known.read()  # the mirror that runs may have made a topic meanwhile
-        await known.journal.append_all(record.ending(known.newest))
+        self._silent = [str(one) for one in self._former if not known.watched.has_ended(one)]
+        await known.journal.append_all(record.ending(known.newest, self._silent))
         self._ended = True
         _log.info("failover_recorded", flow=self.settings.flow)
+        await self._prove_ended(known)
+
+    async def go_on(self, done: FailedOver, known: Known) -> None:
+        """The same behind a record of one that was lost before it had an account."""
+        self._ended, self._silent = True, [*done.silent]
+        _log.warning("failover_resumed", flow=self.settings.flow, begun=str(done))
+        for former in self._silent:
+            self._warn_of_silent(former)
         await self._prove_ended(known)
 
     async def _prove_ended(self, known: Known) -> None:
@@ -295,10 +308,13 @@ class _Course:
             await asyncio.sleep(LOOK_SECONDS)
             await known.read()
         for former in dict.fromkeys(one for one in self._former if not seen.has_ended(one)):
-            self._warn(
-                f"the mirror ({former}) is silent, and did not say that it ended: one that is frozen writes when it"
-                " wakes. See to it that it is gone before anybody writes"
-            )
+            self._warn_of_silent(str(former))
+
+    def _warn_of_silent(self, mirror: str) -> None:
+        self._warn(
+            f"the mirror ({mirror}) is silent, and did not say that it ended: one that is frozen writes when it"
+            " wakes. See to it that it is gone before anybody writes"
+        )
 
     async def fence(self, known: Known) -> None:
         """Have nothing more committed to re-keyed topics: their tasks write under transactional ids of their own, and
@@ -360,7 +376,7 @@ class _Course:
         """The journal still has the failover: what was lost of it may have let a mirror start."""
         newest = await known.journal.newest()
         if FailedOver.standing(newest) is None:
-            await known.journal.append_all(record.ending(newest))
+            await known.journal.append_all(record.ending(newest, self._silent))
             self._warn(
                 "the journal lost the record of this failover, which was written again: a mirror may have gone on"
             )
@@ -397,12 +413,14 @@ class _Course:
             if one.position is not None and not one.doubt
         }
         doubts = {at: doubt.reason for at, doubt in self._doubts.items()}
+        topics = {one.topic: one.target_topic for one in known.figures.values()}
+        rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
         for tries in range(GAP_TRIES):
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
                 await asyncio.sleep(LOOK_SECONDS)
                 await self._looked(sync)
-            gaps, hindrances = await sync.gaps(self._look.planned, holds, doubts)
+            gaps, hindrances = await sync.gaps(self._look.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             if not gaps and not any(hindrance.passing for hindrance in hindrances):
                 break

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rich.text import Text
 
@@ -21,23 +18,13 @@ from mirror.policy.outcomes import Glance, Outcome, Outcomes
 from mirror.policy.rules import Rules
 from mirror.reading.segments import Mapped, glance_over, offset_of, segments_of
 
-#: What a shell gets from a command whose reader has gone: 128 and SIGPIPE.
-_READER_GONE: Final = 141
-
 
 def inspect(target: str, wish: Wish, *, config: Path | None, side: str | None, bootstrap: str | None) -> int:
     """Inspect a file or folder, or a topic where a cluster is named; the exit code: DATA_AT_RISK for damage.
 
     Raises ConfigError for what is not there or does not go together, and ClusterError.
     """
-    try:
-        code = _inspected(target, wish, config, side, bootstrap)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        with suppress(OSError):  # the interpreter flushes once more when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _READER_GONE
-    return code
+    return _inspected(target, wish, config, side, bootstrap)
 
 
 def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, bootstrap: str | None) -> ExitCode:

@@ -152,7 +152,7 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
 
 
 def _may_change(settings: Settings, owner: Owner, report: Report) -> bool:
-    """Whether the flow is this restore's still; the report says who has it else."""
+    """Whether the flow is this restore's still; the report says who has it else, or that it was failed over."""
     from mirror.spark.handover import Watched
     from mirror.spark.restoring import taken_over
 

@@ -10,13 +10,16 @@ is worse than to ask a person.
 
 With it the flow lets go of the topics that it made (`firstseen.py`), for good: whoever uses them owns them, so a flow
 that runs again must not delete one because its source is gone, which a failback asks for.
+
+A failover does more behind that record, and may be lost in the midst of it: as long as the journal keeps no account of
+one (`commands/failoverkept.py`), whoever calls it again finishes it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Self
@@ -28,35 +31,42 @@ from mirror.offsets.journal import Change
 from mirror.offsets.owner import Owner
 
 KEY: Final = b"failover"
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
+_NEEDED: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {**_NEEDED, "silent": (list,)}
 #: Milliseconds up to the year 9999, which is as far as a time can be told.
 _TIMES: Final = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedOver:
-    """When, in Unix ms, and from where the flow was failed over."""
+    """When, in Unix ms, and from where the flow was failed over; `silent` names mirrors of which nobody knew then that
+    they had ended.
+    """
 
     at_ms: int
     host: str
     pid: int
+    silent: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"at {datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC from {self.host}"
 
     @classmethod
-    def here(cls) -> Self:
+    def here(cls, silent: Iterable[str] = ()) -> Self:
         """From this process, now."""
         owner = Owner.here("")
-        return cls(at_ms=int(time.time() * 1000), host=owner.host, pid=owner.pid)
+        return cls(at_ms=int(time.time() * 1000), host=owner.host, pid=owner.pid, silent=tuple(silent))
 
     @classmethod
     def read(cls, value: bytes) -> Self:
         """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        told = read_fields(value, _KINDS, _KINDS, "a failover")
+        told = read_fields(value, _KINDS, _NEEDED, "a failover")
         if not 0 <= told["at_ms"] < _TIMES:
             raise ValueError("a failover in a year that is not known")
-        return cls(**told)
+        silent = told.pop("silent", [])
+        if not all(type(one) is str for one in silent):
+            raise ValueError("mirrors that are silent must have names")
+        return cls(**told, silent=tuple(silent))
 
     def to_json(self) -> bytes:
         """For the journal."""
@@ -86,13 +96,14 @@ class Garbled:
         return f"as far as is known: the record `{KEY.decode()}` of its journal cannot be read ({self.reason})"
 
 
-def ending(known: Mapping[bytes, bytes]) -> list[Change]:
-    """The records that end a flow, to be appended in order; `known` are the newest records of its journal. The failover
-    comes last: a flow that goes on since that failed has let go of topics, which only stay when their sources are gone.
+def ending(known: Mapping[bytes, bytes], silent: Iterable[str] = ()) -> list[Change]:
+    """The records that end a flow, to be appended in order; `known` are the newest records of its journal, `silent` as
+    in `FailedOver`. The failover comes last: a flow that goes on since that failed has let go of topics, which only
+    stay when their sources are gone.
     """
     made = {topic: seen for topic, seen in seen_in(known).items() if seen.made}
     released = [(FirstSeen.key(topic), replace(seen, made=False).to_json()) for topic, seen in made.items()]
-    return [*released, (KEY, FailedOver.here().to_json())]
+    return [*released, (KEY, FailedOver.here(silent).to_json())]
 
 
 def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:

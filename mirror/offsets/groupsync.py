@@ -58,6 +58,10 @@ _BY_WEIGHT: Final = (
 )
 #: Why a group is beyond where it stands on the source.
 FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
+#: Why a group has no offset in a re-keyed topic.
+REKEYED: Final = (
+    "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
+)
 _SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
 #: States in which an offset may mean other records on the target than on the source, or padding (G2).
 _UNLIKE: Final = frozenset(
@@ -453,10 +457,12 @@ class GroupSync:
         planned: Mapping[str, Offsets],
         holds: Mapping[TopicPartition, int],
         doubts: Mapping[TopicPartition, str],
+        rekeyed: Mapping[str, str] = {},
     ) -> tuple[list[OffsetGap], tuple[Hindrance, ...]]:
         """Every mirrored partition of a followed group that does not go on where it stands on the source, by what both
         sides say now, and what kept this from being known of groups. A group with members on the target that is
-        further there reads on by itself, and is none.
+        further there reads on by itself, and is none. Of `rekeyed` topics, with their names on the target, a group is
+        followed by nobody: it is named where it has no offset there at all.
 
         `planned` counts as committed. `holds`: by source partition, the offset below which the target has all that the
         source does, where that is known; `doubts`: why a source partition is not vouched for. Raises nothing that a
@@ -469,17 +475,23 @@ class GroupSync:
         found: list[OffsetGap] = []
         pairs: dict[TopicPartition, TopicPartition] = {}
         followed: dict[str, Offsets] = {}
+        alone: dict[str, Offsets] = {}
         for group, offsets in (await self._followed()).items():
             for at, committed in offsets.items():
                 if told := self._translate(at, committed):
                     pairs[at] = told[0]
                     followed.setdefault(group, {})[at] = committed
+                elif at.topic in rekeyed:
+                    alone.setdefault(group, {})[at] = committed
         ends = await self._ends_of(pairs) if pairs else {}
-        work = _Work({group: {pairs[at]: one for at, one in of.items()} for group, of in followed.items()}, {})
-        work.standings.update((group, set()) for group in followed)
+        every = followed.keys() | alone.keys()
+        work = _Work({group: {pairs[at]: one for at, one in followed.get(group, {}).items()} for group in every}, {})
+        work.standings.update((group, set()) for group in every)
         await self._locate(work)
-        coordinators = work.nodes | await self._target.coordinators(followed.keys() - work.nodes.keys())
+        coordinators = work.nodes | await self._target.coordinators(every - work.nodes.keys())
         targets = await self._target.fetched(coordinators)
+        lost = {group: of for group, of in alone.items() if group in targets}
+        found += await self._left_alone(lost, targets, rekeyed)
         for group in followed.keys() & targets.keys():
             for at, committed in followed[group].items():
                 if pairs[at] not in ends:
@@ -492,6 +504,38 @@ class GroupSync:
                     found.append(gap)
         found.sort(key=lambda gap: (gap.group, gap.topic, gap.partition))
         return found, tuple(hindrance for side in sides for hindrance in side.hindrances)
+
+    async def _left_alone(
+        self, alone: Mapping[str, Offsets], targets: Mapping[str, Offsets], rekeyed: Mapping[str, str]
+    ) -> list[OffsetGap]:
+        """The groups that are put nowhere in re-keyed topics, by what the source holds around where they stand."""
+        left = [
+            (group, at, one.offset)
+            for group, of in alone.items()
+            for at, one in of.items()
+            if rekeyed[at.topic] not in {there.topic for there in targets[group]}
+        ]
+        places = {at for _, at, _ in left}
+        try:
+            starts = await listed(self._source.cluster, places, EARLIEST)
+            ends = await listed(self._source.cluster, places, LATEST, READ_COMMITTED)
+        except ClusterError as problem:
+            self._source.lost(problem)
+            starts, ends = {}, {}
+        return [
+            OffsetGap(
+                group=group,
+                topic=at.topic,
+                partition=at.partition,
+                target_topic=rekeyed[at.topic],
+                source_offset=offset,
+                reached=None,
+                reads_again=max(0, min(offset, ends.get(at, offset)) - starts.get(at, 0)),
+                misses=max(0, ends.get(at, offset) - max(offset, starts.get(at, 0))),
+                cause=REKEYED,
+            )
+            for group, at, offset in left
+        ]
 
     async def _ends_of(self, pairs: Mapping[TopicPartition, TopicPartition]) -> dict[TopicPartition, CopyEnds]:
         """By target partition; without those whose leader does not answer."""

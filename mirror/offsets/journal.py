@@ -48,8 +48,10 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from mirror.batch.header import CODECS, RawBatch, split
-from mirror.errors import BrokerError, ClusterError
+from mirror.errors import BrokerError, ClusterError, ClusterUnreachable
 from mirror.observe.logs import get
+from mirror.policy.remedies import set_configs
+from mirror.policy.rules import NO_LIMIT
 from mirror.wire.cluster import OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.wire.fetch import fetch_below
 from mirror.wire.produce import append
@@ -57,6 +59,8 @@ from mirror.wire.queries import EARLIEST, LATEST, READ_UNCOMMITTED, epoch_end, l
 
 OWNER = b"owner"
 ENDED = b"ended"
+#: Kafka `Errors`, and the setting by which a broker refuses what is later than its own clock.
+INVALID_TIMESTAMP, AFTER_MAX = 32, "message.timestamp.after.max.ms"
 _READ_BYTES = 4 * 1024 * 1024
 #: Bytes of records in one batch, well below what a broker takes by default.
 _BATCH_BYTES = 256 * 1024
@@ -134,7 +138,17 @@ class Journal:
 
         Raises ClusterUnreachable, AccessDenied, BrokerError.
         """
-        return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
+        try:
+            return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
+        except BrokerError as problem:
+            if problem.code != INVALID_TIMESTAMP:
+                raise
+            lifted = set_configs(self.cluster.endpoint, self.partition.topic, {AFTER_MAX: str(NO_LIMIT)})
+            now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            raise ClusterUnreachable(
+                f"{self.cluster}: takes no record of this machine's time, {now}, into {self.partition.topic}: set the"
+                f" clock of this machine, or of the brokers; to have that topic take any time: {lifted}"
+            ) from problem
 
     async def append_all(self, entries: Iterable[Change]) -> None:
         """The same in as many batches as they need: who dies in between leaves the first of them."""

@@ -5,6 +5,8 @@ U1  claims have numbers, each one more than the one before. Of two with one numb
     that the wire sends again, and that lands late, ends nobody
 U2  records without a number are of a version before 0.2: one of an instance that was not seen before counts as a
     new claim
+U3  a process's number tells whether it lives only where it was given: on the same boot of a machine, in the same
+    namespace of process ids. Two containers may have one host name, and each a process 1 that lives
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import os
 import socket
 import time
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -25,12 +29,23 @@ _PIDS: Final = 2**31
 _TIMES: Final = 2**63
 #: More claims than any flow sees. The bound leaves room for the next one.
 _CLAIMS: Final = 2**53
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE: Final = Path("/proc/self/ns/pid")
+
+
+@cache
+def place_of_numbers() -> str:
+    """What this process shares with those whose numbers it can look up (U3); empty where the system does not tell."""
+    try:
+        return f"{_BOOT.read_text().strip()}/{_NAMESPACE.readlink()}"
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The process that last took the flow; `at_ms`: when, Unix time. `claim`: the number of its claim, None where the
-    record has none.
+    record has none. `place`: where its number means anything (U3), empty where that is not known.
     """
 
     instance: str
@@ -38,6 +53,7 @@ class Owner:
     pid: int
     at_ms: int
     claim: int | None = None
+    place: str = ""
 
     def __str__(self) -> str:
         return f"pid {self.pid} on {self.host}"
@@ -46,7 +62,8 @@ class Owner:
     def here(cls, instance: str, claim: int | None = None) -> Owner:
         """This process, now."""
         now = int(time.time() * 1000)
-        return cls(instance=instance, host=socket.gethostname(), pid=os.getpid(), at_ms=now, claim=claim)
+        host = socket.gethostname()
+        return cls(instance=instance, host=host, pid=os.getpid(), at_ms=now, claim=claim, place=place_of_numbers())
 
     @classmethod
     def read(cls, value: bytes) -> Owner:
@@ -60,6 +77,7 @@ class Owner:
             pid=int(told["pid"]),
             at_ms=int(told["at_ms"]),
             claim=None if claim is None else int(claim),
+            place=str(told.get("place", "")),
         )
         if not 0 <= found.pid < _PIDS or abs(found.at_ms) >= _TIMES or not 0 <= (found.claim or 0) < _CLAIMS:
             raise ValueError("numbers beyond any machine's")
@@ -71,8 +89,9 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """It ran on this machine, so its process can be looked at."""
-        return self.host == socket.gethostname()
+        """It ran where this process does, so its own can be looked at (U3)."""
+        here = place_of_numbers()
+        return self.host == socket.gethostname() and (not self.place or not here or self.place == here)
 
     @property
     def is_this_process(self) -> bool:
@@ -81,12 +100,12 @@ class Owner:
 
     @property
     def lives(self) -> bool:
-        """There is such a process on this machine."""
+        """There is such a process here."""
         return self.is_here and psutil.pid_exists(self.pid)
 
     @property
     def is_gone(self) -> bool:
-        """Its process is known to have ended; in a container that was started anew, ours may have its number."""
+        """Its process is known to have ended; ours may have its number by now."""
         return self.is_here and (self.pid == os.getpid() or not self.lives)
 
 

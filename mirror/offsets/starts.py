@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from mirror.offsets.firstseen import seen_in
-from mirror.offsets.journal import Journal
 from mirror.position import settled_end
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
@@ -79,8 +78,3 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
         for number, offset in enumerate(seen.since)
         if offset
     }
-
-
-async def starts_of(journal: Journal) -> dict[TopicPartition, int]:
-    """The same of a journal, nothing where there is none. Raises as `Journal.newest` does."""
-    return starts_in(await journal.newest(), journal.cluster)

@@ -23,6 +23,7 @@ from mirror.assignment import Assignment, Loss, log_loss
 from mirror.config import SparkSettings
 from mirror.errors import ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
 from mirror.observe.figures import Figures
+from mirror.offsets.failover import FailedOver
 from mirror.offsets.journal import Journal
 from mirror.offsets.ledgers import Ledgers
 from mirror.offsets.losses import loss_entry
@@ -54,7 +55,7 @@ class Portion:
     `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
     where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
     batch and write nothing. `is_there`: the target has the topic. `owner`: the claim under which it is written; nothing
-    more is once another one stands.
+    more is once another one stands, or the flow was failed over.
     """
 
     flow: str
@@ -228,13 +229,21 @@ async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
 
 async def taken_over(seen: Watched, owner: Owner | None) -> str:
     """Why nothing more may be written under a claim; the empty string where it may."""
-    if owner is None or (now := await successor(seen, owner)) is None:
+    if owner is None:
+        return ""
+    now = await successor(seen, owner)
+    if (done := FailedOver.standing(seen.values)) is not None:
+        return (
+            f"the flow was failed over {done} meanwhile: its target topics may be in use, so nothing more is written"
+            " there. Where nobody has written to them, `mirror failover CONFIG --undo`, and restore again"
+        )
+    if now is None:
         return ""
     return f"a mirror ({now}) took the flow over: end it, and restore again; what is there is not written twice"
 
 
 async def _tend(pipeline: Pipeline, ledgers: Ledgers, seen: Watched, owner: Owner | None) -> None:
-    """Record where offsets move to, and end what does not get on, or what another owner took."""
+    """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
     reached, since = -1, time.monotonic()
     while True:
         await asyncio.sleep(_LOOK_SECONDS)

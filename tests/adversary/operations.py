@@ -124,6 +124,19 @@ _SET_MOTIFS: Final = (
     ("live", "set_target", "kill", "produce", "run"),
     ("set_target", "failover"),
 )
+#: What is drawn besides where the commands around a copy are played with: asked for offsets, and killed in their midst.
+_AROUND: Final[dict[str, float]] = {"failover_killed": 3, "translate": 6}
+_AROUND_MOTIFS: Final = (
+    ("commit", "produce", "failover_killed"),
+    ("live", "commit", "produce", "settle", "failover_killed"),
+    ("failover_killed", "undo", "produce", "run", "translate"),
+    ("stranger_topic", "translate"),
+    ("run", "produce", "stranger_writes", "translate", "run", "translate"),
+    ("run", "recreate", "produce", "translate"),
+    ("run", "delete_target", "translate", "run", "translate"),
+    ("cut_source", "produce", "translate", "run", "translate"),
+    ("expire_target", "translate", "failover", "translate"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -163,6 +176,9 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     "clusters": Repertoire(WEIGHTS, MOTIFS, ("default", "forever", "week", "short", "compact", "append")),
     "disks": Repertoire(WEIGHTS | _ON_DISKS, MOTIFS[::4] + _ON_DISKS_MOTIFS * 2, tuple(TOPIC_CONFIGS)),
     "settings": Repertoire(WEIGHTS | _SET, MOTIFS[::4] + _SET_MOTIFS * 4, ("default", "forever", "week", "compact")),
+    "around": Repertoire(
+        WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")
+    ),
 }
 
 

@@ -284,7 +284,7 @@ class _Player:
     @property
     def _is_over(self) -> bool:
         """The flow was failed over before this operation."""
-        return self._failed_over and self._schedule.operations[self._place].name != "failover"
+        return self._failed_over and not self._schedule.operations[self._place].name.startswith("failover")
 
     def _judge_over(self, name: str, before: Topic, now: Topic) -> None:
         for partition, log in before.partitions.items():
@@ -812,6 +812,48 @@ class _Player:
             self._equal("failover said 0", told, "I3")
             self._groups_stand(command)
         return f"exit {code}{self._states(told)}"
+
+    def _op_failover_killed(self, op: Op) -> str:
+        """One that is lost as soon as the journal has it, and another one that finishes it."""
+        command = Command(self._folder, "failover", str(self._config()), "--json")
+        deadline = time.monotonic() + COMMAND_SECONDS
+        while command.is_alive and "failover_recorded" not in command.logged and time.monotonic() < deadline:
+            time.sleep(0.005)
+        command.end()
+        if "failover_recorded" not in command.logged:
+            return f"exit {command.wait(0)}"
+        self._failed_over = True
+        was_told = bool(command.printed)
+        told = self._op_failover(op)
+        if told == "exit 3" and not was_told:
+            self._found("I3", "a failover cannot be finished", command.logged[-1500:])
+        return f"killed; {told}"
+
+    def _op_translate(self, op: Op) -> str:
+        """Where an offset of a source partition is, at a share of what the copy holds: the same record is there."""
+        name = self._names[op.topic]
+        copy, there = self._copies.get(target := self._target_of(name)), self._target.get(self._target_of(name))
+        if there is None or not (log := there.partitions.get(op.partition)):
+            return "-"
+        asked = str(log.start + (log.end - log.start) * op.amount // 100)
+        code, command = self._command(
+            "offsets", "translate", str(self._config()), name, str(op.partition), asked, "--json"
+        )
+        self._look_again()
+        now, theirs = self._target.get(target), self._source.get(name)
+        if code != 0 or now is None or theirs is None:
+            return f"exit {code}"
+        found, place = json.loads(command.printed), f"{target}-{op.partition}"
+        if copy is None or not copy.owned:
+            self._found("I8", "offsets are told of no copy", f"{place}: {command.printed}")
+        elif not self._failed_over and found["target_offset"] >= copy.vouched.get(op.partition, 0):
+            empty, allowed = Log(0, 0, 0), Allowed(own_times=copy.own_times)
+            mine = now.partitions.get(op.partition, empty).records.get(found["target_offset"])
+            other = theirs.partitions.get(op.partition, empty).records.get(found["source_offset"])
+            if mine is not None and other is not None and text_of(mine, allowed) != text_of(other, allowed):
+                detail = f"{place}: {command.printed}: {mine.text}, the source's is {other.text}"
+                self._found("I8", "an offset is told of another record", detail)
+        return f"exit {code}"
 
     def _groups_stand(self, command: Command) -> None:
         places = [(name, partition) for name, partition, _, _, _ in self._pairs()]
