@@ -18,6 +18,8 @@
         ours alone and in the same leader epoch of the source. Else the copy is `Unconfirmed`, and a person decides
     P8  a target that ends below the acknowledged position has lost records. They are copied again where the source
         still has them; else that is TARGET_LOST
+    P9  a copy that was begun with offsets that move is none with equal offsets: where the journal keeps that its end
+        goes with another offset of the source, no record is compared, and none is written
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
@@ -216,6 +218,19 @@ class Logs:
             return self.end > self.furthest_begin
         return not is_our_padding(self.tail, self.own)
 
+    def check_way(self) -> None:
+        """Raises PartitionStop where the copy was begun with offsets that move, and is to have equal ones (P9)."""
+        last = self.last
+        if last is None or last.source_next == last.target_end:
+            return
+        what = f"offset {last.target_end} of the target goes with offset {last.source_next} of the source"
+        raise self.begun_otherwise(last.target_end, f"{what}, as the journal keeps it", "translate")
+
+    def begun_otherwise(self, at: int, detail: str, offsets: str) -> PartitionStop:
+        """The stop for a copy that was begun with other `offsets` than it is to have now."""
+        detail = f"{detail}: the copy was begun with topics.offsets: {offsets}"
+        return self.stop(State.REFUSED, at, detail, Remedy.AS_BEGUN).knowing(offsets=offsets)
+
     def check_source_epoch(self) -> None:
         """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
         last, kept = self.last, self.kept_until
@@ -394,6 +409,7 @@ async def resume(
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs.check_way()
     logs.check_source_epoch()
     try:
         return await _found(logs, source, target, target_partition, accepted)
