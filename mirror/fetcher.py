@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -79,7 +80,9 @@ class Cursor:
     last batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and
     the one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
     `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
-    `skips` a damaged batch may be left out.
+    `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
+    reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
+    where none is open.
     """
 
     partition: TopicPartition
@@ -88,6 +91,8 @@ class Cursor:
     last_epoch: int = -1
     until: int | None = None
     readable_until: int = -1
+    written_until: int = -1
+    held_since: float | None = None
     damaged: int = 0
     missing: int = 0
     held: int = 0
@@ -102,6 +107,14 @@ class Cursor:
     def is_done(self) -> bool:
         """A bounded copy has read everything it was asked for."""
         return self.until is not None and self.next_offset >= self.until
+
+    def sees(self, stable: int, written: int) -> None:
+        """The source ends here now, for a reader of committed records and for everybody."""
+        if stable >= written:
+            self.held_since = None
+        elif self.held_since is None or stable != self.readable_until:
+            self.held_since = time.monotonic()
+        self.readable_until, self.written_until = stable, written
 
     @property
     def has_all(self) -> bool:
@@ -438,7 +451,7 @@ class Fetcher:
             )
         if fetched.error_code:
             return self._refused(cursor, fetched)
-        cursor.readable_until = fetched.last_stable_offset
+        cursor.sees(fetched.last_stable_offset, fetched.high_watermark)
         if fetched.records:
             self._cut(cursor, fetched)
         elif not cursor.damaged:

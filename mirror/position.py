@@ -50,7 +50,7 @@ from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
 from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.reading.partition import batch_at, batches
 from mirror.states import RESOLVED_BY, Remedy, State
-from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import (
     EARLIEST,
     LATEST,
@@ -59,10 +59,9 @@ from mirror.wire.queries import (
     epoch_end,
     list_offset,
     producers,
+    settled_end,
 )
 
-#: Pause between two looks at a high watermark that lags the log end, in seconds.
-_SETTLE_PAUSE: Final = 0.05
 #: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
 #: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
@@ -798,19 +797,3 @@ async def _padding_end(target: Cluster, partition: TopicPartition, start: int, o
             break
         at = first.header.next_offset
     return at
-
-
-async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
-    """The log end, once every in-sync replica has it (P4). Raises ClusterUnreachable where that does not come about
-    in time.
-    """
-    deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
-    while True:
-        end, settled = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
-        if settled >= end:
-            return settled
-        if asyncio.get_running_loop().time() > deadline:
-            raise ClusterUnreachable(
-                f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
-            )
-        await asyncio.sleep(_SETTLE_PAUSE)

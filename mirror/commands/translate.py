@@ -17,10 +17,9 @@ from mirror.offsets.ledgers import indexes_of
 from mirror.offsets.standing import standing_in
 from mirror.offsets.starts import starts_of
 from mirror.policy.runs import RunIndex
-from mirror.position import settled_end
 from mirror.retracing import complete
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, list_offset
+from mirror.wire.queries import EARLIEST, list_offset, settled_end
 
 
 @dataclass(frozen=True, slots=True)
