@@ -46,7 +46,7 @@ from mirror.assignment import STANDING, LastBatch, LastPosition
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
-from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
+from mirror.batch.restamp import ERAS, FIRST_ID, SEQUENCES, Stamp, is_a_mirrors
 from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.reading.partition import batch_at, batches
 from mirror.states import RESOLVED_BY, Remedy, State
@@ -72,8 +72,6 @@ _MOST_BACK: Final = 1 << 20
 _GAP_BYTES: Final = 32 << 20
 #: What is compared of two logs without a record for a reader tells no leader epoch.
 _EMPTY: Final = (-1, -1)
-#: The least producer id of any flow; the largest is below twice that.
-_FIRST_ID: Final = 1 << 52
 #: What resolves a copy that is not its source's.
 ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
 
@@ -128,7 +126,7 @@ def producer_id(flow: str, target: TopicPartition) -> int:
     JSON, and a multiple of `ERAS`.
     """
     digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") % (_FIRST_ID // ERAS)) * ERAS + _FIRST_ID
+    return (int.from_bytes(digest[:8], "big") % (FIRST_ID // ERAS)) * ERAS + FIRST_ID
 
 
 def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic: str) -> PartitionStop:
@@ -782,7 +780,7 @@ def _outside(losses: Sequence[tuple[int, int]], first: int, end: int) -> list[tu
 
 def _is_a_mirrors(raw: RawBatch | None) -> bool:
     """Whether a mirror wrote the batch, of whatever flow: only such a one may hold the records in other batches."""
-    return raw is not None and _FIRST_ID <= raw.header.producer_id < 2 * _FIRST_ID
+    return raw is not None and is_a_mirrors(raw.header.producer_id)
 
 
 async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
