@@ -16,6 +16,7 @@ from samerecords import read
 from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 
 from mirror.admin.client import Admin
+from mirror.admin.plan import plan_flow
 from mirror.admin.topics import plan_topics
 from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster
@@ -32,6 +33,8 @@ from mirror.wire.cluster import Cluster as WireCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 pytestmark = pytest.mark.brokers
+
+MODES = ("preserve", "translate")
 
 
 @pytest.fixture
@@ -288,6 +291,8 @@ def test_a_copy_whose_offsets_moved_is_none_with_equal_offsets(
     copied(pair, topic_name)
     if expires:
         trim(pair[1], topic_name, 10)
+    planned = [plan_flow(settings_between(*pair, [topic_name], topic_name, offsets=how)) for how in MODES]
+    assert [[one for one in plan.refusals if "as the copy was begun" in one] != [] for plan in planned] == [True, False]
     found = mirror_once(*pair, [topic_name], flow=topic_name)[TopicPartition(topic_name, 0)]
     assert (found.state, found.records) == (State.REFUSED, 0), found
     assert "offset 10 of the target goes with offset 18 of the source" in found.detail
