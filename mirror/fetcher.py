@@ -19,6 +19,8 @@ idle partition costs a request every half second and a new record arrives at onc
         taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
         their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
         that was cut back
+    R5  what a mirror pads a log with so that it begins where another one does (`aligning.py`) is no record. A source
+        that is such a copy, and begins with padding still, is waited for
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -34,6 +37,7 @@ from uuid import UUID
 
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import RawBatch, split
+from mirror.batch.likeness import is_a_mirrors_padding
 from mirror.damage import Damaged, damaged_at
 from mirror.errors import (
     AccessDenied,
@@ -79,7 +83,9 @@ class Cursor:
     last batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and
     the one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
     `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
-    `skips` a damaged batch may be left out.
+    `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
+    reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
+    where none is open. `is_past_padding`: it came to a batch that is none (R5).
     """
 
     partition: TopicPartition
@@ -88,6 +94,8 @@ class Cursor:
     last_epoch: int = -1
     until: int | None = None
     readable_until: int = -1
+    written_until: int = -1
+    held_since: float | None = None
     damaged: int = 0
     missing: int = 0
     held: int = 0
@@ -95,6 +103,7 @@ class Cursor:
     largest: int = 0
     left_out_at: float | None = None
     skips: tuple[int, int] | None = None
+    is_past_padding: bool = False
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -102,6 +111,14 @@ class Cursor:
     def is_done(self) -> bool:
         """A bounded copy has read everything it was asked for."""
         return self.until is not None and self.next_offset >= self.until
+
+    def sees(self, stable: int, written: int) -> None:
+        """The source ends here now, for a reader of committed records and for everybody."""
+        if stable >= written:
+            self.held_since = None
+        elif self.held_since is None or stable != self.readable_until:
+            self.held_since = time.monotonic()
+        self.readable_until, self.written_until = stable, written
 
     @property
     def has_all(self) -> bool:
@@ -438,7 +455,7 @@ class Fetcher:
             )
         if fetched.error_code:
             return self._refused(cursor, fetched)
-        cursor.readable_until = fetched.last_stable_offset
+        cursor.sees(fetched.last_stable_offset, fetched.high_watermark)
         if fetched.records:
             self._cut(cursor, fetched)
         elif not cursor.damaged:
@@ -456,6 +473,10 @@ class Fetcher:
                 if cursor.until is not None and raw.header.base_offset >= cursor.until:
                     cursor.next_offset = max(cursor.next_offset, cursor.until)
                     break
+                if not cursor.is_past_padding and is_a_mirrors_padding(raw):  # R5
+                    self._await_source(cursor, raw)
+                    return
+                cursor.is_past_padding = True
                 batches.append(raw)
                 largest = max(largest, len(raw.data))
                 cursor.last_epoch = raw.header.partition_leader_epoch
@@ -482,6 +503,13 @@ class Fetcher:
                     Remedy.ACCEPT_DAMAGE,
                     Remedy.INSPECT,
                 )
+
+    def _await_source(self, cursor: Cursor, padding: RawBatch) -> None:
+        """Another mirror is bringing the source to where its own source begins."""
+        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        what = f"offset {padding.header.base_offset} of the source is padding of another mirror"
+        detail = f"{what}, whose copy the source is, and which deletes it when the copy begins where it should"
+        self._deliver(Arrival(cursor, trouble=detail))
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
         code = fetched.error_code

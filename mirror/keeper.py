@@ -17,6 +17,8 @@ from mirror.states import State
 
 #: Seconds for which a partition's report tells of what its target lost.
 NOTED_SECONDS: Final = 600.0
+#: Seconds for which a transaction of the source holds back what follows it before that is told.
+HELD_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +138,12 @@ class Keeper:
         if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        is_held = cursor is not None and cursor.until is None and state is State.CAUGHT_UP
+        if cursor is not None and (is_held := is_held and cursor.written_until > end >= 0):
+            if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
+                what = f"a transaction is open on the source from offset {end} on"
+                told.append(f"{what}, and what is written behind it is not copied before it ends")
+            end = cursor.written_until  # it is there, and not here
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return Figures(
             flow=flow,
@@ -148,7 +156,7 @@ class Keeper:
             next_offset=acked,
             log_end=end,
             lag_records=max(0, end - acked) if is_known else None,
-            lag_ms=0 if state is State.CAUGHT_UP else tally.latency_ms,
+            lag_ms=(None if is_held else 0) if state is State.CAUGHT_UP else tally.latency_ms,
             records=tally.records,
             batches=tally.batches,
             bytes=tally.bytes,

@@ -49,13 +49,14 @@ from mirror.policy.aborted import Aborted
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import Ledger
-from mirror.position import Position, inspecting, located, resume, settled_end
+from mirror.position import Position, inspecting, located, resume
 from mirror.retracing import Recall, resume_translated, unrecorded
 from mirror.sink import Sink, Tally, Unwritable
 from mirror.states import Remedy, State
 from mirror.turns import Turns
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import settled_end
 from mirror.wire.rate import Bucket
 from mirror.writer import Writer
 

@@ -18,6 +18,8 @@
         ours alone and in the same leader epoch of the source. Else the copy is `Unconfirmed`, and a person decides
     P8  a target that ends below the acknowledged position has lost records. They are copied again where the source
         still has them; else that is TARGET_LOST
+    P9  a copy that was begun with offsets that move is none with equal offsets: where the journal keeps that its end
+        goes with another offset of the source, no record is compared, and none is written
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
@@ -44,11 +46,11 @@ from mirror.assignment import STANDING, LastBatch, LastPosition
 from mirror.batch.checksum import crc_holds
 from mirror.batch.header import APPEND_TIME, RawBatch
 from mirror.batch.likeness import Joined, batch_difference, is_our_padding, marker_difference
-from mirror.batch.restamp import ERAS, SEQUENCES, Stamp
+from mirror.batch.restamp import ERAS, FIRST_ID, SEQUENCES, Stamp, is_a_mirrors
 from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.reading.partition import batch_at, batches
 from mirror.states import RESOLVED_BY, Remedy, State
-from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import (
     EARLIEST,
     LATEST,
@@ -57,10 +59,9 @@ from mirror.wire.queries import (
     epoch_end,
     list_offset,
     producers,
+    settled_end,
 )
 
-#: Pause between two looks at a high watermark that lags the log end, in seconds.
-_SETTLE_PAUSE: Final = 0.05
 #: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
 #: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
@@ -71,8 +72,6 @@ _MOST_BACK: Final = 1 << 20
 _GAP_BYTES: Final = 32 << 20
 #: What is compared of two logs without a record for a reader tells no leader epoch.
 _EMPTY: Final = (-1, -1)
-#: The least producer id of any flow; the largest is below twice that.
-_FIRST_ID: Final = 1 << 52
 #: What resolves a copy that is not its source's.
 ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
 
@@ -127,7 +126,7 @@ def producer_id(flow: str, target: TopicPartition) -> int:
     JSON, and a multiple of `ERAS`.
     """
     digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") % (_FIRST_ID // ERAS)) * ERAS + _FIRST_ID
+    return (int.from_bytes(digest[:8], "big") % (FIRST_ID // ERAS)) * ERAS + FIRST_ID
 
 
 def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic: str) -> PartitionStop:
@@ -215,6 +214,19 @@ class Logs:
         if self.tail is None:
             return self.end > self.furthest_begin
         return not is_our_padding(self.tail, self.own)
+
+    def check_way(self) -> None:
+        """Raises PartitionStop where the copy was begun with offsets that move, and is to have equal ones (P9)."""
+        last = self.last
+        if last is None or last.source_next == last.target_end:
+            return
+        what = f"offset {last.target_end} of the target goes with offset {last.source_next} of the source"
+        raise self.begun_otherwise(last.target_end, f"{what}, as the journal keeps it", "translate")
+
+    def begun_otherwise(self, at: int, detail: str, offsets: str) -> PartitionStop:
+        """The stop for a copy that was begun with other `offsets` than it is to have now."""
+        detail = f"{detail}: the copy was begun with topics.offsets: {offsets}"
+        return self.stop(State.REFUSED, at, detail, Remedy.AS_BEGUN).knowing(offsets=offsets)
 
     def check_source_epoch(self) -> None:
         """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
@@ -394,6 +406,7 @@ async def resume(
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
     """
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs.check_way()
     logs.check_source_epoch()
     try:
         return await _found(logs, source, target, target_partition, accepted)
@@ -767,7 +780,7 @@ def _outside(losses: Sequence[tuple[int, int]], first: int, end: int) -> list[tu
 
 def _is_a_mirrors(raw: RawBatch | None) -> bool:
     """Whether a mirror wrote the batch, of whatever flow: only such a one may hold the records in other batches."""
-    return raw is not None and _FIRST_ID <= raw.header.producer_id < 2 * _FIRST_ID
+    return raw is not None and is_a_mirrors(raw.header.producer_id)
 
 
 async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
@@ -782,19 +795,3 @@ async def _padding_end(target: Cluster, partition: TopicPartition, start: int, o
             break
         at = first.header.next_offset
     return at
-
-
-async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
-    """The log end, once every in-sync replica has it (P4). Raises ClusterUnreachable where that does not come about
-    in time.
-    """
-    deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
-    while True:
-        end, settled = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
-        if settled >= end:
-            return settled
-        if asyncio.get_running_loop().time() > deadline:
-            raise ClusterUnreachable(
-                f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
-            )
-        await asyncio.sleep(_SETTLE_PAUSE)

@@ -344,6 +344,10 @@ async def _retrace(
         return logs.stop(State.DIVERGED, runs.next_source, detail, *ANOTHER_COPY)
 
     def marked() -> PartitionStop:
+        assert ours.marker is not None
+        if logs.own.is_kin(ours.marker.header.producer_id):
+            detail = f"the target has a control marker of this flow at offset {ours.marker.header.base_offset}"
+            return logs.begun_otherwise(ledger.runs.next_source, detail, "preserve")
         return diverged("a control marker is there: its records were written in transactions, or with equal offsets")
 
     # a batch of which the source deleted the first records still has them inside
@@ -354,7 +358,7 @@ async def _retrace(
     try:
         while await ours.more():
             goes_on = await theirs.more()
-            if ours.markers:
+            if ours.marker:
                 raise marked()
             if ours.offset != ledger.runs.next_target:
                 cleaned = "the target's cleaner took records before the journal told where they came from"
@@ -375,7 +379,7 @@ async def _retrace(
                     raise logs.unlike(at, f"{there} at offset {at}", twin)
                 ledger.add(free, ours.offset, 1)
             ours.pass_by(count)
-        if ours.markers:
+        if ours.marker:
             raise marked()
     except BadRecords as damage:
         raise diverged(f"a batch cannot be read: {damage.detail}") from damage
@@ -427,7 +431,7 @@ async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition
 
 class _Records:
     """One log's records, a batch at a time, from offset `begin` on; of the batch at hand, `left` are to come. Those at
-    the offsets `losses`, from and to before, do not count.
+    the offsets `losses`, from and to before, do not count. `marker` is the first control batch that was met.
     """
 
     def __init__(
@@ -443,7 +447,7 @@ class _Records:
         self._at = 0
         self.raw: RawBatch | None = None
         self.left = 0
-        self.markers = 0
+        self.marker: RawBatch | None = None
 
     async def more(self) -> bool:
         """Whether a record is at hand. Raises BadRecords."""
@@ -453,7 +457,8 @@ class _Records:
             except StopAsyncIteration:
                 return False
             self.raw, header = raw, raw.header
-            self.markers += header.is_control
+            if header.is_control:
+                self.marker = self.marker or raw
             self._rows, self._at = None, 0
             if is_aborted or header.is_control:
                 self._taken.append((header.base_offset, header.next_offset))

@@ -100,6 +100,10 @@ class Remedy(Enum):
         "Add {topic} to topics.exclude, send the mirror SIGHUP, delete the target topic {target_topic}, and mirror the"
         " topic by another flow with topics.offsets: translate"
     )
+    AS_BEGUN = (
+        "Set topics.offsets to {offsets}, as the copy was begun, and start the mirror again; another copy, by another"
+        " flow, may have other offsets"
+    )
     ALLOW_DELETION = (
         "Until the partition is MIRRORING, have cleanup.policy and retention.ms in sync.configs_exclude (SIGHUP), and"
         " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
@@ -153,6 +157,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.FIT_TARGET,
         Remedy.ACCEPT_DAMAGE,
         Remedy.OTHER_FLOW,
+        Remedy.AS_BEGUN,
         Remedy.ALLOW_DELETION,
         Remedy.UPGRADE,
         Remedy.SEE_BROKER,

@@ -31,6 +31,7 @@ from watchedlane import WatchedLane
 from mirror.admin.adoption import Standing, standing_of
 from mirror.admin.client import Admin
 from mirror.admin.history import Claim
+from mirror.admin.restoration import Found, plan_restoration
 from mirror.admin.topics import apply, ensure_flow_topic, plan_topics
 from mirror.admin.values import ConfigChange, Creation, Growth, TopicInfo
 from mirror.assignment import Assignment
@@ -400,11 +401,26 @@ def test_every_name_of_a_flow_is_one_topics(settings: Settings, topic_name: str)
     for letters, why in (
         (topic_name, "the dead_letter topic of a rule and the copy of a topic as well"),
         (f"mirror.{topic_name}.offsets", "begins with `mirror.`"),
+        (f"__{topic_name}", "begins with `__`"),
     ):
         rules = [{**rule, "dead_letter": letters}]
         asked = settings_between(source, target, [topic_name, other], topic_name, rules=rules)
         plan = plan_topics(Admin(asked.source), Admin(asked.target), asked)
         assert any(why in str(finding) for finding in plan.refusals), plan.refusals
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
+def test_no_copy_has_the_name_of_a_topic_of_kafkas_own(settings: Settings, topic_name: str, name: str) -> None:
+    """Where there is none yet it was made, for the data alone, and consumer groups had no coordinator from then on."""
+    source, target = addresses(settings)
+    asked = settings_between(source, target, [topic_name], topic_name, naming={"rename": {topic_name: name}})
+    plan = plan_topics(Admin(asked.source), Admin(asked.target), asked)
+    assert [str(one) for one in plan.refusals if "begins with `__`" in str(one)]
+    plan = plan.allowed()
+    assert (plan.pairs, plan.creations, plan.changes) == ((), (), ())
+    files = plan_restoration(Admin(asked.target), {topic_name: Found(partitions=1)}, asked)
+    assert [str(one) for one in files.refusals if "begins with `__`" in str(one)]
 
 
 @pytest.mark.brokers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Consumer
@@ -13,18 +13,23 @@ from confluent_kafka.admin import AdminClient
 from helpers import make_topic, mirror_once, produce, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
+from rawbatches import batch
+from rawbatches import raw as stored
+from watchedlane import WatchedLane
 
 from mirror.aligning import Alignment, align
 from mirror.batch.padding import MOST, is_padding, padding
+from mirror.batch.restamp import Stamp, restamp
 from mirror.batch.rewrite import read
 from mirror.commands.verify import verify_flow
 from mirror.embedded import Cluster
 from mirror.observe.figures import Figures
 from mirror.policy.rules import Rules
-from mirror.position import resume
+from mirror.position import producer_id, resume
 from mirror.states import State
 from mirror.wire.cluster import Cluster as Wire
 from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.wire.produce import append
 
 DEFAULT_SIZE = 1_048_588
 
@@ -249,3 +254,61 @@ def test_records_of_somebody_else_are_not_padding(
     filled(target_cluster, topic_name, 10)
     assert copied(source_cluster, target_cluster, topic_name).state is State.RETENTION_GAP
     assert len(read_all(target_cluster, topic_name)) == 10, "nothing was deleted"
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_the_padding_of_another_mirror_is_no_record(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: Literal["preserve", "translate"]
+) -> None:
+    """The source is a copy, too, and is being brought to where its own source begins: it is waited for. A mirror that
+    looks at such a moment copied as many records of nobody as that has offsets.
+    """
+    ends, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    for servers in ends:
+        make_topic(servers, topic_name)
+
+    async def pad(upto: int) -> None:
+        host, port = ends[0].split(":")
+        async with Wire(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic_name])
+            first, stamp = 0, Stamp(producer_id("the one before", at))
+            while first < upto:
+                raw = padding(first, first + 40, codec=None, max_bytes=DEFAULT_SIZE)
+                await append(cluster, at, (restamp(raw, stamp), raw.records), timeout=20, once=True)
+                first, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
+
+    asyncio.run(pad(80))
+    with WatchedLane(*ends, [at], rules=Rules(offsets=offsets)) as lane:
+        waits = lane.until(at, lambda one: one.state is State.WAITING)
+        assert "offset 0 of the source is padding of another mirror" in waits.detail
+        trimmed(source_cluster, topic_name, 80)
+        filled(source_cluster, topic_name, 5)
+        lane.mirrored(at, 85)
+    begin = 80 if offsets == "preserve" else 0
+    assert read_all(target_cluster, topic_name) == [(begin + n, b"value %d" % n) for n in range(5)]
+
+
+@pytest.mark.brokers
+def test_records_of_another_mirror_without_a_time_are_records(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """As those of its padding are, by their headers."""
+    ends, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    for servers in ends:
+        make_topic(servers, topic_name)
+
+    async def write() -> None:
+        host, port = ends[0].split(":")
+        async with Wire(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic_name])
+            payload = b"".join(bytes((14, 0, 0, 2 * number, 1, 2)) + b"x" + bytes(1) for number in range(3))
+            untimed = {"base_timestamp": -1, "max_timestamp": -1}
+            raw = stored(batch(0, count=3, payload=payload, **untimed))
+            parts = restamp(raw, Stamp(producer_id("the one before", at))), raw.records
+            await append(cluster, at, parts, timeout=20, once=True)
+
+    asyncio.run(write())
+    found = copied(source_cluster, target_cluster, topic_name)
+    assert (found.state, found.next_offset) == (State.CAUGHT_UP, 3), found
+    assert read_all(target_cluster, topic_name) == [(n, b"x") for n in range(3)]

@@ -16,6 +16,7 @@ from samerecords import read
 from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 
 from mirror.admin.client import Admin
+from mirror.admin.plan import plan_flow
 from mirror.admin.topics import plan_topics
 from mirror.commands.translate import _translate
 from mirror.commands.verify import verify_flow
@@ -35,6 +36,8 @@ from mirror.wire.cluster import Cluster as WireCluster
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 pytestmark = pytest.mark.brokers
+
+MODES = ("preserve", "translate")
 
 
 @pytest.fixture
@@ -267,11 +270,39 @@ def test_a_foreign_record_in_the_target(pair: tuple[str, str], topic_name: str) 
 
 
 def test_a_topic_that_was_mirrored_with_equal_offsets(pair: tuple[str, str], topic_name: str) -> None:
+    """Nobody wrote to it, and it goes on with equal offsets."""
     make_topic(pair[0], topic_name)
     transactions(pair[0], topic_name, [True, True])
     mirror_once(*pair, [topic_name], flow=topic_name)
-    found = copied(pair, topic_name, State.DIVERGED)
-    assert "a control marker is there" in found.detail
+    found = copied(pair, topic_name, State.REFUSED)
+    assert "a control marker of this flow" in found.detail
+    assert "Set topics.offsets to preserve, as the copy was begun" in found.detail
+    transactions(pair[0], topic_name, [True])
+    again = mirror_once(*pair, [topic_name], flow=topic_name)[TopicPartition(topic_name, 0)]
+    assert (again.state, again.next_offset) == (State.CAUGHT_UP, 18)
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_copy_whose_offsets_moved_is_none_with_equal_offsets(
+    pair: tuple[str, str], topic_name: str, *, expires: bool
+) -> None:
+    """Its end is not the source's offset by that number: what lies between would be copied twice. Nothing of it can be
+    compared where it expired. It goes on as it was begun.
+    """
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [False, True, True])
+    copied(pair, topic_name)
+    if expires:
+        trim(pair[1], topic_name, 10)
+    planned = [plan_flow(settings_between(*pair, [topic_name], topic_name, offsets=how)) for how in MODES]
+    assert [[one for one in plan.refusals if "as the copy was begun" in one] != [] for plan in planned] == [True, False]
+    found = mirror_once(*pair, [topic_name], flow=topic_name)[TopicPartition(topic_name, 0)]
+    assert (found.state, found.records) == (State.REFUSED, 0), found
+    assert "offset 10 of the target goes with offset 18 of the source" in found.detail
+    assert "Set topics.offsets to translate, as the copy was begun" in found.detail
+    transactions(pair[0], topic_name, [True])
+    assert copied(pair, topic_name).records == 5
+    assert [one[0] for one in read(pair[1], topic_name, 0)] == list(range(10 if expires else 0, 15))
 
 
 def test_batches_split_and_joined(pair: tuple[str, str], topic_name: str) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 from helpers import make_topic, mirror_once, produce, settings_between
 from recordoracle import Record
 from test_sync import write_journal
 from test_verify import PAIR, VALUES, Between, delete_before, end_after, kinds, log_of, some, stored
+from watchedlane import WatchedLane
 
 from mirror.assignment import Assignment, Loss
 from mirror.commands.status import status
@@ -289,3 +291,47 @@ def test_lag_of_what_nobody_copies_grows_and_is_unknown_where_the_source_cannot_
     assert told(away) == ([None] * 5, None, 5), "never 0 for what nobody knows"
     assert status(away, watch=False, as_json=False) is ExitCode.DONE
     assert "lag unknown" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_what_lies_behind_an_open_transaction_is_not_there(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reader of committed records sees none of it, and its producers had their acknowledgments all the same: it lags,
+    for `verify` and for a lane that has caught up with all that may be read.
+    """
+    ends = source_cluster.bootstrap, target_cluster.bootstrap
+    for servers in ends:
+        make_topic(servers, topic_name)
+    settings = settings_between(*ends, [topic_name], topic_name, offsets=offsets)
+    produce(ends[0], topic_name, VALUES)
+    mirror_once(*ends, [topic_name], topic_name, offsets=offsets)
+    producer = Producer({"bootstrap.servers": ends[0], "transactional.id": topic_name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic_name, b"undecided")
+    assert not producer.flush(20)
+    produce(ends[0], topic_name, [b"acknowledged"] * 3)
+    mirror_once(*ends, [topic_name], topic_name, offsets=offsets)
+
+    code, found = judged(settings, capsys)
+    assert (code, found["equal"], found["whole"]) == (ExitCode.NOT_WHOLE, True, False)
+    (told,) = found["not_whole"]
+    assert (told["kind"], told["first"], told["offsets"]) == ("not there yet", len(VALUES), 4)
+    assert f"a transaction is open on the source from offset {len(VALUES)} on" in told["text"]
+
+    at = TopicPartition(topic_name, 0)
+    if offsets == "preserve":
+        with WatchedLane(*ends, [at]) as lane:
+            held = lane.until(at, lambda one: "transaction is open" in one.detail)
+            assert (held.state, held.lag_records, held.log_end) == (State.CAUGHT_UP, 4, len(VALUES) + 4), held
+            assert held.lag_ms is None
+            producer.commit_transaction(20)
+            done = lane.mirrored(at, len(VALUES) + 5)
+            done = lane.until(at, lambda one: one.state is State.CAUGHT_UP)
+            assert (done.lag_records, done.detail) == (0, "")
+    else:
+        producer.abort_transaction(20)
+        mirror_once(*ends, [topic_name], topic_name, offsets=offsets)
+    assert judged(settings, capsys)[0] is ExitCode.DONE

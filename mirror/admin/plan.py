@@ -22,10 +22,11 @@ from mirror.offsets.failover import FailedOver
 from mirror.offsets.heartbeats import heartbeat_topic
 from mirror.offsets.journal import journal_topic
 from mirror.offsets.pauses import paused_in
+from mirror.offsets.standing import standing_in
 from mirror.policy.remedies import allow
 from mirror.policy.rules import Severity
 from mirror.policy.selection import select
-from mirror.states import State
+from mirror.states import Remedy, State
 from mirror.wire.cluster import Endpoint, TopicPartition
 
 #: Measured with one broker (docs/benchmarks.md): padding, and control markers one after another.
@@ -78,9 +79,10 @@ class FlowPlan:
     offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
     that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
-    `gone`: topics that were mirrored and that the source has no more. `held`: copies that are left as they are, and
-    why. `paused`: topics of which nothing is mirrored before they are resumed. `extents`: both sides of each copy that
-    is there. `start_ahead`: when topics would begin that have no copy yet, if that is in the future.
+    `otherwise`: why copies would stop that were begun with other offsets. `gone`: topics that were mirrored and that
+    the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
+    mirrored before they are resumed. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
+    begin that have no copy yet, if that is in the future.
     """
 
     flow: str
@@ -101,13 +103,14 @@ class FlowPlan:
     paused: tuple[str, ...] = ()
     extents: tuple[Extent, ...] = ()
     start_ahead: datetime | None = None
+    otherwise: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the flow would not start, or would stop at once."""
         ended = (self.failed_over,) if self.failed_over else ()
         refused = self.topics.refusals if self.topics else ()
-        return (*ended, *map(str, refused), *self.recreated, *map(str, self.rights))
+        return (*ended, *map(str, refused), *self.recreated, *self.otherwise, *map(str, self.rights))
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -189,6 +192,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         paused=tuple(sorted(paused_in(own.newest) & {pair.source for pair in topics.pairs})) if topics else (),
         extents=extents,
         start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
+        otherwise=tuple(_otherwise(topics, own.newest)) if topics and settings.topics.offsets == "preserve" else (),
     )
 
 
@@ -204,6 +208,22 @@ def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[
             values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
             advice = ". ".join(one.told(values) for one in remedies_for(what))
             yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
+
+
+def _otherwise(plan: TopicPlan, journal: Mapping[bytes, bytes]) -> Iterator[str]:
+    """Copies that were begun with offsets that move, as their tasks would find them (P9 in `position.py`)."""
+    positions = standing_in(journal).positions
+    for pair in plan.pairs:
+        ours, theirs = plan.source_topics[pair.source], plan.target_topics.get(pair.target)
+        for number in range(pair.partitions if theirs is not None else 0):
+            last = positions.get(TopicPartition(pair.target, number))
+            if last is None or theirs is None or not last.is_of(ours.topic_id, theirs.topic_id):
+                continue
+            if last.source_next != last.target_end:
+                what = "the copy was begun with topics.offsets: translate"
+                advice = Remedy.AS_BEGUN.told({"offsets": "translate"})
+                yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
+                break
 
 
 def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from mirror.admin.adoption import Standing, is_empty, standing_of
 from mirror.admin.client import Admin
 from mirror.admin.configs import any_time
 from mirror.admin.history import History
-from mirror.admin.topics import NO_HISTORY, TopicPlan, broker_defaults, naming_findings
+from mirror.admin.topics import NO_HISTORY, TopicPlan, broker_defaults, naming_findings, reserved_findings
 from mirror.admin.values import ConfigValue, Creation, TopicInfo, plain_values
 from mirror.config import Settings
 from mirror.policy.remedies import Fix, delete_topic, set_configs
@@ -73,6 +73,7 @@ def plan_restoration(
     findings = [
         *(refused(name, "there are no files of it in these folders", Fix.AS_TOLD) for name in selection.missing),
         *naming_findings(selection),
+        *reserved_findings(wanted),
         *(
             refused(pair.target, f"different topics by one name: {mixed}; name the folders of one of them", Fix.AS_TOLD)
             for pair in selection.pairs

@@ -35,7 +35,7 @@ from mirror.policy.rules import (
     preflight,
     refused,
 )
-from mirror.policy.selection import OWN_PREFIX, Selection, TopicPair, select
+from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Selection, TopicPair, select
 from mirror.wire.cluster import Endpoint
 
 _BROKER_NAMES: Mapping[str, str] = {
@@ -460,10 +460,7 @@ def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[
     """
     copies = {pair.target for pair in selection.pairs}
     letters = {pair.rekeying.dead_letter for pair in selection.pairs if pair.rekeying and pair.rekeying.dead_letter}
-    for name in sorted(copies | letters):
-        if name.startswith(OWN_PREFIX):
-            what = "begins with `mirror.`, as topics do that mirrors keep for themselves"
-            yield refused(name, what, Fix.CHOOSE_NAME)
+    yield from reserved_findings(copies | letters)
     for name in sorted(copies & letters):
         what = "is the dead_letter topic of a rule and the copy of a topic as well"
         yield refused(name, what, Fix.OTHER_LETTERS)
@@ -476,6 +473,20 @@ def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[
                 other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
                 what = f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same"
                 yield refused(name, what, Fix.NAME_COPY)
+
+
+def reserved_findings(targets: Iterable[str]) -> Iterator[Finding]:
+    """The refusals of names that are not for a flow to give: brokers take what they find by some of those that begin
+    with `__` for their own, and who makes `__consumer_offsets` with other settings has no consumer group any more.
+    """
+    for name in sorted(targets):
+        if name.startswith(OWN_PREFIX):
+            what = "begins with `mirror.`, as topics do that mirrors keep for themselves"
+        elif name.startswith(INTERNAL_PREFIX):
+            what = "begins with `__`, as topics do that Kafka keeps for itself"
+        else:
+            continue
+        yield refused(name, what, Fix.CHOOSE_NAME)
 
 
 def naming_findings(selection: Selection) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mirror.batch.checksum import same_records
 from mirror.batch.header import APPEND_TIME, RawBatch
-from mirror.batch.restamp import Stamp
+from mirror.batch.restamp import Stamp, is_a_mirrors
 from mirror.errors import BadRecords
 
 if TYPE_CHECKING:
@@ -22,12 +22,17 @@ _TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_ti
 
 
 def is_our_padding(raw: RawBatch, own: Stamp) -> bool:
-    """Whether a batch is padding by the producer of `own`. The header tells most batches from it: to look inside loads
-    the compiler, for which a lane stands still a second or more.
+    """Whether a batch is padding by the producer of `own`."""
+    return own.is_kin(raw.header.producer_id) and is_a_mirrors_padding(raw)
+
+
+def is_a_mirrors_padding(raw: RawBatch) -> bool:
+    """Whether a batch is padding, by whatever flow. The header tells most batches from it: to look inside loads the
+    compiler, for which a lane stands still a second or more.
     """
     header = raw.header
     untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
-    if not (untimed and own.is_kin(header.producer_id)):
+    if not (untimed and is_a_mirrors(header.producer_id)):
         return False
     from mirror.batch.padding import is_padding  # noqa: PLC0415 -- see above
 

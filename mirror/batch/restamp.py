@@ -29,9 +29,16 @@ SEQUENCES: Final = 1 << 31
 LAST_EPOCH: Final = (1 << 15) - 2
 #: Ids that one partition's producer may go through: the low bits count them (`Stamp.then`).
 ERAS: Final = 1 << 20
+#: The least producer id of any flow; the largest is below twice that.
+FIRST_ID: Final = 1 << 52
 
 _CLEARED: Final = ~(APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 _NO_OFFSET: Final = bytes(8)
+
+
+def is_a_mirrors(producer_id: int) -> bool:
+    """Whether a mirror wrote what has this producer id, of whatever flow."""
+    return FIRST_ID <= producer_id < 2 * FIRST_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from mirror.batch.restamp import Stamp
 from mirror.bench.stored import endpoint, loaded
 from mirror.classifier import OWN_PRODUCER
 from mirror.heap import keep_what_is_freed
-from mirror.position import Position, producer_id, settled_end
+from mirror.position import Position, producer_id
 from mirror.sink import Sink
 from mirror.wire.cluster import Cluster, TopicPartition
+from mirror.wire.queries import settled_end
 from mirror.writer import Writer
 
 MEMORY_BYTES: Final = 8 << 20

@@ -28,7 +28,7 @@ from mirror.offsets.owner import Owner, ended_instance
 from mirror.offsets.standing import standing_in
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import LATEST, READ_COMMITTED
+from mirror.wire.queries import LATEST
 from mirror.wire.watermarks import listed
 
 #: A running mirror reports every partition at least every ten seconds.
@@ -145,7 +145,7 @@ class Follower:
         """Nothing where the source cannot be asked in time."""
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                return await listed(source, partitions, LATEST, READ_COMMITTED)
+                return await listed(source, partitions, LATEST)
         return {}
 
 

@@ -27,10 +27,10 @@ from mirror.offsets.standing import standing_in
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.runs import RunIndex
 from mirror.policy.selection import is_rekeyed, selects
-from mirror.position import Unconfirmed, located, resume, settled_end
+from mirror.position import Unconfirmed, located, resume
 from mirror.retracing import complete
 from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, list_offset
+from mirror.wire.queries import EARLIEST, list_offset, settled_end
 
 #: Whatever the source deleted: records that got over have their offsets all the same.
 _ANY_LOSS: Final = (0, NO_LIMIT)

@@ -314,7 +314,12 @@ def _behind(place: Place, at: Bounds, told: _Recorded) -> Iterator[Shortfall]:
         reason = f"{figures.state} at source offset {figures.next_offset}: {figures.detail}"
         yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
     elif at.lag:
-        if place.topic in told.paused:
+        if at.open_from is not None:
+            reason = (
+                f"a transaction is open on the source from offset {at.open_from} on, and nothing behind it is copied"
+            )
+            reason += " before it ends"
+        elif place.topic in told.paused:
             reason = f"paused; `mirror resume CONFIG {place.topic}` resumes it"
         elif told.status.pulse is Pulse.RUNNING:
             reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"

@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from mirror.offsets.firstseen import seen_in
-from mirror.position import settled_end
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, settled_end
 
 #: A source partition and its copy; None for one that is not there yet.
 Copy = tuple[TopicPartition, TopicPartition | None]

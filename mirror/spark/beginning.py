@@ -8,6 +8,7 @@ V1  a topic of the target belongs to one flow. Two that begin at once both find 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
@@ -15,8 +16,9 @@ from mirror.admin.adoption import claimed
 from mirror.admin.history import Claim
 from mirror.assignment import Assignment
 from mirror.background import in_background
-from mirror.errors import ClusterError, ClusterUnreachable, PreflightError
+from mirror.errors import ClusterError, ClusterUnreachable, PreflightError, WireError
 from mirror.identity import MISSING_TRIES, other_topic
+from mirror.names import first_of
 from mirror.observe import logs
 from mirror.observe.jsonrecords import NOT_OURS
 from mirror.offsets.firstseen import FirstSeen, same_id, seen_in
@@ -25,6 +27,7 @@ from mirror.offsets.starts import settled
 from mirror.wire.backoff import Backoff
 from mirror.wire.cluster import Cluster, TopicPartition
 from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.wire.watermarks import listed
 
 _log = logs.get("mirror.supervisor")
 
@@ -151,8 +154,12 @@ async def bounded(
     source: Cluster, flow: str, assignments: Sequence[Assignment]
 ) -> tuple[list[Assignment], dict[TopicPartition, str]]:
     """The assignments with the end of each partition as a committed reader sees it now, and why others have none: they
-    are left out of the copy. A topic that is another one by now has no end to copy up to: its lane says so.
+    are left out of the copy. A topic that is another one by now has no end to copy up to: its lane says so. What lies
+    behind an open transaction is not copied, and is told.
     """
+    written: dict[TopicPartition, int] = {}
+    with contextlib.suppress(ClusterError, WireError):  # asked before: what grows meanwhile is no transaction
+        written = await listed(source, [one.source for one in assignments], LATEST)
 
     async def end_of(one: Assignment) -> int:
         if other_topic(source, one.source.topic, one.topic_id):
@@ -170,4 +177,11 @@ async def bounded(
             raise end
         else:
             found.append(replace(assignment, until=end))
+    asked_of = (one for one in found if not other_topic(source, one.source.topic, one.topic_id))
+    held = [
+        f"{one.source} from offset {one.until}" for one in asked_of if (one.until or 0) < written.get(one.source, 0)
+    ]
+    if held:
+        why = "a transaction is open on the source, and what is written behind it is not copied before it ends"
+        _log.warning("open_transactions", flow=flow, partitions=first_of(held), reason=why)
     return found, left_out

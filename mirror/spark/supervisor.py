@@ -61,7 +61,7 @@ from mirror.spark.tidings import Tidings
 from mirror.spark.unless import unless
 from mirror.states import State
 from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import LATEST, READ_COMMITTED
+from mirror.wire.queries import LATEST
 from mirror.wire.watermarks import listed
 
 #: Rounds of watching after which what rests is reported again.
@@ -563,7 +563,7 @@ class Supervisor:
         if blind := self._tidings.blind:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
-                    ends = await listed(self._source, blind, LATEST, READ_COMMITTED)
+                    ends = await listed(self._source, blind, LATEST)
         self._tidings.know_ends(ends)
 
     def _taken_over(self, owner: Owner) -> None:

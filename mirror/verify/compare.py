@@ -29,7 +29,10 @@ _FINGERPRINT: Final = Struct(">biqiiqqBI")
 class Bounds:
     """Both logs as they were at the start. `source_end` is the last stable offset; so is `target_end`, and
     `target_written` is the target's high watermark, larger only while somebody has a transaction open there. `wanted`
-    is where the source ended when the proof began, if the target was waited for since; -1 otherwise."""
+    is where the source ended when the proof began, if the target was waited for since; -1 otherwise.
+    `source_written` is the source's high watermark, larger than `source_end` only while a transaction is open there:
+    what lies behind that is on the source, too.
+    """
 
     source_start: int
     source_end: int
@@ -37,6 +40,7 @@ class Bounds:
     target_end: int
     target_written: int
     wanted: int = -1
+    source_written: int = -1
 
     @property
     def begin(self) -> int:
@@ -56,14 +60,20 @@ class Bounds:
     @property
     def upto(self) -> int:
         """Where the source ended when the proof began."""
-        return self.source_end if self.wanted < 0 else self.wanted
+        return max(self.source_end, self.source_written) if self.wanted < 0 else self.wanted
+
+    @property
+    def open_from(self) -> int | None:
+        """Where a transaction is open on the source that holds back what the target lacks; None where none does."""
+        return self.source_end if self.source_end < self.upto and self.lag else None
 
     def within(self, begin: int, end: int) -> Self:
         """The same for the offsets from `begin` to before `end`: of how the logs begin and end, only the first range
         and the last one tell.
         """
         starts = {} if begin == self.begin else {"source_start": begin, "target_start": begin}
-        ends = {} if end == self.end else {"source_end": end, "target_end": end, "target_written": end, "wanted": -1}
+        names = "source_end", "target_end", "target_written", "source_written"
+        ends = {} if end == self.end else {**dict.fromkeys(names, end), "wanted": -1}
         return replace(self, **starts, **ends)
 
 

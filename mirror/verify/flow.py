@@ -168,7 +168,7 @@ async def _wait(
 ) -> None:
     """Until the targets have got to where the sources ended at first, or the time is over."""
     indexes = known.moves.indexes if known.moves else {}
-    first = {pair: at.source_end for pair, at in bounds.items()}
+    first = {pair: at.upto for pair, at in bounds.items()}
     until = time.monotonic() + waiting.seconds
 
     def is_behind(pair: Pair) -> bool:
@@ -388,8 +388,8 @@ def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> Bound
         return source
     if isinstance(target, Unread):
         return target
-    start, end, _ = source
-    return Bounds(max(start, since), end, *target)
+    start, end, written = source
+    return Bounds(max(start, since), end, *target, source_written=written)
 
 
 def _fetch_from(cluster: Cluster, partition: TopicPartition, end: int) -> Fetch:

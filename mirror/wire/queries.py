@@ -5,11 +5,13 @@ All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_lead
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from mirror.errors import ClusterUnreachable
 from mirror.wire.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.wire.protocol import (
     DELETE_RECORDS,
@@ -23,6 +25,8 @@ LATEST: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 _CONSUMER: Final = -1
+#: Pause between two looks at a high watermark that lags the log end, in seconds.
+_SETTLE_PAUSE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +166,19 @@ async def delete_records(cluster: Cluster, partition: TopicPartition, before: in
         doing="DeleteRecords",
     )
     return int(part.low_watermark)
+
+
+async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
+    """The log end, once every in-sync replica has it. Raises ClusterUnreachable where that does not come about
+    in time.
+    """
+    deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
+    while True:
+        end, settled = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
+        if settled >= end:
+            return settled
+        if asyncio.get_running_loop().time() > deadline:
+            raise ClusterUnreachable(
+                f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
+            )
+        await asyncio.sleep(_SETTLE_PAUSE)

@@ -137,6 +137,16 @@ _AROUND_MOTIFS: Final = (
     ("cut_source", "produce", "translate", "run", "translate"),
     ("expire_target", "translate", "failover", "translate"),
 )
+#: What is drawn besides where somebody changes his mind about which offsets a copy has.
+_WAYS: Final[dict[str, float]] = {"other_way": 8}
+_WAYS_MOTIFS: Final = (
+    ("run", "expire_target", "other_way", "run"),
+    ("run", "other_way", "produce", "run"),
+    ("other_way", "produce", "other_way", "run"),
+    ("commit", "run", "expire_target", "other_way", "produce", "commit", "run"),
+    ("cut_journal", "other_way", "produce", "run"),
+    ("other_way", "failover", "produce"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -175,6 +185,7 @@ class Repertoire:
 REPERTOIRES: Final[dict[str, Repertoire]] = {
     "clusters": Repertoire(WEIGHTS, MOTIFS, ("default", "forever", "week", "short", "compact", "append")),
     "disks": Repertoire(WEIGHTS | _ON_DISKS, MOTIFS[::4] + _ON_DISKS_MOTIFS * 2, tuple(TOPIC_CONFIGS)),
+    "ways": Repertoire(WEIGHTS | _WAYS, MOTIFS[::4] + _WAYS_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "settings": Repertoire(WEIGHTS | _SET, MOTIFS[::4] + _SET_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "around": Repertoire(
         WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")

@@ -68,7 +68,7 @@ UNSEEN: Final = frozenset(
 #: What a preflight may refuse a flow for.
 REFUSABLE: Final = frozenset(
     {"foreign", "clash", "journal lost", "second flow", "failed over", "source deleted", "source recreated", "renamed"}
-    | {"stranger", "target cut", "source cut", "target set"}
+    | {"stranger", "target cut", "source cut", "target set", "other way"}
 )
 Place = tuple[str, int]
 
@@ -440,8 +440,9 @@ class _Player:
                 copied = there.partitions.get(partition) if there else None
                 yield name, partition, log, copied, self._copies.get(self._target_of(name))
 
-    def _unequal(self, told: Told) -> list[Finding]:
-        """In what both sides differ, partition by partition."""
+    def _unequal(self, told: Told, *, moves: bool | None = None) -> list[Finding]:
+        """In what both sides differ, partition by partition; where offsets move (None: as the flow has it)."""
+        moves = self._schedule.translates if moves is None else moves
         found: list[Finding] = []
         for name, partition, log, copied, copy in self._pairs():
             place = f"{self._target_of(name)}-{partition}"
@@ -461,25 +462,27 @@ class _Player:
                 compacted=copy.compacted,
             )
             self._judge_losses(place, copy, allowed.losses, self._damage("source", (name, partition), log))
-            compare = moved_differences if self._schedule.translates else differences
+            compare = moved_differences if moves else differences
             found += compare(place, log, copied, allowed)
         return found
 
-    def _equal(self, said: str, told: Told, invariant: str = "I2") -> None:
+    def _equal(self, said: str, told: Told, invariant: str = "I2", *, moves: bool | None = None) -> None:
         """Something was said that implies equality."""
-        for one in self._unequal(told):
+        for one in self._unequal(told, moves=moves):
             self._add(Finding(invariant, one.what, f"{said}, but {one.detail}"))
 
     # --- the mirror ---------------------------------------------------------------------------------------------------
 
-    def _config(self, flow: str = "", include: str = "", prefix: str = "", epoch_s: float = 0.0) -> Path:
+    def _config(
+        self, flow: str = "", include: str = "", prefix: str = "", epoch_s: float = 0.0, *, turns: bool = False
+    ) -> Path:
         flow = flow or self._tag
         topics: dict[str, Any] = {"include": [include or f"{self._tag}\\..*"]}
         if self._excluded:
             topics["exclude"] = [self._names[-1].replace(".", "\\.")]
         if prefix := prefix or self._prefix:
             topics["naming"] = {"prefix": prefix}
-        if self._schedule.translates:
+        if self._schedule.translates != turns:
             topics["offsets"] = "translate"
         if self._continues:
             topics["on_data_loss"] = "continue"
@@ -541,6 +544,19 @@ class _Player:
             pass  # what rests is named as incomplete
         elif code in {2, 6}:
             self._found("I7", f"ended with {code}, with both clusters there", command.logged[-2500:])
+        return f"exit {code}{self._states(told)}"
+
+    def _op_other_way(self, _op: Op) -> str:
+        """A run with the other offsets, by mistake: whatever it says is copied is there once and in order."""
+        if self._live or self._failed_over:
+            return "-"
+        self._flow_causes.add("other way")
+        code, command = self._command("run", str(self._config(epoch_s=ONCE_SECONDS, turns=True)), "--once", "--json")
+        self._look_again()
+        told = self._told()
+        self._judge_states(told, command)
+        if code == 0:
+            self._equal("run --once said 0 with other offsets", told, moves=True)
         return f"exit {code}{self._states(told)}"
 
     def _look_again(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from mirror.batch.header import RawBatch, parse_header
+from mirror.batch.likeness import is_a_mirrors_padding
 from mirror.errors import ClusterUnreachable
 from mirror.reading.partition import Log, driven
 from mirror.spark.batches.records import binary, header_lists
@@ -29,7 +30,8 @@ CARRIED: Final = {"source_partition": "int", "batch": "binary", "rows": "int"}
 
 
 def sound_batches(work: Work, partition: int, begin: int, upto: int) -> Iterator[RawBatch]:
-    """The committed batches that hold offsets from `begin` to before `upto`, without markers and what is empty.
+    """The committed batches that hold offsets from `begin` to before `upto`, without markers, what is empty, and what
+    another mirror pads the source with.
 
     Raises Stopped where one is damaged, or the source has no longer what was planned; ClusterError.
     """
@@ -47,7 +49,8 @@ async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Asy
             raise Stopped(State.RETENTION_GAP, at.partition, begin, detail)
         log = Log(cluster, at, upto, upto)
         async for raw in log.committed(begin):
-            yield raw
+            if not is_a_mirrors_padding(raw):  # the source is a copy, which begins with it for a moment
+                yield raw
         if log.damage:
             raise Stopped(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
         epoch = work.plan.epochs[at.partition]
