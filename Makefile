@@ -22,7 +22,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 setup: java $(READY) ## create .venv from the lock
-	@$(BIN)/python -m mirror.spark.classes
+	@$(BIN)/python -m mirror.spark.class_archive
 
 java:
 	@scripts/need-java
@@ -39,7 +39,7 @@ $(READY):
 	@touch $@
 
 jars: setup ## fetch the brokers' jars (44 MB, kept in the user's cache folder)
-	@$(BIN)/python -m mirror.embedded
+	@$(BIN)/python -m mirror.lab.embedded
 
 demo: setup ## two real clusters, eight topics, and the proof that the copy is equal
 	@$(BIN)/mirror demo

@@ -10,11 +10,11 @@ from uuid import UUID
 from brokerlogs import metadata_record, offset_key, offset_value
 
 from mirror.errors import BadRecords
-from mirror.reading import groupoffsets
-from mirror.reading.metadatalog import (
+from mirror.segments import cluster_logs
+from mirror.segments.cluster_logs import (
     ConfigSet,
+    MetadataReplay,
     PartitionMade,
-    Replay,
     TopicMade,
     TopicRemoved,
     Transaction,
@@ -26,7 +26,7 @@ _ID: Final = UUID(int=7)
 
 def metadata(data: bytes) -> None:
     """Values of the metadata log, each behind a byte of its size: what is read reads the same when written again."""
-    replay, made = Replay(), set[str]()
+    replay, made = MetadataReplay(), set[str]()
     while data:
         value, data = data[1 : 1 + data[0]], data[1 + data[0] :]
         try:
@@ -50,18 +50,18 @@ def commits(data: bytes) -> None:
         return
     key, value = data[1 : 1 + data[0]], data[1 + data[0] :]
     try:
-        about = groupoffsets.decode_key(key)
+        about = cluster_logs.decode_key(key)
     except BadRecords:
         about = None
     if about is not None:
         assert key[2:] == offset_key(about[0], *about[1])[2:]
     try:
-        found = groupoffsets.decode_value(value)
+        found = cluster_logs.decode_value(value)
     except BadRecords:
         return
     assert found.committed.offset >= 0
     again = offset_value(*found.committed, 4, found.topic_id)
-    assert groupoffsets.decode_value(again) == found
+    assert cluster_logs.decode_value(again) == found
 
 
 def metadata_values(_: Random) -> Iterator[bytes]:

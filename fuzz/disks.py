@@ -17,15 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import UUID
 
-from mirror.batch.control import ABORT, COMMIT, marker_type
-from mirror.batch.header import LAST_OFFSET, RawBatch
-from mirror.batch.segment import SPAN, Walk
 from mirror.errors import BadRecords, ConfigError
-from mirror.policy.aborted import Aborted
-from mirror.reading.archive import PartitionLog, merged
-from mirror.reading.replica import Replica, scan
-from mirror.reading.sidecars import history_of, log_start_of, topic_id_of
-from mirror.reading.timeindex import entries, largest_timestamp
+from mirror.records.header import ABORT, COMMIT, LAST_OFFSET, RawBatch, marker_type
+from mirror.records.segment import SPAN, Walk
+from mirror.records.transactions import Aborted
+from mirror.segments.files import entries, history_of, largest_timestamp, log_start_of, topic_id_of
+from mirror.segments.replica import Replica, scan
+from mirror.segments.replica_sets import PartitionLog, merged
 
 #: In front of a partition's two files: base offset of each, where the log starts, and bytes of the first.
 FILES: Final = Struct(">QQQH")

@@ -68,7 +68,7 @@ class Progress:
 @contextmanager
 def instrumented() -> Iterator[None]:
     """Whatever of the mirror is imported in here tells atheris its branches."""
-    import mirror.batch.kernels  # noqa: F401, PLC0415 -- numba compiles it, so its bytecode must be as it was
+    import mirror.records.kernels  # noqa: F401, PLC0415 -- numba compiles it, so its bytecode must be as it was
 
     with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["mirror"]):  # it names every module
         yield

@@ -7,14 +7,11 @@ from contextlib import suppress
 from dataclasses import astuple
 from typing import Final
 
-from mirror.batch.checksum import crc_holds
-from mirror.batch.control import marker_type
-from mirror.batch.header import HEADER_BYTES, LAST_OFFSET, LAYOUT, RawBatch, parse_header
-from mirror.batch.header import split as cut
-from mirror.batch.segment import Walk
 from mirror.errors import BadRecords, MalformedBatch
-from mirror.policy.aborted import Aborted
-from mirror.policy.outcomes import Glance, Outcomes
+from mirror.records.header import HEADER_BYTES, LAST_OFFSET, LAYOUT, RawBatch, crc_holds, marker_type, parse_header
+from mirror.records.header import split as cut
+from mirror.records.segment import Walk
+from mirror.records.transactions import Aborted, Glance, Outcomes
 
 #: Bytes of an entry of the aborted index in front of a record set: producer id and first offset, one byte each.
 _ENTRY: Final = 2

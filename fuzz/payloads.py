@@ -13,14 +13,13 @@ import numpy as np
 from recordoracle import decoded
 
 from fuzz.limits import CAP
-from mirror.batch import codecs
-from mirror.batch import legacy as old
-from mirror.batch import records as new
-from mirror.batch.codecs import Buffer, decompress
-from mirror.batch.header import CODECS, split
-from mirror.batch.partitioner import partitions_of
-from mirror.batch.records import Records
 from mirror.errors import BadRecords, MalformedBatch, TooManyBytes
+from mirror.records import codecs
+from mirror.records import columns as new
+from mirror.records import rewrite as old
+from mirror.records.codecs import Buffer, decompress
+from mirror.records.columns import Records, partitions_of
+from mirror.records.header import CODECS, split
 
 #: In front of a records section: count, base offset, base timestamp.
 PLACE: Final = Struct(">HIq")
@@ -85,7 +84,7 @@ def legacy(data: bytes) -> None:
         for raw in split(memoryview(data)):
             if raw.header.magic not in (0, 1):
                 return
-            found = old.read(raw, CAP)
+            found = old.read_legacy(raw, CAP)
             assert len(found)
             within(found, len(found.data))
     except (MalformedBatch, BadRecords):

@@ -18,9 +18,12 @@ from crc32c import crc32c
 
 from fuzz.limits import CAP
 from fuzz.payloads import same, within
-from mirror.batch.checksum import crc_holds, records_crc
-from mirror.batch.codecs import compress
-from mirror.batch.header import (
+from mirror.errors import BadRecords, MalformedBatch, PartitionStop
+from mirror.kafka.cluster import TopicPartition
+from mirror.policy.rules import Rules
+from mirror.records.codecs import compress
+from mirror.records.columns import Records, joined
+from mirror.records.header import (
     APPEND_TIME,
     CODECS,
     CRC_AT,
@@ -31,20 +34,18 @@ from mirror.batch.header import (
     MAGIC_AT,
     SMALLEST_LENGTH,
     RawBatch,
+    Stamp,
+    crc_holds,
+    records_crc,
     split,
 )
-from mirror.batch.recipe import Recipe
-from mirror.batch.records import Records, joined
-from mirror.batch.restamp import Stamp
-from mirror.batch.rewrite import read
-from mirror.classifier import VERDICTS, Action, classify
-from mirror.errors import BadRecords, MalformedBatch, PartitionStop
-from mirror.policy.aborted import Aborted
-from mirror.policy.rules import Rules
-from mirror.position import Position
-from mirror.sink import Gap, Outgoing, Sink
-from mirror.wire.cluster import TopicPartition
-from mirror.writer import Writer
+from mirror.records.recipe import Recipe
+from mirror.records.rewrite import read
+from mirror.records.transactions import Aborted
+from mirror.replication.classifier import VERDICTS, Action, classify
+from mirror.replication.partition_writer import Gap, Outgoing, Sink
+from mirror.replication.position import Position
+from mirror.replication.writer import Writer
 
 _PARTITION: Final = TopicPartition("fuzzed", 0)
 _SHORT: Final = 200

@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from mirror.config.yaml_tree import Tree
 from mirror.errors import ConfigError
 from mirror.mm2.importing import imported
-from mirror.yamltree import Tree
 
 _SOUND: Final = b"""\
 clusters = a, b

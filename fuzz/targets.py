@@ -15,8 +15,8 @@ from vectors.corpus import load
 
 from fuzz import brokerlogs, disks, layout, payloads, relay, settings, wire
 from fuzz.limits import CAP, Check
-from mirror.batch import codecs
-from mirror.batch.header import APPEND_TIME, CODEC_MASK, CODECS, HEADER_BYTES, RawBatch, split
+from mirror.records import codecs
+from mirror.records.header import APPEND_TIME, CODEC_MASK, CODECS, HEADER_BYTES, RawBatch, split
 
 #: Seeds beyond this are left out: what a long batch shows, a short one shows sooner.
 _LONGEST: Final = 4096

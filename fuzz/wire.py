@@ -11,18 +11,18 @@ from uuid import UUID
 from entities import RESPONSES, answer, lies, sample
 from rawbatches import batch
 
-from mirror.assignment import KnownStop, LastBatch, LastPosition
-from mirror.batch.header import HEADER_BYTES
 from mirror.errors import AccessDenied, ConnectionLost, FrameTooLarge, MalformedBatch, MalformedFrame
-from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets import journal, runlog, standing
-from mirror.policy.runs import Ledger
+from mirror.journal import journal, offset_maps, positions
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.connection import FrameReader
+from mirror.kafka.fetch import Ask, read_fetch
+from mirror.kafka.produce import read_produce
+from mirror.kafka.protocol import FETCH, METADATA, PRODUCE, decode, decode_versions
+from mirror.observability.status import NOT_OURS
+from mirror.records.header import HEADER_BYTES
+from mirror.replication.assignment import KnownStop, LastBatch, LastPosition
+from mirror.replication.offset_map import Ledger
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import Ask, read_fetch
-from mirror.wire.frames import FrameReader
-from mirror.wire.produce import read_produce
-from mirror.wire.protocol import FETCH, METADATA, PRODUCE, decode, decode_versions
 
 _LIMIT: Final = 4096
 _FIRST_SIZES: Final = (8, 16, 256)
@@ -115,7 +115,7 @@ def entries(data: bytes) -> None:
 def runs(data: bytes) -> None:
     """Where offsets moved to: a journal record's key, up to the first newline, and its value."""
     key, _, value = data.partition(b"\n")
-    for recorded in runlog.recorded([journal.Entry(0, key, value), journal.Entry(1, b"runs/t/0/0", value)]):
+    for recorded in offset_maps.recorded_ranges([journal.Entry(0, key, value), journal.Entry(1, b"runs/t/0/0", value)]):
         assert recorded.runs is not None
         edge = recorded.runs.next_target
         assert all(recorded.runs.to_target(run.source) == run.target for run in recorded.runs)
@@ -125,13 +125,13 @@ def runs(data: bytes) -> None:
 def copies(data: bytes) -> None:
     """How copies stand: a record's key, up to the first newline, and its value. What is read is written alike."""
     key, _, value = data.partition(b"\n")
-    for prefix in (b"", standing.POSITION, standing.STOP):
+    for prefix in (b"", positions.POSITION, positions.STOP):
         with suppress(*NOT_OURS):
-            if (told := standing.read_position(journal.Entry(0, prefix + key, value))) is not None and told[1]:
-                again = standing.read_position(journal.Entry(0, *standing.position_entry(told[0], told[1])))
+            if (told := positions.read_position(journal.Entry(0, prefix + key, value))) is not None and told[1]:
+                again = positions.read_position(journal.Entry(0, *positions.position_entry(told[0], told[1])))
                 assert again == told
-            if (met := standing.read_stop(journal.Entry(0, prefix + key, value))) is not None and met[1]:
-                assert standing.read_stop(journal.Entry(0, *standing.stop_entry(met[0], met[1]))) == met
+            if (met := positions.read_stop(journal.Entry(0, prefix + key, value))) is not None and met[1]:
+                assert positions.read_stop(journal.Entry(0, *positions.stop_entry(met[0], met[1]))) == met
 
 
 def standings(random: Random) -> Iterator[bytes]:
@@ -144,7 +144,7 @@ def standings(random: Random) -> Iterator[bytes]:
         source_next=random.randrange(1000), target_end=95, stamp=(1 << 52, 3, 4), batch=batch, source_topic_id=topic_id
     )
     stop = KnownStop(state=State.TRUNCATED, offset=104, detail="cut back", target_topic_id=topic_id)
-    for key, value in (standing.position_entry(at, last), standing.stop_entry(at, stop)):
+    for key, value in (positions.position_entry(at, last), positions.stop_entry(at, stop)):
         yield key + b"\n" + value
 
 
@@ -154,7 +154,7 @@ def ledgers(random: Random) -> Iterator[bytes]:
         ledger = Ledger()
         for _ in range(count):
             ledger.add(ledger.runs.next_source + random.randrange(3), ledger.runs.next_target, random.randrange(1, 9))
-        for key, value in runlog.entries(TopicPartition("t", 0), ledger):
+        for key, value in offset_maps.map_entries(TopicPartition("t", 0), ledger):
             yield key + b"\n" + (value or b"")
 
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from mirror import __version__, config
-from mirror.commands.bench import bench
-from mirror.commands.embedded import embedded
+from mirror.commands import ConfigFile, Json, LogLevel, Side
 from mirror.commands.offsets import offsets
-from mirror.commands.options import ConfigFile, Json, LogLevel, Side
 from mirror.commands.results import Results
 from mirror.errors import ExitCode, MirrorError
-from mirror.observe import logs
+from mirror.lab.commands.bench import bench
+from mirror.lab.commands.embedded import embedded
+from mirror.observability import logs
 
 app = typer.Typer(
     name="mirror",
@@ -309,7 +309,7 @@ def inspect(
     Example: mirror inspect data/orders-0/00000000000000000000.log --summary
     """
     from mirror.commands.inspect import inspect as inspect_log
-    from mirror.commands.logview import Wish
+    from mirror.commands.inspect_view import Wish
 
     wish = Wish(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio, wide=wide)
     raise typer.Exit(inspect_log(target, wish, config=config_file, side=side, bootstrap=bootstrap))
@@ -379,7 +379,7 @@ def demo(as_json: Json = False) -> None:
 
     Example: mirror demo
     """
-    from mirror.commands.demo import demo as play_demo
+    from mirror.lab.commands.demo import demo as play_demo
 
     raise typer.Exit(play_demo(as_json=as_json))
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from mirror.bench.result import Arm, Environment, Kind, Latency, Point, Result, Run, Workload
+from mirror.lab.bench.result import Arm, Environment, Kind, Latency, Point, Result, Run, Workload
 
 #: Arm -> (kind, title, MB/s, CPU-s per GB, MB resident, seconds to the first record).
 ARMS: dict[str, tuple[Kind, str, float, float, float, float]] = {

@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 from uuid import UUID
 
-from mirror.embedded import Cluster
-from mirror.reading.metadatalog import ConfigSet, Message, PartitionMade, TopicMade, TopicRemoved, Transaction
+from mirror.lab.embedded import Cluster
+from mirror.segments.cluster_logs import ConfigSet, Message, PartitionMade, TopicMade, TopicRemoved, Transaction
 
 
 def varint(number: int) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from oldbroker import OldBroker, started_or_skip
 
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.lab.embedded import Cluster, Spec, start_many
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from mirror.config import SparkSettings
-    from mirror.spark.batches import register
+    from mirror.spark.datasource import register
     from mirror.spark.session import open_context
 
     context = open_context(SparkSettings(conf={"spark.ui.enabled": "false"}), "tests", lanes=2, evaluates=True)
@@ -99,13 +99,13 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of a restore run here, one after another."""
-    from mirror.spark.restoring import Portion, Restored, restored
+    from mirror.spark.restore import Portion, Restored, restored
 
     def here(_: object, __: str, portions: Sequence[Portion], done: Callable[[Restored], None]) -> None:
         for one in restored(portions):
             done(one)
 
-    monkeypatch.setattr("mirror.spark.restoring.restore_on_spark", here)
+    monkeypatch.setattr("mirror.spark.restore.restore_on_spark", here)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 #: Seconds within which the broker must lead its partitions again.
 LEADS_SECONDS = 60.0

@@ -26,7 +26,7 @@ from kafka import codec as foreign
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from rawbatches import batch
 
-from mirror.batch.header import APPEND_TIME, CODECS, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from mirror.records.header import APPEND_TIME, CODECS, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 
 T: Final = RECENT_MS
 DAY_MS: Final = 86_400_000

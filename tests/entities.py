@@ -17,8 +17,8 @@ from typing import Any, Final, get_args, get_origin
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from mirror.wire import protocol
-from mirror.wire.protocol import Api
+from mirror.kafka import protocol
+from mirror.kafka.protocol import Api
 
 APIS: Final = tuple(value for value in vars(protocol).values() if isinstance(value, Api))
 VERSIONS: Final = tuple((api, version) for api in APIS for version in range(api.oldest, api.newest + 1))

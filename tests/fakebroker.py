@@ -19,7 +19,7 @@ from entities import APIS, answer
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from mirror.wire.protocol import API_VERSIONS, METADATA, Api
+from mirror.kafka.protocol import API_VERSIONS, METADATA, Api
 
 HOST: Final = "127.0.0.1"
 _BY_KEY: Final = {api.key: api for api in APIS}

@@ -13,22 +13,21 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import apply, ensure_flow_topic, plan_topics, rules_of
-from mirror.admin.values import Creation
-from mirror.assignment import Assignment, Loss, assign
-from mirror.batch.header import RawBatch, split
 from mirror.config import ClusterSettings, Settings
-from mirror.observe.figures import Figures
-from mirror.offsets.journal import Journal
-from mirror.offsets.ledgers import Ledgers
-from mirror.offsets.losses import loss_entry
-from mirror.offsets.standing import StandingLog, standing_in
-from mirror.pipeline import Pipeline
-from mirror.spark.beginning import recorded
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.driver.start import recorded
+from mirror.journal.entries import loss_entry
+from mirror.journal.journal import Journal
+from mirror.journal.offset_maps import Ledgers
+from mirror.journal.positions import StandingLog, standing_in
+from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.observability.status import Figures
+from mirror.records.header import RawBatch, split
+from mirror.replication.assignment import Assignment, Loss, assign
+from mirror.replication.pipeline import Pipeline
+from mirror.topics.apply import apply, ensure_flow_topic, plan_topics, rules_of
 
 #: Seconds within which any copy a test makes must end.
 COPY_SECONDS = 60.0

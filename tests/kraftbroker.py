@@ -8,8 +8,8 @@ from typing import Literal
 
 from releases import ReleasedBroker
 
-from mirror.embedded.probe import brokers_seen_by
 from mirror.errors import EmbeddedError
+from mirror.lab.embedded.cluster import brokers_seen_by
 
 Version = Literal["3.3.2", "3.9.1"]
 

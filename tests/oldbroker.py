@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from releases import START_TIMEOUT_S, NotFetched, ReleasedBroker
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 VERSION: Final = "2.8.2"
 #: As the vectors name it.

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from helpers import make_topic
 
-from mirror.batch.header import RawBatch, split
-from mirror.wire.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
-from mirror.wire.connection import Connection
-from mirror.wire.fetch import fetch_at
-from mirror.wire.produce import read_produce
-from mirror.wire.protocol import DESCRIBE_PRODUCERS, PRODUCE, Api, RecordSet
-from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
+from mirror.kafka.connection import Connection
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.produce import read_produce
+from mirror.kafka.protocol import DESCRIBE_PRODUCERS, PRODUCE, Api, RecordSet
+from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end
+from mirror.records.header import RawBatch, split
 
 #: Also the version that the mirror does not use.
 WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 2)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 
-from mirror.wire.protocol import METADATA
+from mirror.kafka.protocol import METADATA
 
 Address = tuple[str, int]
 

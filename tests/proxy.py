@@ -14,7 +14,7 @@ from background import BackgroundServers
 from kio.serial import entity_reader
 from proxied import answer_id, api_of, as_sent, read_frame, relocated, request_id, until_one_ends
 
-from mirror.wire.protocol import FETCH, METADATA
+from mirror.kafka.protocol import FETCH, METADATA
 
 Tamper = Callable[[Any, bytearray], None]
 

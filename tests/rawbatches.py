@@ -8,7 +8,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from mirror.batch.header import RawBatch, split
+from mirror.records.header import RawBatch, split
 
 INT16: Final = st.integers(-(2**15), 2**15 - 1)
 INT32: Final = st.integers(-(2**31), 2**31 - 1)

@@ -1,6 +1,6 @@
 """Releases of Kafka before the embedded one, on loopback: their jars, and what brokers of all of them have in common.
 
-The jars come as `mirror.embedded.jars` gets its own: by the Ivy of PySpark, once, into the user's cache folder, and
+The jars come as `mirror.lab.embedded.jars` gets its own: by the Ivy of PySpark, once, into the user's cache folder, and
 checked against the sums in `oldkafka/` each time.
 """
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from mirror import folders
-from mirror.demo.bound import Bound
-from mirror.embedded import ports
-from mirror.embedded.jars import check, locked
+from mirror import host
 from mirror.errors import EmbeddedError
-from mirror.java import find
+from mirror.host import find
+from mirror.lab.demo.processes import Bound
+from mirror.lab.embedded import cluster
+from mirror.lab.embedded.jars import check, locked
 
 START_TIMEOUT_S: Final = 90.0
 _RESOURCES: Final = Path(__file__).with_name("oldkafka")
@@ -40,7 +40,7 @@ def release(name: str) -> list[Path]:
 
     Raises NotFetched without a network when they must be fetched, EmbeddedError for a jar whose sum is wrong.
     """
-    folder = folders.cache() / name
+    folder = host.cache_folder() / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f"{name}.lock")):
         if not folder.exists():
@@ -59,8 +59,8 @@ class ReleasedBroker(ABC):
         self._classpath = os.pathsep.join(str(jar) for jar in release(f"kafka-{version}"))
         self._running = ExitStack()
         self.folder = Path(tempfile.mkdtemp(prefix=f"mirror-{version}-"))
-        self._reserved = ports.reserve(2)
-        self.port, self._other_port = (ports.number(held) for held in self._reserved)
+        self._reserved = cluster.reserve(2)
+        self.port, self._other_port = (cluster.number(held) for held in self._reserved)
 
     @property
     def bootstrap(self) -> str:
@@ -73,7 +73,7 @@ class ReleasedBroker(ABC):
         return self.folder / "data"
 
     def __enter__(self) -> Self:
-        ports.hand_over(self._reserved)
+        cluster.hand_over(self._reserved)
         try:
             self._start()
         except BaseException:

@@ -42,10 +42,9 @@ from samerecords import read
 from typer.testing import CliRunner
 
 from mirror.cli import app
-from mirror.embedded import Cluster, Spec, start_many
-from mirror.embedded.process import stop_all
-from mirror.embedded.security import GUARDED, Listener, sasl
 from mirror.errors import ExitCode
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.lab.embedded.node import GUARDED, Listener, sasl, stop_all
 
 PATIENCE: Final = 60.0
 #: Who mirrors, with the rights that ACLs give; and a person who may do everything.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster, Spec
-from mirror.embedded.security import GUARDED, Authority, Listener, sasl, self_signed
+from mirror.lab.embedded import Cluster, Spec
+from mirror.lab.embedded.node import GUARDED, Authority, Listener, sasl, self_signed
 
 USERS: Final = {"alice": "alice-knows-this", "bob": "bob-knows-that"}
 #: Milliseconds that a session lasts on the listener RENEWED.

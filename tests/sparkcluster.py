@@ -15,7 +15,7 @@ import psutil
 import pyspark
 from test_run import PATIENCE, wait_for
 
-from mirror import java
+from mirror import host
 
 _HOME: Final = Path(pyspark.__file__).parent
 _HOST: Final = "127.0.0.1"
@@ -101,7 +101,7 @@ class SparkCluster:
         environment: Mapping[str, str] = MappingProxyType({}),
         within: Sequence[str] = (),
     ) -> subprocess.Popen[bytes]:
-        jvm = [java.find(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{_HOME / 'jars'}/*"]
+        jvm = [host.find(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{_HOME / 'jars'}/*"]
         own = ["--properties-file", str(self._properties)]
         program = [f"org.apache.spark.deploy.{command[0]}", *_ADDRESSES, *own, *command[1:]]
         spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}

@@ -9,9 +9,8 @@ from typing import Any, Self
 from pyspark import SparkContext
 
 from mirror.config import Settings
-from mirror.spark.flow import Outcome
-from mirror.spark.prepare import prepare
-from mirror.spark.rekey.queries import check_rules, queries_for
+from mirror.driver.flow import Outcome, prepare
+from mirror.spark.rekey.driver import check_rules, queries_for
 from mirror.spark.supervisor import Supervisor
 
 

@@ -8,10 +8,9 @@ import pytest
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
 
-from mirror.batch.control import ABORT, COMMIT, marker_type
-from mirror.batch.header import CONTROL, TRANSACTIONAL, RawBatch
 from mirror.errors import BadRecords
-from mirror.policy.aborted import Aborted
+from mirror.records.header import ABORT, COMMIT, CONTROL, TRANSACTIONAL, RawBatch, marker_type
+from mirror.records.transactions import Aborted
 
 
 def data(offset: int, producer: int, count: int = 5, attributes: int = TRANSACTIONAL) -> RawBatch:

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable, ConnectionLost
-from mirror.wire import addresses
-from mirror.wire.addresses import LookupFailed, addresses_of, in_turns
-from mirror.wire.cluster import Cluster, Endpoint
-from mirror.wire.connection import Connection
-from mirror.wire.protocol import API_VERSIONS
+from mirror.kafka import addresses
+from mirror.kafka.addresses import LookupFailed, addresses_of, in_turns
+from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.kafka.connection import Connection
+from mirror.kafka.protocol import API_VERSIONS
 
 NAME = "kafka.test"
 #: Nobody listens there, on any port, and a connect to it hangs: its one place in the queue is taken.

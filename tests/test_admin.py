@@ -21,19 +21,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mirror.admin import client
-from mirror.admin.client import Admin
-from mirror.admin.meeting import Wire, newest_version
-from mirror.admin.plan import plan_flow
-from mirror.admin.topics import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
-from mirror.admin.values import Creation
 from mirror.config import ClusterSettings, Settings
-from mirror.embedded import Cluster
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConfigError, MirrorError, PreflightError
-from mirror.observe import logs
+from mirror.kafka import admin as client
+from mirror.kafka.admin import Admin, Creation, Wire, newest_version
+from mirror.kafka.protocol import INIT_PRODUCER_ID
+from mirror.lab.embedded import Cluster
+from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Rules, Severity
 from mirror.policy.selection import TopicPair
-from mirror.wire.protocol import INIT_PRODUCER_ID
+from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.topics.plan import plan_flow
 
 pytestmark = pytest.mark.brokers
 

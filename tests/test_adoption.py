@@ -28,31 +28,29 @@ from test_sync import admin_of, awaited, delete_topics, made_by, policy
 from typer.testing import CliRunner
 from watchedlane import WatchedLane
 
-from mirror.admin.adoption import Standing, standing_of
-from mirror.admin.client import Admin
-from mirror.admin.history import Claim
-from mirror.admin.restoration import Found, plan_restoration
-from mirror.admin.topics import apply, ensure_flow_topic, plan_topics
-from mirror.admin.values import ConfigChange, Creation, Growth, TopicInfo
-from mirror.assignment import Assignment
 from mirror.cli import app
 from mirror.config import Settings
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.driver.flow import prepare
+from mirror.driver.start import recorded
+from mirror.driver.topic_watcher import Lookout, Renewal
 from mirror.errors import ExitCode, MirrorError, PreflightError
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import Journal
+from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.journal import Journal
+from mirror.kafka.admin import Admin, ConfigChange, Creation, Growth, TopicInfo
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability import logs
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
-from mirror.spark.beginning import recorded
-from mirror.spark.lookout import Lookout
-from mirror.spark.prepare import prepare
-from mirror.spark.renewal import Renewal
+from mirror.replication.assignment import Assignment
+from mirror.segments.restore import Found, plan_restoration
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.topics.adoption import Standing, standing_of
+from mirror.topics.apply import apply, ensure_flow_topic, plan_topics
+from mirror.topics.history import Claim
 
 DAYS_AGO_MS = 1_600_000_000_000
 KEPT = {"retention.ms": "-1"}

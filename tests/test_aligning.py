@@ -17,19 +17,18 @@ from rawbatches import batch
 from rawbatches import raw as stored
 from watchedlane import WatchedLane
 
-from mirror.aligning import Alignment, align
-from mirror.batch.padding import MOST, is_padding, padding
-from mirror.batch.restamp import Stamp, restamp
-from mirror.batch.rewrite import read
 from mirror.commands.verify import verify_flow
-from mirror.embedded import Cluster
-from mirror.observe.figures import Figures
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.produce import append
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
-from mirror.position import producer_id, resume
+from mirror.records.header import Stamp, restamp
+from mirror.records.rewrite import MOST, is_padding, padding, read
+from mirror.replication.log_start import Alignment, align
+from mirror.replication.position import producer_id, resume
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.produce import append
 
 DEFAULT_SIZE = 1_048_588
 

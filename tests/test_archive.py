@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
 
-from mirror.batch.header import CONTROL, TRANSACTIONAL, split
-from mirror.batch.segment import Walk
 from mirror.errors import ConfigError
-from mirror.reading.archive import PartitionLog, load, merged, mixed_in, partitions_in
-from mirror.reading.fields import batches_of
-from mirror.reading.replica import GRAIN, Turn, scan
-from mirror.wire.cluster import TopicPartition
+from mirror.kafka.cluster import TopicPartition
+from mirror.records.header import CONTROL, TRANSACTIONAL, split
+from mirror.records.segment import Walk
+from mirror.segments.cluster_logs import batches_of
+from mirror.segments.replica import GRAIN, Turn, scan
+from mirror.segments.replica_sets import PartitionLog, load, merged, mixed_in, partitions_in
 
 TOPIC_ID = UUID(int=7)
 #: A marker's record as a coordinator writes it: key with version and type, value with version and coordinator epoch.

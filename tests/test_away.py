@@ -24,22 +24,23 @@ from test_metrics import report, value
 from test_run import wait_for
 from test_stopmark import ended, known, mark, none
 
-from mirror.embedded import Cluster
+from mirror.driver import control
+from mirror.driver.control import StopMark, Voice, until_marked
+from mirror.driver.flow import prepare
+from mirror.driver.journal_state import HEARD_SECONDS, Tidings
+from mirror.driver.reports import StopLog
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.observe.metrics import Metrics
-from mirror.offsets.groupsync import is_vouched
-from mirror.offsets.journal import Entry, News, Place
-from mirror.spark import relay, stopmark
-from mirror.spark.prepare import prepare
-from mirror.spark.stoplog import StopLog
-from mirror.spark.stopmark import StopMark, Voice, until_marked
+from mirror.groups.sync import is_vouched
+from mirror.journal.journal import Entry, News, Place
+from mirror.kafka import addresses, connection
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability import logs
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import Figures
+from mirror.spark import task as relay
 from mirror.spark.supervisor import Supervisor
-from mirror.spark.tidings import HEARD_SECONDS, Tidings
 from mirror.states import State
-from mirror.wire import addresses, connection
-from mirror.wire.cluster import TopicPartition
 
 #: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
 PATIENCE = 120.0
@@ -58,12 +59,12 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
         await known(opened, 7)
         while voice.frames is None:  # the lane hears a moment later that it is known
             await asyncio.sleep(0.01)
-        reports = [b"+" * 1000, b"", b"=", b"x" * stopmark.LARGEST_REPORT]
+        reports = [b"+" * 1000, b"", b"=", b"x" * control.LARGEST_REPORT]
         for one in reports:
             assert voice.tell(one)
             assert await opened.hand(7, ())
         assert heard == [(7, one) for one in reports]
-        assert voice.tell(b"x" * (stopmark.LARGEST_REPORT + 1)), "no later try would do"
+        assert voice.tell(b"x" * (control.LARGEST_REPORT + 1)), "no later try would do"
         assert await opened.hand(7, ())
         assert len(heard) == len(reports)
         opened.set()
@@ -84,7 +85,7 @@ async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatc
         taken = 0
         while voice.tell(b"x" * 10_000):  # without a turn of the loop nothing is read
             taken += 1
-        assert voice.frames.unsent < 2 * stopmark._UNSENT_BYTES
+        assert voice.frames.unsent < 2 * control._UNSENT_BYTES
         assert not voice.tell(b"one more"), "it says so, that it may be told again"
         opened.set()
         await ended(lane)

@@ -36,24 +36,19 @@ from test_inspect import run as inspected
 from typer.testing import CliRunner
 from zstandard import ZstdCompressor
 
-from mirror.batch.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
-from mirror.batch.declared import declared_size
-from mirror.batch.header import APPEND_TIME, DELETE_HORIZON
 from mirror.cli import app
-from mirror.commands.census import as_dict
-from mirror.commands.censuspage import page
-from mirror.commands.censuswords import ratio, told
-from mirror.embedded import Cluster
+from mirror.commands.census import as_dict, page, ratio, told
 from mirror.errors import BadRecords, ConfigError, ExitCode
-from mirror.java import find
-from mirror.reading.timeindex import entries, largest_timestamp
-from mirror.spark.batches import files, records
-from mirror.spark.batches.options import milliseconds, parse
-from mirror.spark.batches.plan import planned
-from mirror.spark.batches.pushed import narrowed
-from mirror.spark.batches.slices import FileSlice
-from mirror.spark.batches.wanted import Wanted
+from mirror.host import find
+from mirror.lab.embedded import Cluster
+from mirror.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, declared_size
+from mirror.records.header import APPEND_TIME, DELETE_HORIZON
+from mirror.segments.files import entries, largest_timestamp
 from mirror.spark.census import Census, Group, Sums, taken
+from mirror.spark.datasource import plan, records
+from mirror.spark.datasource.options import Wanted, milliseconds, parse
+from mirror.spark.datasource.plan import FileSlice, planned
+from mirror.spark.datasource.source import narrowed
 
 MANUAL = Path(__file__).parent.parent / "docs" / "batches.md"
 
@@ -284,7 +279,7 @@ def test_a_remote_segment_is_read_like_a_local_one(tmp_path: Path, monkeypatch: 
             return away, address.removeprefix("store://")
 
     here = read_files(tmp_path / "orders-0")
-    monkeypatch.setattr(files, "FileSystem", Away)
+    monkeypatch.setattr(plan, "FileSystem", Away)
     asked = parse({"path": "store://orders-0"})
     there = [row for one in planned(asked, asked.wanted) for made in one.read() for row in made.to_pylist()]
     assert [{**row, "file": None} for row in there] == [{**row, "file": None} for row in here]

@@ -21,26 +21,22 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from mirror.bench import rekeyed, watching
-from mirror.bench.arms import Job
-from mirror.bench.content import Content
-from mirror.bench.copies import attempted, copied, run_of, source_of
-from mirror.bench.filling import values
-from mirror.bench.latency import Pace, at_share, summary
-from mirror.bench.ownarms import settings
-from mirror.bench.play import Plan, _Measuring, rotated
-from mirror.bench.records import records
-from mirror.bench.registry import ARMS, chosen
-from mirror.bench.registry import USUAL as USUAL_ARMS
-from mirror.bench.result import Result
-from mirror.bench.rivals import SETTINGS, Loop, filled
-from mirror.bench.shapes import SHAPES, USUAL, Shape
-from mirror.bench.shapes import chosen as chosen_shapes
-from mirror.bench.traffic import Connection, Traffic, parsed
 from mirror.config import load
-from mirror.demo.bound import Bound
-from mirror.embedded import Cluster
 from mirror.errors import ConfigError, ExitCode, UnequalCopy
+from mirror.lab.bench import measuring as watching
+from mirror.lab.bench import rekeyed
+from mirror.lab.bench.arms import ARMS, SETTINGS, Job, Loop, chosen, filled, settings
+from mirror.lab.bench.arms import USUAL as USUAL_ARMS
+from mirror.lab.bench.content import Content
+from mirror.lab.bench.copies import attempted, copied, run_of, source_of
+from mirror.lab.bench.latency import Pace, at_share, summary
+from mirror.lab.bench.measuring import Connection, Traffic, parsed
+from mirror.lab.bench.play import Plan, _Measuring, rotated
+from mirror.lab.bench.result import Result
+from mirror.lab.bench.workloads import SHAPES, USUAL, Shape, records, values
+from mirror.lab.bench.workloads import chosen as chosen_shapes
+from mirror.lab.demo.processes import Bound
+from mirror.lab.embedded import Cluster
 
 ROOT = Path(__file__).parent.parent
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)

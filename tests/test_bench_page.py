@@ -17,10 +17,10 @@ import pytest
 from benchresults import ARMS, LOADS, result
 from typer.testing import CliRunner
 
-from mirror.bench.page import page
-from mirror.bench.result import Result
 from mirror.cli import app
 from mirror.errors import ConfigError
+from mirror.lab.bench.page import page
+from mirror.lab.bench.result import Result
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 VOID = {"meta", "br"}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirror.bench.result import Arm, Environment, Latency, Point, Result, Run, Workload
 from mirror.errors import ConfigError, ExitCode
+from mirror.lab.bench.result import Arm, Environment, Latency, Point, Result, Run, Workload
 
 RESULT = Result(
     made="2026-01-02T03:04:05Z",

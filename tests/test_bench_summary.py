@@ -10,13 +10,10 @@ from benchresults import ARMS, result, run, workload
 from hypothesis import given
 from hypothesis import strategies as some
 
-from mirror.bench.comparing import compare
-from mirror.bench.goals import goals
-from mirror.bench.markdown import BEGIN, END, table
-from mirror.bench.page import headline
-from mirror.bench.result import Result
-from mirror.bench.summary import CPU, MEMORY, METRICS, MIRROR, SPEED, Spread, Summary, figure, ranged
 from mirror.errors import ConfigError
+from mirror.lab.bench.goals import BEGIN, END, compare, goals, table
+from mirror.lab.bench.page import headline
+from mirror.lab.bench.result import CPU, MEMORY, METRICS, MIRROR, SPEED, Result, Spread, Summary, figure, ranged
 
 ROOT = Path(__file__).parent.parent
 FIGURES = some.lists(some.floats(1e-3, 1e6), min_size=1, max_size=9)

@@ -28,15 +28,15 @@ from typer.testing import CliRunner
 from watchedlane import WatchedLane
 
 from mirror.cli import app
-from mirror.embedded import Cluster, Spec, start_many
 from mirror.errors import ExitCode
-from mirror.observe.figures import Figures
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Journal
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import Journal
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
 
 pytestmark = pytest.mark.brokers
 

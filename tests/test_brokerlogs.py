@@ -17,26 +17,26 @@ from helpers import make_topic, produce, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.admin.client import Admin
-from mirror.admin.values import ConfigChange
-from mirror.embedded import Cluster
 from mirror.errors import BadRecords
-from mirror.reading import groupoffsets, metadatalog
-from mirror.reading.groupoffsets import Commit, offsets_in
-from mirror.reading.metadatalog import (
+from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.groups import Committed
+from mirror.lab.embedded import Cluster
+from mirror.segments import cluster_logs
+from mirror.segments.cluster_logs import (
     METADATA,
+    Commit,
     ConfigSet,
     Message,
+    MetadataReplay,
     PartitionMade,
-    Replay,
     TopicMade,
     TopicRemoved,
     Transaction,
     decode,
+    offsets_in,
     topics_in,
 )
-from mirror.wire.cluster import TopicPartition
-from mirror.wire.groups import Committed
 
 IDS = [UUID(int=number) for number in range(1, 5)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
@@ -82,19 +82,19 @@ def test_what_says_nothing_of_topics_is_passed_over() -> None:
 @given(st.lists(messages, max_size=30))
 def test_a_replay_keeps_what_stands(log: Sequence[Message]) -> None:
     """Names and ids are those of the log, a removed id has no topic, and what a transaction took back left nothing."""
-    replay = Replay()
+    replay = MetadataReplay()
     for message in log:
         replay.learn(message)
     found = replay.found()
     assert not found.removed & {one.topic_id for one in found.topics.values()}
-    aborted = Replay()
+    aborted = MetadataReplay()
     for message in [Transaction(None), *(one for one in log if not isinstance(one, Transaction)), Transaction(False)]:
         aborted.learn(message)
-    assert aborted.found() == Replay().found()
+    assert aborted.found() == MetadataReplay().found()
 
 
 def test_a_topic_that_is_made_again_has_no_setting_of_the_one_before() -> None:
-    replay = Replay()
+    replay = MetadataReplay()
     for message in (
         TopicMade("orders", IDS[0]),
         ConfigSet("orders", "retention.ms", "1"),
@@ -126,23 +126,23 @@ def test_an_offset_is_read_as_it_was_written(
     group: str, topic: str, partition: int, offset: int, text: str, version: int, topic_id: UUID | None
 ) -> None:
     key, value = offset_key(group, topic, partition), offset_value(offset, text, version, topic_id)
-    assert groupoffsets.decode_key(key) == (group, TopicPartition(topic, partition))
-    assert groupoffsets.decode_value(value) == Commit(Committed(offset, text), topic_id if version == 4 else None)
-    for stored, read in ((key, groupoffsets.decode_key), (value, groupoffsets.decode_value)):
+    assert cluster_logs.decode_key(key) == (group, TopicPartition(topic, partition))
+    assert cluster_logs.decode_value(value) == Commit(Committed(offset, text), topic_id if version == 4 else None)
+    for stored, read in ((key, cluster_logs.decode_key), (value, cluster_logs.decode_value)):
         for size in range(len(stored)):
             with pytest.raises(BadRecords):
                 read(stored[:size])
 
 
 def test_what_no_coordinator_wrote_is_refused() -> None:
-    assert groupoffsets.decode_key(struct.pack(">h", 2) + b"anything") is None
+    assert cluster_logs.decode_key(struct.pack(">h", 2) + b"anything") is None
     for stored in (
         offset_value(-1, ""),
         offset_value(1, "", 4) + b"\0",
         struct.pack(">h", 5) + offset_value(1, "")[2:],
     ):
         with pytest.raises(BadRecords):
-            groupoffsets.decode_value(stored)
+            cluster_logs.decode_value(stored)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -215,7 +215,7 @@ def test_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
     assert fallen_back is not None
     assert any("is left out" in note for note in fallen_back.notes)
     assert {name: (one.partitions, one.configs) for name, one in fallen_back.topics.items()} == whole
-    assert metadatalog.METADATA.partition == 0
+    assert cluster_logs.METADATA.partition == 0
 
 
 @pytest.mark.brokers

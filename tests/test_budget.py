@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.policy.budget import shares
-from mirror.wire.rate import Bucket
+from mirror.kafka.rate_limit import Bucket, shares
 
 RATES = st.floats(1.0, 1e10)
 

@@ -27,7 +27,7 @@ from helpers import RECENT_MS, make_topic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 COUNT = 60
 

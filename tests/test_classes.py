@@ -10,8 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mirror import java
-from mirror.spark import classes
+from mirror import host
+from mirror.spark import class_archive
 
 #: Starts Spark as a mirror does, and prints the archives that its JVM has mapped.
 STARTED = """
@@ -27,41 +27,41 @@ close_context(context)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(classes, "_FOLDER", tmp_path)
+    monkeypatch.setattr(class_archive, "_FOLDER", tmp_path)
     return tmp_path
 
 
 def test_without_an_archive_java_is_told_of_none(folder: Path) -> None:
-    assert classes.option("lanes") == ""
+    assert class_archive.option("lanes") == ""
 
 
 def test_spark_submit_brings_a_pyspark_without_jars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archived = folder / "pyspark.zip"
     archived.write_bytes(b"")
     monkeypatch.setattr(pyspark, "__file__", str(archived / "pyspark" / "__init__.py"))
-    assert classes.option("lanes") == ""
+    assert class_archive.option("lanes") == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", bytes(100_000)])
 def test_java_starts_without_a_word_from_what_is_no_archive(folder: Path, content: bytes) -> None:
-    classes.archive("queries").write_bytes(content)
-    option = shlex.split(classes.option("queries"))
+    class_archive.archive("queries").write_bytes(content)
+    option = shlex.split(class_archive.option("queries"))
     assert str(folder) in option[0]
-    told = subprocess.run([java.find(), *option, "-XshowSettings:none", "-version"], capture_output=True, check=True)
+    told = subprocess.run([host.find(), *option, "-XshowSettings:none", "-version"], capture_output=True, check=True)
     assert told.stdout == b""
     assert b"jsa" not in told.stderr
 
 
 def test_another_java_has_other_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = classes.archive("lanes")
-    monkeypatch.setattr(java, "find", lambda: sys.executable)
-    assert classes.archive("lanes") != here
+    here = class_archive.archive("lanes")
+    monkeypatch.setattr(host, "find", lambda: sys.executable)
+    assert class_archive.archive("lanes") != here
 
 
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has mapped")
 def test_spark_starts_from_the_archive_of_this_environment() -> None:
-    wanted = classes.archive("lanes")
+    wanted = class_archive.archive("lanes")
     assert wanted.is_file(), "make setup makes it"
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     assert str(wanted) in done.stdout.split()
@@ -72,5 +72,5 @@ def test_spark_starts_from_the_archive_of_this_environment() -> None:
 def test_archives_are_made_in_place_of_those_for_another_java(folder: Path) -> None:
     other = folder / "lanes-another.jsa"
     other.write_bytes(b"")
-    classes.make("lanes")
-    assert list(folder.iterdir()) == [classes.archive("lanes")]
+    class_archive.make("lanes")
+    assert list(folder.iterdir()) == [class_archive.archive("lanes")]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT32, INT64
 
-from mirror import classifier
-from mirror.batch.header import BatchHeader
-from mirror.classifier import VERDICTS, Action, Verdict, classify
 from mirror.policy.rules import Rules
+from mirror.records.header import BatchHeader
+from mirror.replication import classifier
+from mirror.replication.classifier import VERDICTS, Action, Verdict, classify
 
 #: Ten records at offsets 100 to 109, zstd, by a producer without an id.
 CLEAN = BatchHeader(

@@ -18,11 +18,11 @@ from helpers import config_file, make_topic
 from typer.testing import CliRunner
 
 from mirror import __version__
-from mirror.admin.client import Admin
 from mirror.cli import app
 from mirror.config import ClusterSettings
-from mirror.demo.fill import fill
-from mirror.embedded import Cluster
+from mirror.kafka.admin import Admin
+from mirror.lab.demo.producers import fill
+from mirror.lab.embedded import Cluster
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}

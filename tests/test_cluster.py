@@ -18,12 +18,12 @@ from kio.schema.errors import ErrorCode
 
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, WireError
-from mirror.wire import cluster as cluster_module
-from mirror.wire.backoff import Backoff
-from mirror.wire.cluster import Cluster, Endpoint, Leader, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
-from mirror.wire.queries import LATEST, list_offset, list_offsets_request
+from mirror.kafka import cluster as cluster_module
+from mirror.kafka.cluster import Cluster, Endpoint, Leader, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
+from mirror.kafka.queries import LATEST, list_offset, list_offsets_request
+from mirror.kafka.retry import Backoff
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rawbatches import batch, legacy, raw
 
-from mirror.batch.header import RawBatch
-from mirror.classifier import HOLES, LEGACY, OWN_PRODUCER, Verdict
-from mirror.coalesce import COALESCED, Coalescer
 from mirror.policy.rules import Rules
+from mirror.records.header import RawBatch
+from mirror.replication.classifier import HOLES, LEGACY, OWN_PRODUCER, Verdict
+from mirror.replication.coalescer import COALESCED, Coalescer
 
 JOIN = Rules(coalesce_bytes=1000)
 

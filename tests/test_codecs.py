@@ -19,10 +19,10 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mirror.batch.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, Buffer, chunks, compress, decompress, uncompressed_size
-from mirror.batch.header import CODECS
-from mirror.batch.recipe import CAP
 from mirror.errors import BadRecords, TooManyBytes
+from mirror.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, Buffer, chunks, compress, decompress, uncompressed_size
+from mirror.records.header import CODECS
+from mirror.records.recipe import CAP
 
 REAL: Final = (GZIP, SNAPPY, LZ4, ZSTD)
 codecs = pytest.mark.parametrize("codec", REAL, ids=CODECS[1:])

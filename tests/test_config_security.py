@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from mirror.config import ClusterSettings, Settings, insecure, load
+from mirror.driver.control import MarkAddress
 from mirror.errors import ConfigError
-from mirror.spark.relay import Lane
-from mirror.spark.stopmark import MarkAddress
-from mirror.wire.cluster import Endpoint
+from mirror.kafka.cluster import Endpoint
+from mirror.spark.task import Lane
 
 CANARY = "canary-7c1f"
 USER = {"sasl.username": "alice", "sasl.password": "${env:CANARY}"}

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.config import load
-from mirror.config.secrets import carelessness, is_secret
+from mirror.config.security import carelessness, is_secret
+from mirror.config.yaml_tree import Tree, line_of
 from mirror.errors import ConfigError
-from mirror.yamltree import Tree, line_of
 
 SMALLEST = """\
 name: eu-to-us

@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 from helpers import make_topic, mirror_once, produce
 from test_gaps import transactions
 
-from mirror.embedded import Cluster
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 FOLDER = Path(__file__).parent
 TABLE = (FOLDER / "conformance.md").read_text(encoding="utf-8")

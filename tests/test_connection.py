@@ -20,12 +20,12 @@ from pydantic import SecretStr
 
 from mirror import __version__
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
-from mirror.wire import connection as connection_module
-from mirror.wire.cluster import TopicPartition
-from mirror.wire.connection import FRAME_LIMIT, Connection
-from mirror.wire.produce import produce_request
-from mirror.wire.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE, SASL_HANDSHAKE
-from mirror.wire.sasl import Conversation, Plain
+from mirror.kafka import connection as connection_module
+from mirror.kafka.auth import Conversation, Plain
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.connection import FRAME_LIMIT, Connection
+from mirror.kafka.produce import produce_request
+from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE, SASL_HANDSHAKE
 
 #: A small request, for what any request goes through.
 ASK = INIT_PRODUCER_ID

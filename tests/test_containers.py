@@ -26,9 +26,9 @@ from jsonschema.validators import validator_for
 from test_run import PATIENCE, wait_for
 
 from mirror.config import load
-from mirror.demo.clients import Lost, Place, Progress, Reader, Writer, create, ends_of, stands
-from mirror.embedded import Cluster
-from mirror.embedded.jars import KAFKA_VERSION
+from mirror.lab.demo.clients import Lost, Place, Progress, Reader, Writer, create, ends_of, stands
+from mirror.lab.embedded import Cluster
+from mirror.lab.embedded.jars import KAFKA_VERSION
 
 HOME = Path(__file__).parent.parent
 DOCKERFILE = (HOME / "Dockerfile").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from crashcut import crash_and_cut_all, stored_ends
 from helpers import make_topic, produce, stored_batches
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 
 def test_a_crashed_broker_leads_again_with_what_was_left_of_its_log() -> None:

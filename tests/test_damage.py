@@ -15,17 +15,17 @@ from helpers import config_file, make_topic, mirror_once, produce, settings_betw
 from rawbatches import batch
 from samerecords import read
 
-from mirror.batch.codecs import ZSTD
 from mirror.commands.verify import verify_flow
 from mirror.config import load
-from mirror.damage import Damaged, look
-from mirror.embedded import Cluster
-from mirror.offsets.journal import Journal
-from mirror.offsets.losses import losses_in
+from mirror.journal.entries import losses_in
+from mirror.journal.journal import Journal
+from mirror.kafka.cluster import Cluster as KafkaCluster
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.fetch import Fetched
+from mirror.lab.embedded import Cluster
+from mirror.records.codecs import ZSTD
+from mirror.replication.damage import Damaged, look
 from mirror.states import State
-from mirror.wire.cluster import Cluster as KafkaCluster
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.fetch import Fetched
 
 AT = TopicPartition("orders", 0)
 

@@ -21,18 +21,16 @@ from kafka import TopicPartition as KafkaPartition
 from kio.schema.errors import ErrorCode
 from probe import Answer, Probe, probing_existing
 
-from mirror.admin.client import Admin
-from mirror.batch.checksum import crc_holds
-from mirror.batch.header import RawBatch, split
-from mirror.batch.recipe import Recipe
-from mirror.batch.restamp import Stamp, passed, restamp
-from mirror.batch.rewrite import rewrite
-from mirror.classifier import Action, Verdict, classify
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster
 from mirror.errors import BadRecords, MalformedBatch
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
-from mirror.wire.cluster import TopicPartition
+from mirror.records.header import RawBatch, Stamp, crc_holds, passed, restamp, split
+from mirror.records.recipe import Recipe
+from mirror.records.rewrite import rewrite
+from mirror.replication.classifier import Action, Verdict, classify
 
 PARTITIONS: Final = 3
 STARTED_MS: Final = int(time.time() * 1000)

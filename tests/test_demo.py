@@ -20,15 +20,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from mirror.commands.demo import Narrator, show
-from mirror.demo.bound import Bound
-from mirror.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller
-from mirror.demo.records import pool
-from mirror.demo.result import Cost, Line, Result, verdicts_of
-from mirror.demo.usage import Tree, Usage, UsageTally
-from mirror.embedded import Cluster
-from mirror.embedded.process import Identity
-from mirror.observe.figures import Figures
+from mirror.lab.commands.demo import Narrator, show
+from mirror.lab.demo.copying import Cost, Line, Result, verdicts_of
+from mirror.lab.demo.processes import Bound, Tree, Usage, UsageTally
+from mirror.lab.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller, pool
+from mirror.lab.embedded import Cluster
+from mirror.lab.embedded.node import Identity
+from mirror.observability.status import Figures
 from mirror.states import State
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -317,7 +315,7 @@ def test_json_has_the_same_figures() -> None:
 
 def test_a_file_gets_plain_lines_and_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("mirror.commands.demo.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("mirror.lab.commands.demo.time.monotonic", lambda: clock[0])
     out = io.StringIO()
     with Narrator(Console(file=out, width=160, highlight=False)) as narrator:
         clock[0] += 1.25

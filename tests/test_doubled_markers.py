@@ -9,14 +9,14 @@ from checker import Kind, check
 from helpers import make_topic, mirror_once, produce
 from test_gaps import transactions
 
-from mirror.batch.restamp import Stamp
-from mirror.embedded import Cluster
-from mirror.position import producer_id
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.produce import markers_request, read_markers
+from mirror.kafka.protocol import WRITE_TXN_MARKERS
+from mirror.lab.embedded import Cluster
+from mirror.records.header import Stamp
+from mirror.replication.position import producer_id
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.markers import markers_request, read_markers
-from mirror.wire.protocol import WRITE_TXN_MARKERS
 
 
 def mark(bootstrap: str, at: TopicPartition, count: int) -> None:

@@ -30,7 +30,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from remedyworld import until
 
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.lab.embedded import Cluster, Spec, start_many
 
 pytestmark = [pytest.mark.brokers, pytest.mark.soak]
 

@@ -18,12 +18,12 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from mirror.embedded import Cluster, down, jars, ports, standing, up
-from mirror.embedded import cluster as cluster_module
-from mirror.embedded.node import GUARD
-from mirror.embedded.probe import brokers_seen_by
-from mirror.embedded.process import Identity
 from mirror.errors import ConfigError, EmbeddedError
+from mirror.lab.embedded import Cluster, down, jars, standing, up
+from mirror.lab.embedded import cluster as cluster_module
+from mirror.lab.embedded import cluster as ports
+from mirror.lab.embedded.cluster import brokers_seen_by
+from mirror.lab.embedded.node import GUARD, Identity
 
 
 def eventually(holds: Callable[[], bool], what: str, within: float = 30.0) -> None:
@@ -108,7 +108,7 @@ def test_three_nodes_form_one_cluster_that_survives_the_loss_of_one() -> None:
 def test_nothing_outlives_a_parent_that_is_killed() -> None:
     program = (
         "import sys\n"
-        "from mirror.embedded import Cluster\n"
+        "from mirror.lab.embedded import Cluster\n"
         "cluster = Cluster.start(name='orphan')\n"
         "node = cluster.nodes[0]\n"
         "print(node.java_pid, node.port, cluster.folder, flush=True)\n"
@@ -181,7 +181,7 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 @pytest.mark.brokers
 def test_clusters_by_hand_outlive_the_command_until_they_are_taken_down(state_folder: Path) -> None:
-    up_command = "from mirror.embedded import up; print(up('lab').bootstrap)"
+    up_command = "from mirror.lab.embedded import up; print(up('lab').bootstrap)"
     done = subprocess.run([sys.executable, "-c", up_command], capture_output=True, text=True, check=True)
     (lab,) = standing()
     assert (lab.name, lab.bootstrap, lab.alive) == ("lab", done.stdout.strip(), 1)

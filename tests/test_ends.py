@@ -22,26 +22,24 @@ from test_run import PATIENCE
 from typer.testing import CliRunner
 
 from mirror import config
-from mirror.admin.client import Admin
 from mirror.cli import app
 from mirror.config import Settings
-from mirror.embedded import Cluster, Spec, start_many
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.offsets.groupfollower import GroupFollower
-from mirror.offsets.heartbeats import Heart
-from mirror.offsets.journal import OWNER, Journal, journal_topic
-from mirror.offsets.owner import Owner
-from mirror.offsets.pauses import pause_entry
-from mirror.spark import relay
-from mirror.spark.flow import Outcome
-from mirror.spark.lookout import Lookout
-from mirror.spark.prepare import prepare
-from mirror.spark.renewal import Look, Renewal
+from mirror.driver.flow import Outcome, prepare
+from mirror.driver.topic_watcher import Look, Lookout, Renewal
+from mirror.groups.follower import GroupFollower
+from mirror.journal.entries import pause_entry
+from mirror.journal.heartbeats import Heart
+from mirror.journal.journal import OWNER, Journal, journal_topic
+from mirror.journal.ownership import Owner
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability import logs
+from mirror.observability.status import Figures
+from mirror.spark import task
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint
 
 pytestmark = pytest.mark.brokers
 
@@ -77,16 +75,16 @@ def test_an_executor_whose_clock_is_ahead_copies_all_the_same(
     make_topic(source, topic_name)
     produce(source, topic_name, [b"x"] * 50)
     flow = replace(prepare(settings_between(source, target, [topic_name], topic_name), once=True), epoch_seconds=5.0)
-    run_lane, clock = relay.run_lane, time.time
+    run_lane, clock = task.run_lane, time.time
 
-    async def ahead(lane: relay.Lane) -> list[relay.Receipt]:
+    async def ahead(lane: task.Lane) -> list[task.Receipt]:
         monkeypatch.setattr(time, "time", lambda: clock() + 90)
         try:
             return await run_lane(lane)
         finally:
             monkeypatch.setattr(time, "time", clock)
 
-    monkeypatch.setattr(relay, "run_lane", ahead)
+    monkeypatch.setattr(task, "run_lane", ahead)
     context: Any = InThisProcess()
     outcome = asyncio.run(Supervisor(context, flow, lambda _: None).run())
     assert (int(outcome.exit_code), outcome.incomplete) == (0, "")

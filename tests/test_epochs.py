@@ -10,8 +10,8 @@ import pytest
 from sparkless import InThisProcess
 
 from mirror.errors import EngineLost
-from mirror.spark import engine, epoch
-from mirror.spark.epoch import FAILED_EPOCHS, Epochs
+from mirror.spark import jobs, session
+from mirror.spark.jobs import FAILED_EPOCHS, Epochs
 
 
 class Starved(InThisProcess):
@@ -48,11 +48,11 @@ def epochs(context: Any) -> tuple[Epochs, list[None]]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for."""
     for name in ("GRACE_SECONDS", "STOP_SECONDS", "FAILED_PAUSE"):
-        monkeypatch.setattr(epoch, name, 0.01)
+        monkeypatch.setattr(jobs, name, 0.01)
 
 
 def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "is_alive", lambda _: True)
+    monkeypatch.setattr(session, "is_alive", lambda _: True)
 
     async def run() -> None:
         ours, failures = epochs(Starved())
@@ -64,7 +64,7 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
 
 
 def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "is_alive", lambda _: False)
+    monkeypatch.setattr(session, "is_alive", lambda _: False)
 
     async def run() -> None:
         ours, _ = epochs(Starved())
@@ -75,7 +75,7 @@ def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "is_alive", lambda _: True)
+    monkeypatch.setattr(session, "is_alive", lambda _: True)
 
     class Failing(Starved):
         def collect(self) -> list[Any]:

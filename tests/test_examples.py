@@ -9,7 +9,7 @@ import pytest
 from helpers import make_topic, mirror_once, produce
 
 from mirror.config import Settings, load
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 from mirror.policy.selection import select
 from mirror.states import State
 

@@ -31,36 +31,31 @@ from test_sync import delete_topics
 from typer.testing import CliRunner
 
 from mirror import config
-from mirror.assignment import Loss
 from mirror.cli import app
 from mirror.commands import failover
-from mirror.commands.failoverkept import KEY, account_entry, account_in
-from mirror.commands.failoverknown import Known
-from mirror.commands.failoverview import Account, as_dict, rendered
-from mirror.commands.tables import console
+from mirror.commands.failover_view import KEY, Account, account_entry, account_in, as_dict, rendered
 from mirror.config import Settings
-from mirror.embedded import Cluster
+from mirror.driver.control import until_marked
+from mirror.driver.flow import prepare
+from mirror.driver.journal_state import Tidings
+from mirror.driver.start import recorded
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
-from mirror.observe.figures import Figures
-from mirror.observe.metrics import Metrics
-from mirror.offsets.failover import FailedOver, Garbled, ending, refuse_failed_over
-from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, News
-from mirror.offsets.journal import Place as JournalPlace
-from mirror.offsets.losses import loss_entry
-from mirror.offsets.owner import Owner
-from mirror.offsets.pauses import pause_entry
-from mirror.policy.following import Standing
-from mirror.policy.recovery import AcceptedLoss, Exposure, RecoveryPoint
-from mirror.spark.beginning import recorded
-from mirror.spark.drain import drain
-from mirror.spark.prepare import prepare
-from mirror.spark.relay import Lane, Receipt
-from mirror.spark.stopmark import until_marked
-from mirror.spark.tidings import Tidings
+from mirror.failover.drain import drain
+from mirror.failover.rpo import AcceptedLoss, Exposure, Known, RecoveryPoint
+from mirror.groups.decide import Standing
+from mirror.journal.entries import FirstSeen, loss_entry, pause_entry, seen_in
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News
+from mirror.journal.journal import Place as JournalPlace
+from mirror.journal.ownership import FailedOver, Garbled, Owner, ending, refuse_failed_over
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import Figures
+from mirror.rendering import console
+from mirror.replication.assignment import Loss
+from mirror.spark.task import Lane, Receipt
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
 
 #: Seconds that nothing here takes.
 DEADLINE: Final = 180.0
@@ -946,7 +941,7 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
             await until_marked(lane.stop_mark, lane.number, lambda _: False)
         return []
 
-    monkeypatch.setattr("mirror.spark.drain.run_lane", slow)
+    monkeypatch.setattr("mirror.failover.drain.run_lane", slow)
     notes = asyncio.run(drain(prepare(config.load(flow.file), once=True)))
     assert notes == ["another mirror (pid 1 on elsewhere) took the flow over, so that no more was copied here"]
     assert len(lanes) == 1
@@ -1031,7 +1026,7 @@ def test_a_flow_that_never_ran_has_nothing_to_fail_over_to(
 @pytest.mark.brokers
 def test_a_mirror_that_was_lost_in_its_first_second_is_failed_over(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its journal names the copy, and no task has reported: what is missing counts, and is copied. It may be frozen."""
-    for module in ("mirror.spark.handover", "mirror.commands.failover"):
+    for module in ("mirror.journal.ownership", "mirror.commands.failover"):
         monkeypatch.setattr(f"{module}.LIVENESS_SECONDS", 1.0)
     elsewhere = Owner(instance="lost", host="elsewhere", pid=1, at_ms=0, claim=9)
     flow.tell((Figures.key_of(flow.topic, 0), None), (OWNER, elsewhere.to_json()))

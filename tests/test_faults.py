@@ -36,11 +36,10 @@ from faults.schedule import OLD, Crash, Disturb, Fault, Hang, Schedule, schedule
 from faults.singles import Points
 from helpers import COPY_SECONDS, make_topic, mirror_once, produce, stored_batches
 
-from mirror.batch.checksum import crc_holds
-from mirror.batch.header import split
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.records.header import crc_holds, split
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 #: Few schedules with something of every kind in them (`kinds`), each of which takes seconds.
 SAMPLE = (3, 6, 8, 10, 20, 23, 30, 44, 64, 70, 82)
@@ -223,7 +222,7 @@ def test_the_mirror_goes_on_after_what_a_network_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In this process: the rule fires, and every record arrives once."""
-    from mirror import fetcher, writer
+    from mirror.replication import fetcher, writer
 
     monkeypatch.setattr(fetcher, "FETCH_TIMEOUT", 1.0)
     monkeypatch.setattr(writer, "ANSWER_TIMEOUT", 1.0)

@@ -15,7 +15,7 @@ from faults.points import VARIABLE
 from helpers import config_file, make_topic, produce
 from test_gaps import transactions
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 TESTS = Path(__file__).parent
 SAMPLE = ["produce-sent", "before-journal"]

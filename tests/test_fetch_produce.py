@@ -17,12 +17,12 @@ from kio.serial import entity_reader
 from rawbatches import batch
 
 from mirror.errors import PartitionStop
-from mirror.fetcher import DAMAGE_TRIES, Cursor, Fetcher
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import Ask, Fetched, fetch_request, read_fetch
+from mirror.kafka.produce import Ack, produce_request, read_produce
+from mirror.kafka.protocol import FETCH, PRODUCE, encode
+from mirror.replication.fetcher import DAMAGE_TRIES, Cursor, Fetcher
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import Ask, Fetched, fetch_request, read_fetch
-from mirror.wire.produce import Ack, produce_request, read_produce
-from mirror.wire.protocol import FETCH, PRODUCE, encode
 
 ORDERS, CLICKS, STRANGE = (uuid.UUID(int=number) for number in (1, 2, 3))
 IDS = {"orders": ORDERS, "clicks": CLICKS}

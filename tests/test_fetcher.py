@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rawbatches import batch
 
-from mirror.fetcher import Cursor, Fetcher, Request
-from mirror.wire.cluster import Leader, TopicPartition
+from mirror.kafka.cluster import Leader, TopicPartition
+from mirror.replication.fetcher import Cursor, Fetcher, Request
 
 AT = TopicPartition("orders", 0)
 BATCH = 1000

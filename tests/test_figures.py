@@ -14,9 +14,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.observe import logs
-from mirror.observe.figures import Figures, Totals
-from mirror.observe.groupfigures import GroupFigures
+from mirror.observability import logs
+from mirror.observability.status import Figures, GroupFigures, Totals
 from mirror.states import State
 
 COUNT = st.integers(0, 2**63 - 1)
@@ -217,7 +216,7 @@ def test_logs_as_json_with_a_traceback(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_unused_logger_costs_no_import_and_an_unconfigured_one_still_writes_to_stderr() -> None:
     script = (
-        "import sys; from mirror.observe import logs; log = logs.get('w'); assert 'structlog' not in sys.modules;"
+        "import sys; from mirror.observability import logs; log = logs.get('w'); assert 'structlog' not in sys.modules;"
         "log.warning('late', topic='orders')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

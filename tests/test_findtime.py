@@ -27,15 +27,14 @@ from samerecords import read
 from test_gaps import transactions
 from typer.testing import CliRunner, Result
 
-from mirror.batch.codecs import compress
-from mirror.batch.header import APPEND_TIME, CONTROL, TRANSACTIONAL
 from mirror.cli import app
-from mirror.embedded import Cluster
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
-from mirror.reading.lookup import Lookup, first_in
-from mirror.reading.offsetindex import position_of
-from mirror.reading.timeindex import last_entry
-from mirror.wire.queries import Dated
+from mirror.kafka.queries import Dated
+from mirror.lab.embedded import Cluster
+from mirror.records.codecs import compress
+from mirror.records.header import APPEND_TIME, CONTROL, TRANSACTIONAL
+from mirror.segments.files import last_entry, position_of
+from mirror.segments.time_lookup import Lookup, first_in
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Times of made-up records: few, so that many are equal, and asked for from before the first to behind the last.

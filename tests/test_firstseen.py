@@ -8,16 +8,16 @@ import pytest
 from fakebroker import in_loop
 from helpers import make_topic
 
-from mirror.assignment import Assignment
 from mirror.config import parse_address
-from mirror.embedded import Cluster
-from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import Journal, journal_topic
+from mirror.driver.start import recorded
+from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.journal import Journal, journal_topic
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import NOT_OURS
 from mirror.policy.rules import Rules
-from mirror.spark.beginning import recorded
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.replication.assignment import Assignment
 
 SEEN = FirstSeen(
     source_topic="orders", topic_id=UUID(int=1), target_topic_id=UUID(int=2), cluster_id="a-cluster", made=True

@@ -26,8 +26,8 @@ from test_sync import awaited, delete_topics
 from typer.testing import CliRunner
 
 from mirror.cli import app
-from mirror.embedded import Cluster
 from mirror.errors import ExitCode
+from mirror.lab.embedded import Cluster
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, preflight
 from mirror.policy.selection import TopicPair

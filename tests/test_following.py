@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.policy.following import Agreement, CopyEnds, Decision, Standing, decide
-from mirror.wire.groups import Committed
+from mirror.groups.decide import Agreement, CopyEnds, Decision, Standing, decide
+from mirror.kafka.groups import Committed
 
 OFFSETS = st.integers(0, 12)  # few values, so that they meet
 COMMITTED = st.builds(Committed, OFFSETS, st.sampled_from(["", "a", "b"]))

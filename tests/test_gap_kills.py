@@ -15,7 +15,7 @@ from helpers import make_topic
 from samerecords import assert_same_records
 from test_gaps import transactions
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 #: Copies as a lane does; the successor's command, too.
 COPY = """

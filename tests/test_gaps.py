@@ -13,13 +13,12 @@ from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches,
 from kio.schema.errors import ErrorCode
 from samerecords import assert_same_records, read
 
-from mirror.batch.checksum import records_crc
-from mirror.batch.header import CONTROL
-from mirror.embedded import Cluster
-from mirror.observe.figures import Figures
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.produce import markers_request
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
+from mirror.records.header import CONTROL, records_crc
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
-from mirror.wire.markers import markers_request
 
 pytestmark = pytest.mark.brokers
 
@@ -180,8 +179,8 @@ def test_markers_that_the_target_never_takes_stop_the_partition(
     make_topic(pair[0], topic_name)
     transactions(pair[0], topic_name, [True])
     none_sent = markers_request
-    monkeypatch.setattr("mirror.writer.markers_request", lambda version, at, _: none_sent(version, at, ()))
-    monkeypatch.setattr("mirror.writer.read_markers", lambda _: code)
+    monkeypatch.setattr("mirror.replication.writer.markers_request", lambda version, at, _: none_sent(version, at, ()))
+    monkeypatch.setattr("mirror.replication.writer.read_markers", lambda _: code)
     found = mirror_once(*pair, [topic_name])[TopicPartition(topic_name, 0)]
     assert (found.state, found.next_offset) == (State.REFUSED, 5)
     assert code.name in found.detail

@@ -14,16 +14,15 @@ from fakebroker import in_loop
 from kio.schema.errors import ErrorCode
 
 from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.offsets import groupfollower
-from mirror.offsets.groupfollower import GroupFollower
-from mirror.offsets.groupside import Hindrance, Side
-from mirror.offsets.groupsync import GroupSync, Look, is_vouched, preserved
-from mirror.policy.following import Standing
+from mirror.groups import follower as groupfollower
+from mirror.groups.decide import Standing
+from mirror.groups.follower import GroupFollower
+from mirror.groups.sync import GroupSync, Hindrance, Look, Side, is_vouched, preserved
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.groups import ListedGroup, Refusal
+from mirror.observability import logs
+from mirror.observability.status import Figures
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.groups import ListedGroup, Refusal
 
 AT = TopicPartition("orders", 0)
 

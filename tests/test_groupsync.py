@@ -24,18 +24,16 @@ from confluent_kafka.admin import (
 from helpers import make_topic, mirror_once, produce, wait_for_markers
 from oldbroker import OldBroker
 
-from mirror.admin.client import Admin
-from mirror.admin.values import Creation
 from mirror.config import ClusterSettings, parse_address
-from mirror.embedded import Cluster
-from mirror.offsets.groupside import Side
-from mirror.offsets.groupsync import GroupSync, Look, preserved, translated
-from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.runlog import Indexes
-from mirror.policy.following import Standing
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.groups import Committed, commit_offsets, coordinators, fetch_offsets
+from mirror.groups.decide import Standing
+from mirror.groups.sync import GroupSync, Look, Side, preserved, translated
+from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.offset_maps import Indexes
+from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
+from mirror.lab.embedded import Cluster
 
 pytestmark = pytest.mark.brokers
 

@@ -16,8 +16,7 @@ from kio.schema.describe_topic_partitions.v0.response import DescribeTopicPartit
 from kio.serial import entity_reader
 
 from mirror.errors import MalformedFrame
-from mirror.wire.guard import check_lengths, readable
-from mirror.wire.protocol import API_VERSIONS, LIST_OFFSETS, decode
+from mirror.kafka.protocol import API_VERSIONS, LIST_OFFSETS, check_lengths, decode, readable
 
 #: The mirror's, and one with a nullable struct in it.
 WALKED = [*RESPONSES, DescribeTopicPartitionsResponse]
@@ -139,7 +138,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 from random import Random
 from mirror.errors import MalformedFrame
-from mirror.wire.protocol import decode
+from mirror.kafka.protocol import decode
 from entities import RESPONSES, answer, lies
 from tests.test_guard import lie_sample
 

@@ -16,22 +16,20 @@ from helpers import settings_between
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
 from mirror.config import Settings
-from mirror.embedded import Cluster
+from mirror.driver.journal_state import Tidings
 from mirror.errors import PreflightError
-from mirror.observe.figures import Figures
-from mirror.observe.metrics import Metrics
-from mirror.offsets.failover import FailedOver
-from mirror.offsets.journal import ENDED, OWNER, Entry, Journal, journal_topic
-from mirror.offsets.owner import Claims, Owner, reporter
-from mirror.spark import handover
-from mirror.spark.handover import Watched, take
-from mirror.spark.tidings import Tidings
+from mirror.journal import ownership
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, journal_topic
+from mirror.journal.ownership import Claims, FailedOver, Owner, Watched, reporter, take
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.embedded import Cluster
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import Figures
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint
+from mirror.topics.apply import ensure_flow_topic
 
 PATIENCE = 60.0
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
@@ -114,10 +112,10 @@ def test_only_what_arrives_tells_that_a_mirror_lives(ahead_ms: int, monkeypatch:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     seen = watched([(OWNER, replace(OLDER, at_ms=at_ms).to_json())])
     for _ in range(5):
-        now[0] += handover.LIVENESS_SECONDS - 1
+        now[0] += ownership.LIVENESS_SECONDS - 1
         assert seen.current() is not None
         seen.learn([Entry(1, REPORT.key(), replace(REPORT, at_ms=at_ms).to_json())], are_new=True)
-    now[0] += handover.LIVENESS_SECONDS + 1
+    now[0] += ownership.LIVENESS_SECONDS + 1
     assert seen.current() is None
 
 
@@ -166,7 +164,7 @@ def test_the_younger_waits_for_the_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     older = replace(Owner.here("older", 1), pid=another.pid)
-    monkeypatch.setattr(handover, "LIVENESS_SECONDS", PATIENCE if how != "is frozen" else 1.0)
+    monkeypatch.setattr(ownership, "LIVENESS_SECONDS", PATIENCE if how != "is frozen" else 1.0)
 
     async def handed_over() -> None:
         async with journal_of(settings) as journal:
@@ -204,7 +202,7 @@ def test_a_process_is_looked_up_where_its_number_was_given() -> None:
 @pytest.mark.brokers
 def test_who_lives_in_another_container_is_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has this host's name and this process's number, and reports."""
-    monkeypatch.setattr(handover, "LIVENESS_SECONDS", 2.0)
+    monkeypatch.setattr(ownership, "LIVENESS_SECONDS", 2.0)
     older = replace(Owner.here("older", 1), place="another boot/pid:[4026532001]")
 
     async def story() -> None:

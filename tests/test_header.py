@@ -12,9 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT32, INT64, batch, legacy, raw
 
-from mirror.batch.checksum import crc_holds, records_crc
-from mirror.batch.header import CONTROL, HEADER_BYTES, LAYOUT, TRANSACTIONAL, BatchHeader, RawBatch, parse_header, split
 from mirror.errors import MalformedBatch
+from mirror.records.header import (
+    CONTROL,
+    HEADER_BYTES,
+    LAYOUT,
+    TRANSACTIONAL,
+    BatchHeader,
+    RawBatch,
+    crc_holds,
+    parse_header,
+    records_crc,
+    split,
+)
 
 #: Name, position and struct format of every field, as the protocol guide lists them.
 FIELDS: Final = (

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from mirror.heap import keep_what_is_freed
+from mirror.host import keep_what_is_freed
 
 #: Allocates and frees megabytes again and again, as a lane does, and prints how many pages were faulted in meanwhile.
 CHILD = """
 import resource, sys
-from mirror.heap import keep_what_is_freed
+from mirror.host import keep_what_is_freed
 if sys.argv[1] == "kept":
     assert keep_what_is_freed()
 def used():
@@ -38,5 +38,5 @@ def test_what_is_freed_is_not_given_back() -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror.heap.ctypes.CDLL", lambda _: object())
+    monkeypatch.setattr("mirror.host.ctypes.CDLL", lambda _: object())
     assert not keep_what_is_freed()

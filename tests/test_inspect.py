@@ -25,23 +25,31 @@ from kafka.record import MemoryRecords
 from rawbatches import batch, legacy, raw
 from typer.testing import CliRunner, Result
 
-from mirror.batch.checksum import crc_holds
-from mirror.batch.codecs import compress
-from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, LAST_OFFSET, TRANSACTIONAL, RawBatch, parse_header
-from mirror.batch.segment import SPAN, DamageKind, Found, Walk
 from mirror.cli import app
-from mirror.commands import batches as rows
+from mirror.commands import inspect_view as rows
 from mirror.commands.inspect import inspect_files
 from mirror.commands.inspect_topic import parse_target
-from mirror.commands.logview import USUAL_ROWS, Wish
-from mirror.embedded import Cluster
+from mirror.commands.inspect_view import USUAL_ROWS, Wish
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
-from mirror.policy.outcomes import Glance, Outcome, Outcomes
-from mirror.reading.partition import Log
-from mirror.reading.segments import offset_of
-from mirror.wire.cluster import Cluster as WireCluster
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.fetch import Fetched
+from mirror.kafka.cluster import Cluster as WireCluster
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.fetch import Fetched
+from mirror.kafka.log_reader import Log
+from mirror.lab.embedded import Cluster
+from mirror.records.codecs import compress
+from mirror.records.header import (
+    APPEND_TIME,
+    CONTROL,
+    DELETE_HORIZON,
+    LAST_OFFSET,
+    TRANSACTIONAL,
+    RawBatch,
+    crc_holds,
+    parse_header,
+)
+from mirror.records.segment import SPAN, DamageKind, Found, Walk
+from mirror.records.transactions import Glance, Outcome, Outcomes
+from mirror.segments.files import offset_of
 
 ABORT, COMMIT = 0, 1
 LOG = [batch(0, count=3), batch(3, count=2, payload=b"another"), batch(5, payload=b"the last one")]
@@ -573,7 +581,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             file.write(one)
     code = (
         "import resource, sys; from pathlib import Path; from mirror.commands.inspect import inspect_files;"
-        "from mirror.commands.logview import Wish;"
+        "from mirror.commands.inspect_view import Wish;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
         "inspect_files([Path(sys.argv[1])], Wish(summary=True)); print(peak() - before)"
     )
@@ -677,7 +685,7 @@ def read_log(monkeypatch: pytest.MonkeyPatch, answers: Sequence[bytes], end: int
         log = Log(Stub(), PARTITION, end, end)
         return log, [raw.header.base_offset async for raw, _ in log.batches(0)]
 
-    monkeypatch.setattr("mirror.wire.fetch.fetch_at", fetch_at)
+    monkeypatch.setattr("mirror.kafka.fetch.fetch_at", fetch_at)
     return asyncio.run(read())
 
 
@@ -702,7 +710,7 @@ def test_damage_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_leader_that_gives_nothing_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror.wire.fetch.EMPTY_SECONDS", 0.1)
+    monkeypatch.setattr("mirror.kafka.fetch.EMPTY_SECONDS", 0.1)
     with pytest.raises(ClusterUnreachable, match=r"orders-0: nothing came back for offset 3 .* ended at 6"):
         read_log(monkeypatch, [LOG[0], *[b""] * 100], end=6)
 

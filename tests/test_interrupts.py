@@ -11,7 +11,7 @@ import pytest
 #: Sends itself a signal from a hook of the first fork, which lies between those of the handler.
 FORKING = """
 import os, subprocess
-from mirror.commands.interrupts import end_on_signals
+from mirror.commands.run import end_on_signals
 where, number, parent, sent = {where!r}, {number}, os.getpid(), []
 def send():
     if not sent:
@@ -47,7 +47,7 @@ run_flow(load, once={once}, until_caught_up=False)
 #: A SIGHUP that came before the supervisor listens, and what it hears of it then, forks in between.
 HELD = """
 import os, signal, subprocess
-from mirror.commands.interrupts import deliver_held, end_on_signals
+from mirror.commands.run import deliver_held, end_on_signals
 end_on_signals(holds_reloads=True)
 os.kill(os.getpid(), signal.SIGHUP)
 end_on_signals(holds_reloads=True)

@@ -20,16 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, legacy, raw
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
-from mirror.batch.header import CONTROL
-from mirror.embedded import Cluster as EmbeddedCluster
 from mirror.errors import ClusterUnreachable, MalformedBatch, MirrorError
-from mirror.offsets import journal
-from mirror.offsets.journal import OWNER, Entry, Journal, decode, encode, journal_topic, newest
-from mirror.wire.cluster import Cluster, Endpoint, Leader
-from mirror.wire.protocol import PRODUCE
-from mirror.wire.queries import EARLIEST, LATEST, list_offset
+from mirror.journal import journal
+from mirror.journal.journal import OWNER, Entry, Journal, decode, encode, journal_topic, newest
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint, Leader
+from mirror.kafka.protocol import PRODUCE
+from mirror.kafka.queries import EARLIEST, LATEST, list_offset
+from mirror.lab.embedded import Cluster as EmbeddedCluster
+from mirror.records.header import CONTROL
+from mirror.topics.apply import ensure_flow_topic
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up

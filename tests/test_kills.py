@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from samerecords import assert_same_records
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 PARTITIONS = 4
 #: Many, at full speed; and in a normal run few, at a speed that leaves as much time for the kill.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.assignment import Assignment
+from mirror.driver.scheduling import epoch_length, lane_count, lanes_of, task_count
+from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.policy.rules import Rules
-from mirror.sink import Tally
-from mirror.spark.plan import epoch_length, lane_count, lanes_of, task_count
-from mirror.wire.cluster import Leader, TopicPartition
+from mirror.replication.assignment import Assignment
+from mirror.replication.partition_writer import Tally
 
 
 def test_a_lane_begins_with_what_is_new_and_goes_on_with_what_moves_most() -> None:
@@ -41,5 +41,5 @@ def test_an_epoch_is_longer_where_finding_all_positions_takes_long(
 def test_a_lane_has_two_cores_and_a_task_that_computes_has_one(
     cores: int | None, wanted: int | None, parts: int, lanes: int, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirror.spark.plan.os.cpu_count", lambda: cores)
+    monkeypatch.setattr("mirror.driver.scheduling.os.cpu_count", lambda: cores)
     assert (lane_count(wanted, parts), task_count(wanted, parts)) == (lanes, tasks)

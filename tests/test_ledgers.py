@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
-from mirror.offsets.journal import Entry, Journal
-from mirror.offsets.ledgers import Ledgers, forget_expired
-from mirror.offsets.runlog import Indexes
-from mirror.policy import runs as module
-from mirror.policy.runs import Ledger, Run, Runs
-from mirror.wire.cluster import Leader, TopicPartition
+from mirror.journal.journal import Entry, Journal
+from mirror.journal.offset_maps import Indexes, Ledgers, forget_expired
+from mirror.kafka.cluster import Leader, TopicPartition
+from mirror.replication import offset_map as module
+from mirror.replication.offset_map import Ledger, Run, Runs
 
 TARGET = TopicPartition("orders", 2)
 
@@ -201,7 +200,7 @@ def test_what_expired_is_forgotten_whatever_else_the_journal_tells_of(monkeypatc
         asked.append(at)
         return 7
 
-    monkeypatch.setattr("mirror.offsets.ledgers.list_offset", log_start)
+    monkeypatch.setattr("mirror.journal.offset_maps.list_offset", log_start)
     asyncio.run(forget_expired(journal, indexes))
     assert asked == [TARGET]
     assert [run.target for run in Indexes(journal.entries)[TARGET]] == [6, 7, 8]

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import raw
 
-from mirror.batch.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
-from mirror.batch.header import APPEND_TIME, CODECS, split
-from mirror.batch.legacy import read
-from mirror.batch.records import Records, headers, key, value
 from mirror.errors import BadRecords, TooManyBytes
+from mirror.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from mirror.records.columns import Records, headers, key, value
+from mirror.records.header import APPEND_TIME, CODECS, split
+from mirror.records.rewrite import read_legacy
 
 #: Offset, timestamp, key, value.
 Row = tuple[int, int, bytes | None, bytes | None]
@@ -103,7 +103,7 @@ def rows(records: Records) -> list[Row]:
 
 
 def read_set(data: bytes) -> list[Row]:
-    return [row for one in split(memoryview(data)) for row in rows(read(one))]
+    return [row for one in split(memoryview(data)) for row in rows(read_legacy(one))]
 
 
 def message(
@@ -244,7 +244,7 @@ def test_a_set_that_no_broker_gave_an_offset_counts_from_0(magic: int) -> None:
 @pytest.mark.parametrize("inner", [(0, 0), (1, 0), (0, 2, 1), (-1, 0), (5, 11)])
 def test_offsets_that_cannot_be(magic: int, inner: Sequence[int]) -> None:
     with pytest.raises(BadRecords, match="offset"):
-        read(raw(wrapper(10, magic, [message(offset, magic) for offset in inner])))
+        read_legacy(raw(wrapper(10, magic, [message(offset, magic) for offset in inner])))
 
 
 def test_an_append_time_set_has_one_timestamp() -> None:
@@ -266,7 +266,7 @@ def test_magic_0_has_no_timestamp_whatever_its_bits_say() -> None:
 @magics
 def test_any_negative_length_is_a_null(magic: int) -> None:
     body = struct.pack(">bb", magic, 0) + bytes(8 * magic) + struct.pack(">ii", -7, -(2**31))
-    found = read(raw(summed(3, body)))
+    found = read_legacy(raw(summed(3, body)))
     assert rows(found) == [(3, 0 if magic else -1, None, None)]
     assert (found.key_size[0], found.value_size[0]) == (-1, -1)
 
@@ -283,7 +283,7 @@ def test_each_flipped_byte_is_found(magic: int, codec: int) -> None:
         damaged = bytearray(good)
         damaged[position] ^= 0x41
         with pytest.raises(BadRecords):
-            read(raw(bytes(damaged)))
+            read_legacy(raw(bytes(damaged)))
 
 
 @magics
@@ -293,7 +293,7 @@ def test_the_crc_of_each_message_in_a_set_counts(magic: int) -> None:
         damaged = bytearray(good)
         damaged[position] ^= 1
         with pytest.raises(BadRecords, match="CRC"):
-            read(raw(wrapper(1, magic, [bytes(damaged)])))
+            read_legacy(raw(wrapper(1, magic, [bytes(damaged)])))
 
 
 @magics
@@ -305,10 +305,10 @@ def test_a_set_truncated_at_every_byte(magic: int, codec: int) -> None:
     for length in range(1, len(data)):
         packed = wrapper(9, magic, [data[:length]], codec or GZIP)
         if length == len(first):
-            assert len(read(raw(packed))) == 1
+            assert len(read_legacy(raw(packed))) == 1
             continue
         with pytest.raises(BadRecords):
-            read(raw(packed))
+            read_legacy(raw(packed))
 
 
 def recoded(data: bytes, codec: int) -> bytes:
@@ -349,7 +349,7 @@ REFUSED: Final[dict[str, tuple[Callable[[int], bytes], str]]] = {
 def test_what_no_broker_stores_is_refused(make: Callable[[int], bytes], text: str, magic: int) -> None:
     data = make(magic)
     with pytest.raises(BadRecords, match=text) as caught:
-        read(raw(data))
+        read_legacy(raw(data))
     assert caught.value.offset == raw(data).header.base_offset
 
 
@@ -358,12 +358,12 @@ def test_what_no_broker_stores_is_refused(make: Callable[[int], bytes], text: st
 def test_the_cap_is_that_of_the_set(magic: int, codec: int) -> None:
     inner = message(0, magic, bytes(100_000))
     if not codec:
-        assert len(read(raw(inner), 10)) == 1  # nothing is decompressed
+        assert len(read_legacy(raw(inner), 10)) == 1  # nothing is decompressed
         return
     data = raw(wrapper(9, magic, [inner], codec))
-    assert len(read(data, len(inner))) == 1
+    assert len(read_legacy(data, len(inner))) == 1
     with pytest.raises(TooManyBytes) as caught:
-        read(data, len(inner) - 1)
+        read_legacy(data, len(inner) - 1)
     assert caught.value.offset == 9
 
 
@@ -371,7 +371,7 @@ def test_the_cap_is_that_of_the_set(magic: int, codec: int) -> None:
 @given(st.binary(max_size=120), st.sampled_from([GZIP, SNAPPY, LZ4]))
 def test_garbage_inside_is_told(magic: int, data: bytes, codec: int) -> None:
     with pytest.raises(BadRecords):
-        read(raw(wrapper(9, magic, [data], codec)))
+        read_legacy(raw(wrapper(9, magic, [data], codec)))
 
 
 @magics
@@ -382,7 +382,7 @@ def test_a_damaged_set_is_told_or_harmless(magic: int, draws: st.DataObject) -> 
     for _ in range(draws.draw(st.integers(1, 3))):
         data[draws.draw(st.integers(0, len(data) - 1))] = draws.draw(st.integers(0, 255))
     try:
-        found = rows(read(raw(wrapper(9, magic, [bytes(data)]))))
+        found = rows(read_legacy(raw(wrapper(9, magic, [bytes(data)]))))
     except BadRecords:
         return
     assert [row[2:] for row in found] == [(b"k", b"v" * offset) for offset in range(4)]  # offsets are in no CRC

@@ -10,10 +10,10 @@ from helpers import mirror_once, produce
 from oldbroker import Magic, OldBroker
 from samerecords import read
 
-from mirror.embedded import Cluster
-from mirror.observe.figures import Figures
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 pytestmark = pytest.mark.brokers
 

@@ -9,10 +9,10 @@ import pytest
 from rawbatches import batch, crc32c, forged, legacy, raw
 from recordoracle import Record, encoded
 
-from mirror.batch.header import CONTROL, HEADER_BYTES, RawBatch
-from mirror.batch.likeness import batch_difference, marker_difference
-from mirror.batch.recipe import Recipe
-from mirror.batch.rewrite import rewrite
+from mirror.records.compare import batch_difference, marker_difference
+from mirror.records.header import CONTROL, HEADER_BYTES, RawBatch
+from mirror.records.recipe import Recipe
+from mirror.records.rewrite import rewrite
 
 #: Of a message before magic 2.
 ATTRIBUTES_AT = 17

@@ -18,25 +18,24 @@ import pytest
 from helpers import make_topic, mirror_once, produce, settings_between
 from test_run import wait_for
 
-from mirror import writer
-from mirror.assignment import Assignment
-from mirror.batch.header import split
 from mirror.commands.verify import verify_flow
 from mirror.config.models import LimitSettings, TopicRule
-from mirror.embedded import Cluster as Brokers
-from mirror.embedded import Spec, start_many
-from mirror.observe.figures import Figures
-from mirror.observe.lanefigures import LaneFigures
-from mirror.pipeline import Pipeline
+from mirror.driver.flow import Flow
+from mirror.driver.scheduling import rates_of
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.connection import CLIENT_ID, Connection
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.protocol import Api
+from mirror.lab.embedded import Cluster as Brokers
+from mirror.lab.embedded import Spec, start_many
+from mirror.observability.status import Figures, LaneFigures
 from mirror.policy.rules import Rules
 from mirror.policy.selection import rekeyed_by
-from mirror.spark.flow import Flow
-from mirror.spark.plan import rates_of
+from mirror.records.header import split
+from mirror.replication import writer
+from mirror.replication.assignment import Assignment
+from mirror.replication.pipeline import Pipeline
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.connection import CLIENT_ID, Connection
-from mirror.wire.fetch import fetch_at
-from mirror.wire.protocol import Api
 
 ALTER_QUOTAS: Final = Api(49, "alter_client_quotas", 1, 1)
 MEGABYTE: Final = 1 << 20

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mirror.commands import run
-from mirror.observe import logs
-from mirror.observe.figures import Figures
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability import logs
+from mirror.observability.status import Figures
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_nothing_is_said_before_a_lane_has_reported(
 
 LOGS_ON = """
 import os, sys
-from mirror.observe import logs
+from mirror.observability import logs
 logs.configure(json=True)
 for number in range({lines}):
     logs.get("test").info("told", number=number, text="x" * 500)

@@ -14,14 +14,14 @@ from helpers import config_file, make_topic, mirror_once, produce
 from test_sync import delete_topics
 from typer.testing import CliRunner
 
-from mirror.assignment import Assignment, Loss
 from mirror.cli import app
-from mirror.embedded import Cluster
 from mirror.errors import ConfigError, ExitCode
-from mirror.offsets.journal import Entry
-from mirror.offsets.losses import Accepted, accept_entry, accepted_for, accepted_in, read_accepted
+from mirror.journal.entries import Accepted, accept_entry, accepted_for, accepted_in, read_accepted
+from mirror.journal.journal import Entry
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
-from mirror.wire.cluster import TopicPartition
+from mirror.replication.assignment import Assignment, Loss
 
 AT = TopicPartition("orders.eu/1", 12)
 

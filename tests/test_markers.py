@@ -18,9 +18,9 @@ from probe import WRITE_TXN_MARKERS, Answer, Ends, Probe, Remembered, probing
 from rawbatches import batch
 from samerecords import read
 
-from mirror.batch.header import CONTROL, TRANSACTIONAL
-from mirror.embedded import Cluster
-from mirror.wire.protocol import PRODUCE
+from mirror.kafka.protocol import PRODUCE
+from mirror.lab.embedded import Cluster
+from mirror.records.header import CONTROL, TRANSACTIONAL
 
 pytestmark = pytest.mark.brokers
 

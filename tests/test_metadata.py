@@ -15,13 +15,12 @@ from confluent_kafka import KafkaError, KafkaException
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, offers, scripted
 from kio.schema.errors import ErrorCode
 
-from mirror.admin import client
-from mirror.admin.client import Admin
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
-from mirror.wire.cluster import Cluster, Endpoint
-from mirror.wire.metadata import cluster_rights, described
-from mirror.wire.protocol import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
+from mirror.kafka import admin as client
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint, cluster_rights, described
+from mirror.kafka.protocol import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
 
 #: READ and ALTER, by their bits.
 BITS = 1 << 3 | 1 << 7

@@ -13,12 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from mirror.errors import ConfigError
-from mirror.observe import endpoint
-from mirror.observe.endpoint import serving
-from mirror.observe.figures import Figures
-from mirror.observe.histogram import BOUNDS, Histogram
-from mirror.observe.lanefigures import LaneFigures
-from mirror.observe.metrics import Metrics
+from mirror.observability import metrics as endpoint
+from mirror.observability.metrics import Metrics, serving
+from mirror.observability.status import BOUNDS, Figures, Histogram, LaneFigures
 from mirror.states import State
 
 NOW_MS = 1_700_000_000_000

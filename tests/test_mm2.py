@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 from mirror.cli import app
 from mirror.config import Settings, load
 from mirror.errors import ConfigError
-from mirror.mm2.importing import Imported, imported, strays
-from mirror.mm2.reasons import UNKNOWN
-from mirror.mm2.references import Translator, variable_name
+from mirror.mm2.importing import UNKNOWN, Imported, imported, strays
+from mirror.mm2.properties import Translator, variable_name
 
 #: An active/passive pair, as operators write it.
 PASSIVE = """\

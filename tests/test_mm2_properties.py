@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.mm2.jaas import login
+from mirror.mm2.clients import login
 from mirror.mm2.properties import BadProperties, Property, parse
 
 

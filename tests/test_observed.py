@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from samerecords import read
 from test_run import running, values, wait_for
 
-from mirror.embedded import Cluster
-from mirror.offsets.heartbeats import Heartbeat, heartbeat_topic
+from mirror.journal.heartbeats import Heartbeat, heartbeat_topic
+from mirror.lab.embedded import Cluster
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 RULES = Path(__file__).parent.parent / "ops" / "prometheus" / "mirror.rules.yml"

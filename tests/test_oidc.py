@@ -13,8 +13,8 @@ from fakebroker import in_loop
 from pydantic import SecretStr
 
 from mirror.errors import ConnectionLost
-from mirror.wire import oidc
-from mirror.wire.oidc import Oidc
+from mirror.kafka import auth
+from mirror.kafka.auth import Oidc
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -82,7 +82,7 @@ async def test_an_answer_that_is_none(body: bytes) -> None:
 
 @in_loop
 async def test_an_answer_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "TIMEOUT", 0.3)
+    monkeypatch.setattr(auth, "TIMEOUT", 0.3)
     enough = threading.Event()
 
     def drips(handler: BaseHTTPRequestHandler) -> None:
@@ -120,7 +120,7 @@ async def test_a_kept_token_that_is_refused_is_asked_for_anew_and_a_new_one_is_n
         assert not ours.was_old(token), "another one would be refused, too"
         token = await ours.token()
         assert (await ours.token(), len(asked)) == (token, 2), "kept"
-        monkeypatch.setattr(oidc, "NEW_SECONDS", -1.0)
+        monkeypatch.setattr(auth, "NEW_SECONDS", -1.0)
         assert ours.was_old(token)
         await ours.token()
         assert len(asked) == 3
@@ -134,8 +134,8 @@ async def test_a_kept_token_that_is_refused_is_asked_for_anew_and_a_new_one_is_n
 async def test_a_token_grows_old_while_the_machine_is_suspended(clock: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever clock goes on meanwhile."""
     asked: list[str] = []
-    clocks, now = oidc._clocks, [0.0, 0.0]
-    monkeypatch.setattr(oidc, "_clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
+    clocks, now = auth._clocks, [0.0, 0.0]
+    monkeypatch.setattr(auth, "_clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
     with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
         ours = client(url)
         await ours.token()

@@ -28,14 +28,13 @@ from test_run import PATIENCE
 from test_silent import create
 from typer.testing import CliRunner
 
-from mirror.admin.client import Admin
-from mirror.admin.values import Creation
 from mirror.cli import app
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster
 from mirror.errors import ExitCode
+from mirror.journal.journal import journal_topic
+from mirror.kafka.admin import Admin, Creation
+from mirror.lab.embedded import Cluster
 from mirror.names import LONGEST
-from mirror.offsets.journal import journal_topic
 
 pytestmark = pytest.mark.brokers
 

@@ -13,17 +13,17 @@ import pytest
 from fakebroker import HOST
 from sparkless import InThisProcess
 
-from mirror.assignment import Assignment
+from mirror.driver.flow import Flow, Outcome
+from mirror.driver.topic_watcher import Look
 from mirror.errors import ExitCode
-from mirror.observe.figures import Figures
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
-from mirror.sink import Tally
-from mirror.spark.flow import Flow, Outcome
-from mirror.spark.relay import Receipt
-from mirror.spark.renewal import Look
+from mirror.replication.assignment import Assignment
+from mirror.replication.partition_writer import Tally
 from mirror.spark.supervisor import IDLE_PAUSE, Supervisor
+from mirror.spark.task import Receipt
 from mirror.states import State
-from mirror.wire.cluster import Endpoint, TopicPartition
 
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.policy.packing import TOLERANCE, Lane, Load, pack
+from mirror.driver.scheduling import TOLERANCE, Lane, Load, pack
 
 ROUNDING = 1 + 1e-9
 

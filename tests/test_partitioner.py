@@ -15,11 +15,10 @@ from helpers import make_topic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.batch.partitioner import partitions_of
-from mirror.batch.records import Records
-from mirror.demo.bound import Bound
-from mirror.demo.producers import java_program
-from mirror.embedded import Cluster
+from mirror.lab.demo.processes import Bound
+from mirror.lab.demo.producers import java_program
+from mirror.lab.embedded import Cluster
+from mirror.records.columns import Records, partitions_of
 
 #: Key -> hash, from Kafka's `UtilsTest.testMurmur2`.
 KAFKA_S = {

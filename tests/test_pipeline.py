@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from mirror.assignment import Assignment
-from mirror.batch.restamp import Stamp
 from mirror.errors import MalformedBatch, PartitionStop
-from mirror.fetcher import Cursor
-from mirror.observe.figures import Totals
-from mirror.pipeline import Pipeline
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.observability.status import Totals
 from mirror.policy.rules import Rules
-from mirror.policy.runs import Ledger, Runs
-from mirror.position import Position
-from mirror.retracing import holding
-from mirror.sink import Sink
+from mirror.records.header import Stamp
+from mirror.replication.assignment import Assignment
+from mirror.replication.fetcher import Cursor
+from mirror.replication.offset_map import Ledger, Runs
+from mirror.replication.offset_map_recovery import holding
+from mirror.replication.partition_writer import Sink
+from mirror.replication.pipeline import Pipeline
+from mirror.replication.position import Position
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
 
 AT = TopicPartition("orders", 0)
 
@@ -69,8 +69,8 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
         (keeper,) = pipeline._keepers.values()
         await pipeline._begin(keeper)
 
-    monkeypatch.setattr("mirror.pipeline.what_became_of", became)
-    monkeypatch.setattr("mirror.pipeline.settled_end", ends)
+    monkeypatch.setattr("mirror.replication.pipeline.what_became_of", became)
+    monkeypatch.setattr("mirror.replication.pipeline.settled_end", ends)
     with pytest.raises(PartitionStop) as stop:
         asyncio.run(begun())
     assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)

@@ -24,25 +24,24 @@ from hypothesis import strategies as st
 from test_sync import delete_topics, made_by, write_journal
 from typer.testing import CliRunner
 
-from mirror.admin.acls import Acl, given_entries, given_in, wanted
-from mirror.admin.client import Admin
-from mirror.admin.configs import changes_to, follows
-from mirror.admin.topics import ensure_flow_topic
-from mirror.admin.values import ConfigChange, ConfigValue, Creation, Growth
 from mirror.cli import app
 from mirror.commands.plan import created, folded
 from mirror.config import ClusterSettings, SyncSettings, parse_address
-from mirror.embedded import Cluster
+from mirror.driver.flow import prepare
 from mirror.errors import ExitCode
-from mirror.offsets.failover import KEY, FailedOver
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Entry, Journal
+from mirror.failover.drain import drain
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import Entry, Journal
+from mirror.journal.ownership import KEY, FailedOver
+from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, Creation, Growth
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.embedded import Cluster
 from mirror.policy.remedies import allow
 from mirror.policy.selection import TopicPair
-from mirror.spark.drain import drain
-from mirror.spark.prepare import prepare
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint
+from mirror.topics.acls import Acl, given_entries, given_in, wanted
+from mirror.topics.apply import ensure_flow_topic
+from mirror.topics.configs import changes_to, follows
 
 
 def value(text: str, *, default: bool = False) -> ConfigValue:

@@ -10,11 +10,9 @@ from helpers import make_topic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.admin.client import Admin
-from mirror.admin.portions import portions
-from mirror.admin.values import Creation
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster
+from mirror.kafka.admin import Admin, Creation, portions
+from mirror.lab.embedded import Cluster
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 20))

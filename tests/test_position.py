@@ -13,21 +13,19 @@ from probe import probing
 from rawbatches import batch
 from samerecords import assert_same_records, read
 
-from mirror import position, retracing
-from mirror.admin.client import Admin
-from mirror.batch.header import CONTROL, TRANSACTIONAL, split
-from mirror.batch.restamp import ERAS, Stamp, restamp
-from mirror.embedded import Cluster as Brokers
 from mirror.errors import MalformedBatch
-from mirror.observe.figures import Figures
-from mirror.offsets.journal import journal_topic
-from mirror.reading import partition
+from mirror.journal.journal import journal_topic
+from mirror.kafka import log_reader, queries
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import Fetched, fetch_at
+from mirror.kafka.produce import append
+from mirror.kafka.queries import Producer
+from mirror.lab.embedded import Cluster as Brokers
+from mirror.observability.status import Figures
+from mirror.records.header import CONTROL, ERAS, TRANSACTIONAL, Stamp, restamp, split
+from mirror.replication import offset_map_recovery, position
 from mirror.states import State
-from mirror.wire import queries
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import Fetched, fetch_at
-from mirror.wire.produce import append
-from mirror.wire.queries import Producer
 
 pytestmark = pytest.mark.brokers
 
@@ -173,7 +171,7 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared(
             deleted.append(await queries.delete_records(cluster, at, 10))
         return found
 
-    for module in (position, retracing):
+    for module in (position, offset_map_recovery):
         monkeypatch.setattr(module, "look_at_logs", overtaken)
     found = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
     assert (found.state, found.next_offset) == (State.CAUGHT_UP, 20), found
@@ -199,7 +197,7 @@ def test_a_source_that_was_cut_into_a_transaction_that_had_ended(
         crash_and_cut_all(broker, {at: 3}, waits=False)
         produce(source, topic_name, values(9))
         Admin(settings_between(source, target, [topic_name]).target).delete_topics([journal_topic(topic_name)])
-        monkeypatch.setattr("mirror.wire.fetch.EMPTY_SECONDS", 1.0)
+        monkeypatch.setattr("mirror.kafka.fetch.EMPTY_SECONDS", 1.0)
         found = mirror_once(source, target, [topic_name], topic_name)[at]
         assert found.state is State.TRUNCATED, found
         assert "the source's last stable offset is 2: a transaction is open there that had ended" in found.detail
@@ -214,9 +212,9 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
         return answer
 
     async def looked_at() -> list[Any]:
-        return [each async for each in partition.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
+        return [each async for each in log_reader.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
 
-    monkeypatch.setattr(partition, "fetch_below", fetched)
+    monkeypatch.setattr(log_reader, "fetch_below", fetched)
     source: Any = "source"
     with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
         asyncio.run(looked_at())

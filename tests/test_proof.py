@@ -26,15 +26,16 @@ from typer.testing import CliRunner
 from mirror import __version__
 from mirror.cli import app
 from mirror.commands.verify import Means, verify, verify_flow
-from mirror.commands.verifypage import page
-from mirror.embedded import Cluster
+from mirror.commands.verify_view import page
 from mirror.errors import ClusterUnreachable, ConfigError
-from mirror.verify import flow, ranges, saved, signoff
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.verify import flow, ranges
+from mirror.verify import ranges as saved
+from mirror.verify import report as signoff
 from mirror.verify.compare import Bounds, compare
-from mirror.verify.ranges import Range, Share, shared_out
+from mirror.verify.ranges import ProofPlan, Range, Share, Subject, shared_out
 from mirror.verify.report import Difference, Kind, Pair, PartitionReport, VerifyReport, joined
-from mirror.verify.saved import ProofPlan, Subject
-from mirror.wire.cluster import TopicPartition
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("orders", 0))
 
@@ -244,7 +245,7 @@ def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
 
 
 def test_many_differences_are_counted_where_they_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror.commands.verifypage.SHOWN", 2)
+    monkeypatch.setattr("mirror.commands.verify_view.PAGE_SHOWN", 2)
     text = " ".join(Seen(page(report_of(compared(THREE, [])))).texts)
     assert "3 differences" in text
     assert "and 1 more" in text

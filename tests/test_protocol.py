@@ -15,7 +15,7 @@ from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
 
 from mirror.errors import MalformedFrame, UnsupportedVersion
-from mirror.wire.protocol import (
+from mirror.kafka.protocol import (
     API_VERSIONS,
     FETCH,
     LARGE_PART,

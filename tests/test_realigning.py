@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition as Watermark
 from confluent_kafka.admin import AdminClient
 from helpers import make_topic, mirror_once, produce
 
-from mirror.embedded import Cluster
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 
 def trimmed(cluster: Cluster, topic: str, before: int) -> None:

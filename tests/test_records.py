@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from rawbatches import batch, raw
 from recordoracle import Record, decoded, encoded, varint
 
-from mirror.batch import records
-from mirror.batch.codecs import compress
-from mirror.batch.framing import COUNTED, FORMAT, counted, framing, varint_sizes
-from mirror.batch.recipe import CAP
-from mirror.batch.records import Records, column, decode, encode, headers, joined, key, value
 from mirror.errors import BadRecords, TooManyBytes
+from mirror.records import columns
+from mirror.records.codecs import compress
+from mirror.records.columns import Records, column, decode, encode, headers, joined, key, value
+from mirror.records.recipe import CAP
+from mirror.spark.census import COUNTED, FORMAT, counted, framing, varint_sizes
 
 BASE, CLOCK = 5_000_000_000, 1_700_000_000_000
 blobs = st.none() | st.binary(max_size=40)
@@ -123,7 +123,7 @@ def test_an_offset_beyond_the_header_s_last_one() -> None:
 
 def test_too_many_records_for_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     section = encoded([Record(index) for index in range(9)])
-    monkeypatch.setattr(records, "MOST_RECORDS", 8)
+    monkeypatch.setattr(columns, "MOST_RECORDS", 8)
     with pytest.raises(BadRecords, match="9 records in a batch, more than 8"):
         decode(section, 9, BASE, CLOCK)
     half = decode(encoded([Record(index) for index in range(5)]), 5, BASE, CLOCK)
@@ -136,21 +136,21 @@ def test_a_batch_is_read_whatever_its_codec(codec: int) -> None:
     wanted = [Record(index, index * 3, b"k%d" % index, b"value " * index) for index in range(100)]
     payload = compress(codec, encoded(wanted))
     data = batch(BASE, count=100, attributes=codec, payload=payload, base_timestamp=CLOCK)
-    assert as_list(records.read(raw(data))) == wanted
+    assert as_list(columns.read(raw(data))) == wanted
 
 
 def test_an_append_time_batch_has_one_timestamp() -> None:
     data = batch(count=2, attributes=8, payload=encoded([Record(0, 1), Record(1, 2)]), max_timestamp=99)
-    assert records.read(raw(data)).timestamps.tolist() == [99, 99]
+    assert columns.read(raw(data)).timestamps.tolist() == [99, 99]
 
 
 def test_a_bad_payload_names_its_batch() -> None:
     with pytest.raises(BadRecords, match=r"base offset 77") as told:
-        records.read(raw(batch(77, payload=b"no record at all")))
+        columns.read(raw(batch(77, payload=b"no record at all")))
     assert told.value.offset == 77
     bomb = batch(78, attributes=4, payload=compress(4, bytes(CAP + 1)))
     with pytest.raises(TooManyBytes, match="base offset 78"):
-        records.read(raw(bomb))
+        columns.read(raw(bomb))
 
 
 @given(some_records(), some_records())

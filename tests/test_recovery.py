@@ -19,20 +19,18 @@ from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
 from test_gaps import transactions
 
-from mirror.admin.client import Admin
-from mirror.admin.lostsettings import plan_settings
-from mirror.admin.restoration import KEEPING
-from mirror.admin.values import ConfigValue, Creation
-from mirror.assignment import Assignment
 from mirror.commands import restore as command
 from mirror.config import load
-from mirror.embedded import Cluster
-from mirror.offsets.grouprestore import RestoredPartition, found_groups
+from mirror.kafka.admin import Admin, ConfigValue, Creation
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.groups import Committed
+from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
-from mirror.reading.groupoffsets import Commit, GroupOffsets
-from mirror.reading.shelf import Bounds
-from mirror.wire.cluster import TopicPartition
-from mirror.wire.groups import Committed
+from mirror.replication.assignment import Assignment
+from mirror.segments.cluster_logs import Commit, GroupOffsets
+from mirror.segments.file_cluster import Bounds
+from mirror.segments.restore import KEEPING, RestoredPartition, found_groups
+from mirror.topics.configs import plan_settings
 
 SETTINGS = {
     "orders": {"cleanup.policy": "compact", "max.message.bytes": "2000000", "min.insync.replicas": "1"},

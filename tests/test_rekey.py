@@ -26,17 +26,15 @@ from sparkless import run_once
 from test_run import PATIENCE, running, wait_for
 from typer.testing import CliRunner
 
-from mirror.admin.client import Admin
-from mirror.admin.values import ConfigChange
 from mirror.cli import app
 from mirror.config import ClusterSettings, Settings, load
-from mirror.embedded import Cluster
+from mirror.driver.flow import Flow, prepare
 from mirror.errors import ExitCode, MirrorError
-from mirror.observe import logs
-from mirror.spark.flow import Flow
-from mirror.spark.prepare import prepare
+from mirror.kafka.admin import Admin, ConfigChange
+from mirror.lab.embedded import Cluster
+from mirror.observability import logs
 from mirror.spark.rekey.driver import Rekeyer
-from mirror.spark.rekey.stops import Stopped
+from mirror.spark.rekey.microbatch import Stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,8 +95,8 @@ class Here:
 
 @pytest.fixture
 def here(spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    monkeypatch.setattr("mirror.spark.rekey.proof.open_context", lambda *_, **__: spark.sparkContext)
-    monkeypatch.setattr("mirror.spark.rekey.proof.close_context", lambda _: None)
+    monkeypatch.setattr("mirror.spark.rekey.verify.open_context", lambda *_, **__: spark.sparkContext)
+    monkeypatch.setattr("mirror.spark.rekey.verify.close_context", lambda _: None)
     return Here(spark, capsys)
 
 

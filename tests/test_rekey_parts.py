@@ -21,20 +21,18 @@ from recordoracle import Record, encoded
 from rekeychecker import java_partition
 from test_legacy import message, wrapper
 
-from mirror.batch import headers, records
-from mirror.batch.header import APPEND_TIME, RawBatch
-from mirror.batch.records import decode, read
 from mirror.errors import ConfigError
-from mirror.policy.rekeying import Rekeying
+from mirror.kafka.cluster import Endpoint
+from mirror.policy.selection import Rekeying
+from mirror.records import columns
+from mirror.records.columns import decode, read
+from mirror.records.header import APPEND_TIME, RawBatch
+from mirror.spark.rekey.driver import ORDER
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
-from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, numbered, reached_in
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
-from mirror.spark.rekey.progress import NOTHING, Reached, numbered, reached_in
-from mirror.spark.rekey.query import ORDER
-from mirror.spark.rekey.stops import Stopped
 from mirror.spark.session import told_by
 from mirror.states import REKEYED_BY, Remedy, State
-from mirror.wire.cluster import Endpoint
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
 ALIKE = "must give the same whenever it is asked"
@@ -132,7 +130,7 @@ def unpacked(packer: Packer) -> list[tuple[int, int, list[tuple[int, bytes | Non
             else:
                 held = decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"])
             every = [
-                (int(held.timestamps[at]), records.key(held, at), records.value(held, at), records.headers(held, at))
+                (int(held.timestamps[at]), columns.key(held, at), columns.value(held, at), columns.headers(held, at))
                 for at in range(len(held))
             ]
             found.append((row["slot"], row["target_partition"], every))
@@ -220,7 +218,7 @@ def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> N
     assert tallies == {"filtered": 1} | ({left: 2} if left else {})
     dead = [row for row in rows if row["kind"] == Kind.DEAD]
     found = [decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"]) for row in dead]
-    every = [(records.value(one, at), dict(records.headers(one, at))) for one in found for at in range(len(one))]
+    every = [(columns.value(one, at), dict(columns.headers(one, at))) for one in found for at in range(len(one))]
     assert [(value, told[b"mirror.offset"], told[b"h"]) for value, told in every] == (
         [] if left else [(b"1", b"1", None), (b"3", b"3", None)]
     )
@@ -280,11 +278,11 @@ def test_a_record_that_fits_into_no_batch_stops_at_its_offset(codec: int | None,
 
 @given(st.lists(HEADERS, min_size=1, max_size=5), st.integers(0, 9))
 def test_headers_are_read_as_they_were_written(every: list[list[tuple[bytes, bytes | None]]], at: int) -> None:
-    held, begin, end, count = headers.columns(every, at)
+    held, begin, end, count = columns.columns(every, at)
     data = pa.array(list(bytes(at) + held), pa.uint8()).to_numpy()
-    empty = records.Records.empty(b"", len(every))
+    empty = columns.Records.empty(b"", len(every))
     whole = replace(empty, data=data, headers_at=begin, headers_end=end, header_count=count)
-    assert [records.headers(whole, number) for number in range(len(every))] == every
+    assert [columns.headers(whole, number) for number in range(len(every))] == every
 
 
 OFFSETS = st.dictionaries(st.integers(0, 9), st.integers(0, 2**62), max_size=4)

@@ -27,31 +27,27 @@ from typer.testing import CliRunner
 from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster
+from mirror.driver.flow import Flow
 from mirror.errors import ClusterUnreachable, ExitCode, Fenced
-from mirror.observe.figures import PREFIX as STATE
-from mirror.observe.figures import Figures
-from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.losses import losses_in
-from mirror.policy.rekeying import Rekeying
-from mirror.spark.flow import Flow
-from mirror.spark.handover import sign_off
-from mirror.spark.rekey.driver import Rekeyer
-from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.journal.entries import losses_in
+from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.ownership import sign_off
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.queries import EARLIEST, LATEST, listed
+from mirror.kafka.transactions import Transaction
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import PREFIX as STATE
+from mirror.observability.status import Figures
+from mirror.policy.selection import Rekeying
+from mirror.spark.rekey.driver import ORDER, Rekeyer
+from mirror.spark.rekey.microbatch import Plan, Stopped, Work, number_at, transactional_id
 from mirror.spark.rekey.packing import SLICE, Packer
-from mirror.spark.rekey.planlog import PlanLog
-from mirror.spark.rekey.progress import number_at, transactional_id
-from mirror.spark.rekey.query import ORDER
+from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
-from mirror.spark.rekey.stops import Stopped
 from mirror.spark.rekey.writing import _write
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import EARLIEST, LATEST
-from mirror.wire.transactions import Transaction
-from mirror.wire.watermarks import listed
 
 pytestmark = pytest.mark.brokers
 
@@ -560,7 +556,7 @@ def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypa
         data[-1] ^= 1
         return replace(fetched, records=memoryview(bytes(data)))
 
-    monkeypatch.setattr("mirror.wire.fetch.fetch_at", damaged)
+    monkeypatch.setattr("mirror.kafka.fetch.fetch_at", damaged)
     assert [raw.header.next_offset for raw in sound_batches(story.work(plan), 0, 0, 5)] == [5]
     with pytest.raises(Stopped) as stop:
         list(sound_batches(story.work(replace(plan, upto={0: 10})), 0, 0, 10))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mirror.policy.rekeying import Rekeying
+from mirror.kafka.cluster import Endpoint
+from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.packing import BURIED
-from mirror.spark.rekey.proof import _DDL, Extent, Subject, _judged
+from mirror.spark.rekey.verify import _DDL, Extent, Subject, _judged
 from mirror.verify.report import Kind, Lack, RekeyedReport, Shortfall
-from mirror.wire.cluster import Endpoint
 
 pytestmark = pytest.mark.spark
 

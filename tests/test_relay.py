@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from helpers import make_topic, settings_between
 
-from mirror.assignment import Assignment, KnownStop
-from mirror.embedded import Cluster
-from mirror.observe.figures import Figures
-from mirror.pipeline import Pipeline
+from mirror.driver.control import StopMark
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
-from mirror.spark import relay
-from mirror.spark.relay import Lane, Receipt, run_lane
-from mirror.spark.stopmark import StopMark
+from mirror.replication.assignment import Assignment, KnownStop
+from mirror.replication.pipeline import Pipeline
+from mirror.spark import task
+from mirror.spark.task import Lane, Receipt, run_lane
 from mirror.states import State
-from mirror.wire.cluster import Endpoint, TopicPartition
 
 
 @pytest.mark.brokers
@@ -29,7 +29,7 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(relay, "_write", hangs)
+    monkeypatch.setattr(task, "_write", hangs)
     (receipt,) = receipts_of(source_cluster, target_cluster, topic_name)
     assert (receipt.figures.topic, receipt.figures.partition) == (topic_name, 0)
 
@@ -43,10 +43,10 @@ def test_a_stop_that_ends_a_lane_is_told_by_a_slow_journal_too(
     told: list[Figures] = []
 
     async def slow(*reports: Any) -> None:
-        await asyncio.sleep(relay.LAST_WORD_SECONDS * 1.5)
+        await asyncio.sleep(task.LAST_WORD_SECONDS * 1.5)
         told.extend(reports[4])
 
-    monkeypatch.setattr(relay, "_write", slow)
+    monkeypatch.setattr(task, "_write", slow)
     stop = KnownStop(state=State.DIVERGED, offset=0, detail="another record is there")
     receipts_of(source_cluster, target_cluster, topic_name, seconds=60, stop=stop)
     assert [one.state for one in told] == [State.DIVERGED]
@@ -65,7 +65,7 @@ def test_a_fault_of_ours_while_reporting_is_told(
             raise ZeroDivisionError
         return []
 
-    monkeypatch.setattr(relay, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(task, "REPORT_SECONDS", 0.01)
     monkeypatch.setattr(Pipeline, "figures", figures)
     with pytest.raises(ZeroDivisionError):
         receipts_of(source_cluster, target_cluster, topic_name, seconds=1)

@@ -8,11 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from mirror.admin import remembering
-from mirror.admin.client import Admin
-from mirror.admin.remembering import RememberingAdmin
-from mirror.admin.values import ConfigChange, ConfigValue, PartitionInfo, TopicInfo
 from mirror.config import ClusterSettings
+from mirror.kafka import admin as remembering
+from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, PartitionInfo, RememberingAdmin, TopicInfo
 
 
 def topic(name: str, partitions: int = 1) -> TopicInfo:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
 
-from mirror.batch.header import HEADER_BYTES, parse_header
-from mirror.batch.restamp import ERAS, LAST_EPOCH, Stamp, passed, restamp
+from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, Stamp, parse_header, passed, restamp
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up

@@ -25,26 +25,22 @@ from test_gaps import transactions
 from test_run import wait_for
 from typer.testing import CliRunner
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
-from mirror.admin.values import ConfigChange
 from mirror.cli import app
 from mirror.commands import restore as command
 from mirror.config import Settings, load
-from mirror.embedded import Cluster
 from mirror.errors import ConfigError, ExitCode, PreflightError
-from mirror.offsets.failover import KEY, FailedOver
-from mirror.offsets.firstseen import seen_in
-from mirror.offsets.journal import ENDED, OWNER, Journal, journal_topic
-from mirror.offsets.losses import Lost, losses_in
-from mirror.offsets.owner import Owner
-from mirror.spark import restoring
-from mirror.spark.handover import Watched
-from mirror.spark.restoring import Portion
+from mirror.journal.entries import Lost, losses_in, seen_in
+from mirror.journal.journal import ENDED, OWNER, Journal, journal_topic
+from mirror.journal.ownership import KEY, FailedOver, Owner, Watched
+from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.cluster import Cluster as KafkaCluster
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import LATEST, delete_records, list_offset
+from mirror.lab.embedded import Cluster
+from mirror.spark import restore as restoring
+from mirror.spark.restore import Portion
 from mirror.states import State
-from mirror.wire.cluster import Cluster as KafkaCluster
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.queries import LATEST, delete_records, list_offset
+from mirror.topics.apply import ensure_flow_topic
 
 
 @pytest.fixture
@@ -489,7 +485,7 @@ def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
             here(settings, flow, portions, done)
 
         with monkeypatch.context() as patched:
-            patched.setattr("mirror.spark.restoring.restore_on_spark", taken_meanwhile)
+            patched.setattr("mirror.spark.restore.restore_on_spark", taken_meanwhile)
             code = command.restore(config, [folder], command.Wanted(take_over=True), as_json=True)
     assert code == 6
     assert log_ends(target, topic_name, 1) == [0], "nothing was written"
@@ -504,7 +500,7 @@ def test_a_flow_that_a_mirror_runs_is_refused_or_taken_over(
 
     capsys.readouterr()
     with monkeypatch.context() as patched:
-        patched.setattr("mirror.spark.restoring.restore_on_spark", taken_behind_it)
+        patched.setattr("mirror.spark.restore.restore_on_spark", taken_behind_it)
         patched.setattr(command, "_set", touched)
         patched.setattr(command, "_groups", touched)
         assert command.restore(config, [folder], command.Wanted(), as_json=True) == 6

@@ -11,11 +11,11 @@ from probe import probing_existing
 from test_gaps import transactions
 from test_translate import assert_translated, copied, index_of, pair, trim
 
-from mirror.batch.restamp import Stamp, restamp
-from mirror.position import producer_id
-from mirror.retracing import resume_translated
+from mirror.kafka.cluster import TopicPartition
+from mirror.records.header import Stamp, restamp
+from mirror.replication.offset_map_recovery import resume_translated
+from mirror.replication.position import producer_id
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 __all__ = ["pair"]
 pytestmark = pytest.mark.brokers
@@ -90,7 +90,7 @@ def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_
         looks.append(found)
         return found
 
-    monkeypatch.setattr("mirror.pipeline.resume_translated", looked)
+    monkeypatch.setattr("mirror.replication.pipeline.resume_translated", looked)
     found = copied(pair, topic_name, State.DIVERGED)
     assert "at offset 0 of the target, the record is not the source's at offset 3" in found.detail
     assert (found.records, len(stored_batches(target, topic_name))) == (0, 1)

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from rawbatches import batch, legacy, raw
 from recordoracle import Record, encoded
 
-from mirror.batch.checksum import crc_holds
-from mirror.batch.codecs import compress
-from mirror.batch.header import RawBatch
-from mirror.batch.recipe import PORTION, Recipe
-from mirror.batch.records import Records, headers, key, read, value
-from mirror.batch.rewrite import build, portions, rewrite, rewritten, unfit
 from mirror.errors import BadRecords, RecordTooLarge, TooManyBytes
+from mirror.records.codecs import compress
+from mirror.records.columns import Records, headers, key, read, value
+from mirror.records.header import RawBatch, crc_holds
+from mirror.records.recipe import PORTION, Recipe
+from mirror.records.rewrite import build, portions, rewrite, rewritten, unfit
 
 CLOCK = 1_700_000_000_000
 Facts = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
@@ -192,7 +191,7 @@ def builds(source: RawBatch, monkeypatch: pytest.MonkeyPatch, **recipe: int) -> 
         tried.append(len(run))
         return build(run, codec)
 
-    monkeypatch.setattr("mirror.batch.rewrite.build", counted)
+    monkeypatch.setattr("mirror.records.rewrite.build", counted)
     return rewrite([source], Recipe(**recipe)), tried
 
 
@@ -291,7 +290,7 @@ def test_what_tiny_batches_decompress_to_together_is_bounded() -> None:
 
 
 def test_no_group_has_too_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror.batch.rewrite.MOST_RECORDS", 10)
+    monkeypatch.setattr("mirror.records.rewrite.MOST_RECORDS", 10)
     sources = [stored(some([0, 1, 2, 3]), base=1000 + 4 * n) for n in range(5)]
     made = rewrite(sources, Recipe())
     assert [one.header.count for one in made] == [8, 8, 4]

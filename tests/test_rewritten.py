@@ -21,18 +21,18 @@ from samerecords import assert_same_records, read
 from test_gaps import CLEANED
 from test_sync import delete_topics
 
-from mirror import pipeline
-from mirror.batch.codecs import ZSTD, compress
-from mirror.batch.header import CODECS, RawBatch
-from mirror.batch.rewrite import rewrite
-from mirror.classifier import TOO_LARGE, Verdict
 from mirror.commands.verify import verify_flow
-from mirror.embedded import Cluster as Brokers
-from mirror.observe.figures import Figures
-from mirror.sink import Sink
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster as Brokers
+from mirror.observability.status import Figures
+from mirror.records.codecs import ZSTD, compress
+from mirror.records.header import CODECS, RawBatch
+from mirror.records.rewrite import rewrite
+from mirror.replication import pipeline
+from mirror.replication.classifier import TOO_LARGE, Verdict
+from mirror.replication.partition_writer import Sink
+from mirror.replication.writer import Writer
 from mirror.states import Remedy, State
-from mirror.wire.cluster import TopicPartition
-from mirror.writer import Writer
 
 pytestmark = pytest.mark.brokers
 

@@ -26,9 +26,9 @@ from secured import scram, spec
 from sparkless import run_once
 
 from mirror.config import Settings
-from mirror.embedded import Cluster, start_many
 from mirror.errors import ExitCode, MirrorError
-from mirror.observe import logs
+from mirror.lab.embedded import Cluster, start_many
+from mirror.observability import logs
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers

@@ -29,8 +29,8 @@ from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.config import load
-from mirror.embedded import Cluster
 from mirror.errors import ConfigError, ExitCode
+from mirror.lab.embedded import Cluster
 from mirror.spark import supervisor
 
 pytestmark = pytest.mark.brokers

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.offsets import runlog
-from mirror.offsets.journal import Entry
-from mirror.offsets.runlog import Indexes
-from mirror.policy import runs as module
-from mirror.policy.runs import Ledger, Run, RunIndex, Runs
-from mirror.wire.cluster import TopicPartition
+from mirror.journal import offset_maps
+from mirror.journal.journal import Entry
+from mirror.journal.offset_maps import Indexes
+from mirror.kafka.cluster import TopicPartition
+from mirror.replication import offset_map as module
+from mirror.replication.offset_map import Ledger, Run, RunIndex, Runs
 
 TARGET = TopicPartition("orders.eu", 3)
 
@@ -40,7 +40,7 @@ def ledger_of(log: list[tuple[int, int]]) -> Ledger:
 
 
 def index_of(ledger: Ledger) -> RunIndex:
-    written = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger)]
+    written = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger)]
     return Indexes(written).get(TARGET, RunIndex())
 
 
@@ -114,33 +114,33 @@ def test_records_written_in_any_steps_are_the_same_index(log: list[tuple[int, in
     for source in (records := offsets_of(log)):
         ledger.add(source, ledger.runs.next_target, 1)
         if data.draw(st.booleans()):
-            changes = runlog.entries(TARGET, ledger)
+            changes = offset_maps.map_entries(TARGET, ledger)
             indexes.learn(Entry(0, key, value) for key, value in changes)
             ledger.recorded()
             written += len(changes)
-    indexes.learn(Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger))
+    indexes.learn(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger))
     index = indexes.get(TARGET, RunIndex())
     assert [index.to_source(target) for target in range(len(records))] == records
     assert all(len(piece) <= 4 for piece in index.pieces)
     ledger.recorded()
-    assert runlog.entries(TARGET, ledger) == []
+    assert offset_maps.map_entries(TARGET, ledger) == []
     assert written <= len(records) * 2
 
 
 def test_what_was_not_recorded_is_told_again() -> None:
     ledger = ledger_of([(1, 1)] * 6)
-    first = runlog.entries(TARGET, ledger)
+    first = offset_maps.map_entries(TARGET, ledger)
     assert [key for key, _ in first] == [b"runs/orders.eu/3/0", b"runs/orders.eu/3/4"]
-    assert runlog.entries(TARGET, ledger) == first
+    assert offset_maps.map_entries(TARGET, ledger) == first
     ledger.recorded()
     ledger.add(50, 6, 1)
-    assert [key for key, _ in runlog.entries(TARGET, ledger)] == [b"runs/orders.eu/3/4"]
+    assert [key for key, _ in offset_maps.map_entries(TARGET, ledger)] == [b"runs/orders.eu/3/4"]
 
 
 def test_a_record_can_be_read() -> None:
     ledger = ledger_of([(10, 3), (2, 5)])
     ledger.runs.pass_over(30)
-    assert runlog.entries(TARGET, ledger) == [
+    assert offset_maps.map_entries(TARGET, ledger) == [
         (b"runs/orders.eu/3/0", b'{"source":10,"target":0,"runs":[3,2,5],"next":30}')
     ]
 
@@ -150,16 +150,16 @@ def test_an_emptied_record_is_deleted() -> None:
     index = index_of(ledger)
     ledger.recorded()
     ledger.cut(4)
-    changes = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger)]
+    changes = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger)]
     assert changes == [Entry(0, b"runs/orders.eu/3/4", None)]
-    for told in runlog.recorded(changes):
+    for told in offset_maps.recorded_ranges(changes):
         index.learn(told.begin, told.runs)
     assert index.last is not None
     assert index.last.next_target == 4
 
 
 def test_a_record_that_is_missing_ends_what_holds_good() -> None:
-    entries = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12))]
+    entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger_of([(1, 1)] * 12))]
     index = Indexes(entries[:1] + entries[2:])[TARGET]
     assert index.last is not None
     assert index.last.next_target == 4
@@ -167,7 +167,9 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
     again = Ledger(index.last)
     for source in offsets_of([(1, 1)] * 14)[4:]:  # found again, and more
         again.add(source, again.runs.next_target, 1)
-    for told in runlog.recorded(Entry(0, key, value) for key, value in runlog.entries(TARGET, again)):
+    for told in offset_maps.recorded_ranges(
+        Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, again)
+    ):
         index.learn(told.begin, told.runs)
     assert [run.target for run in index] == list(range(14))
     assert index.last.next_target == 14
@@ -175,7 +177,7 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
 
 def test_first_records_that_are_missing_put_nobody_ahead() -> None:
     """Below what is told of there may be any record, down to where the target begins."""
-    entries = [Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12))]
+    entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger_of([(1, 1)] * 12))]
     index = Indexes(entries[1:])[TARGET]
     assert (index.begin, index.to_source(3)) == (4, None)
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [0, 0, 0, 4, 5]
@@ -187,9 +189,9 @@ def test_first_records_that_are_missing_put_nobody_ahead() -> None:
 
 def test_an_older_form_of_a_record_hides_nothing() -> None:
     ledger = ledger_of([(1, 1)] * 2)
-    older = runlog.entries(TARGET, ledger)
+    older = offset_maps.map_entries(TARGET, ledger)
     whole = ledger_of([(1, 1)] * 6)
-    indexes = Indexes(Entry(0, key, value) for key, value in runlog.entries(TARGET, whole))
+    indexes = Indexes(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, whole))
     indexes.learn(Entry(0, key, value) for key, value in older)
     index = indexes[TARGET]
     assert index.last is not None
@@ -218,7 +220,7 @@ def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> Non
 
 
 def test_what_the_target_deleted_is_not_kept() -> None:
-    indexes = Indexes(Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger_of([(1, 1)] * 12)))
+    indexes = Indexes(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger_of([(1, 1)] * 12)))
     assert indexes.expired({TARGET: 3}) == []
     assert indexes.expired({TARGET: 9}) == [(b"runs/orders.eu/3/0", None), (b"runs/orders.eu/3/4", None)]
     assert indexes.expired({TARGET: 12}) == indexes.expired({TARGET: 9}), "the last says where to go on"

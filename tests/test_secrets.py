@@ -18,7 +18,7 @@ import pytest
 from helpers import make_topic, produce
 from secured import USERS, spec
 
-from mirror.embedded import Cluster, start_many
+from mirror.lab.embedded import Cluster, start_many
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 

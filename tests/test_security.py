@@ -20,16 +20,16 @@ import pytest
 from pydantic import SecretStr
 from secured import SESSION_MS, USERS, every_way_in, settings
 
-from mirror.admin.client import Admin
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster, start_many
-from mirror.embedded.security import Authority, Certificate
 from mirror.errors import ClusterError, ClusterUnreachable, ConnectionLost, NotAuthenticated
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint
-from mirror.wire.connection import Connection
-from mirror.wire.protocol import METADATA
-from mirror.wire.sasl import Scram
+from mirror.kafka.admin import Admin
+from mirror.kafka.auth import Scram
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.kafka.connection import Connection
+from mirror.kafka.protocol import METADATA
+from mirror.lab.embedded import Cluster, start_many
+from mirror.lab.embedded.node import Authority, Certificate
 
 pytestmark = pytest.mark.brokers
 

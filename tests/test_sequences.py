@@ -15,12 +15,12 @@ from samerecords import assert_same_records
 from test_aligning import read_all, trimmed
 from watchedlane import PATIENCE, WatchedLane
 
-from mirror import writer
-from mirror.batch.restamp import SEQUENCES, Stamp, restamp
-from mirror.embedded import Cluster
-from mirror.position import producer_id
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.records.header import SEQUENCES, Stamp, restamp
+from mirror.replication import writer
+from mirror.replication.position import producer_id
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 pytestmark = pytest.mark.brokers
 

@@ -8,11 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from mirror.commands.lostdisks import look_over
+from mirror.commands.restore import look_over
 from mirror.errors import ConfigError
-from mirror.reading.metadatalog import ClusterTopics, KnownTopic
-from mirror.reading.sidecars import cluster_id_of, history_of, log_start_of, topic_id_of
-from mirror.reading.timeindex import largest_timestamp
+from mirror.segments.cluster_logs import ClusterTopics, KnownTopic
+from mirror.segments.files import cluster_id_of, history_of, largest_timestamp, log_start_of, topic_id_of
 
 HISTORY, STARTS, METADATA = "leader-epoch-checkpoint", "log-start-offset-checkpoint", "partition.metadata"
 
@@ -128,7 +127,7 @@ def test_checkpoints_tell_what_an_older_metadata_log_does_not(tmp_path: Path, mo
     (data / "replication-offset-checkpoint").write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
     known = {name: KnownTopic(topic_id=uuid4(), partitions=1, configs={}) for name in ("orders", "anew")}
     told = ClusterTopics(topics=known, gone=frozenset({"gone", "anew"}))
-    monkeypatch.setattr("mirror.commands.lostdisks.topics_in", lambda _: told)
+    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: told)
     disks = look_over([data], groups=False)
     assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2, "anew": 1})
 

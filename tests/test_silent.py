@@ -36,16 +36,16 @@ from samerecords import read
 from test_rekey_plans import Story
 from watchedlane import PATIENCE, WatchedLane
 
-from mirror.admin.client import Admin
 from mirror.commands.verify import verify
-from mirror.embedded import Cluster, Spec, start_many
 from mirror.errors import ExitCode
-from mirror.fetcher import DAMAGE_TRIES
-from mirror.identity import MISSING_TRIES
-from mirror.observe.figures import Figures
-from mirror.spark.rekey.stops import Stopped
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability.status import Figures
+from mirror.replication.fetcher import DAMAGE_TRIES
+from mirror.replication.topic_identity import MISSING_TRIES
+from mirror.spark.rekey.microbatch import Stopped
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 pytestmark = pytest.mark.brokers
 

@@ -25,8 +25,8 @@ from samerecords import read
 from test_run import PATIENCE, Running, forked, wait_for
 from test_silent import create, delete, delete_records, flip_a_stored_bit, give_back, guarded_pair, take_away
 
-from mirror.embedded import Cluster
-from mirror.wire.cluster import TopicPartition
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
 
 pytestmark = pytest.mark.brokers
 

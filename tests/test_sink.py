@@ -11,20 +11,19 @@ import pytest
 from rawbatches import batch, legacy, raw
 from recordoracle import Record, encoded
 
-from mirror.assignment import Assignment
-from mirror.batch.header import RawBatch, parse_header
-from mirror.batch.restamp import Stamp
-from mirror.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.errors import PartitionStop
-from mirror.fetcher import Arrival, Cursor
-from mirror.pipeline import Pipeline
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.protocol import LIST_OFFSETS
 from mirror.policy.rules import Rules
-from mirror.position import Position
-from mirror.sink import FENCE, LONGEST_GAP, Gap, Outgoing, Sink
+from mirror.records.header import RawBatch, Stamp, parse_header
+from mirror.replication.assignment import Assignment
+from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
+from mirror.replication.fetcher import Arrival, Cursor
+from mirror.replication.partition_writer import FENCE, LONGEST_GAP, Gap, Outgoing, Sink
+from mirror.replication.pipeline import Pipeline
+from mirror.replication.position import Position
+from mirror.replication.writer import Writer
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
-from mirror.wire.protocol import LIST_OFFSETS
-from mirror.writer import Writer
 
 AT = TopicPartition("orders", 3)
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rawbatches import batch, legacy
 
-from mirror.batch.header import RawBatch, split
 from mirror.errors import MalformedBatch
+from mirror.records.header import RawBatch, split
 
 SHAPES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1000), st.binary(max_size=30)), min_size=1, max_size=6)
 

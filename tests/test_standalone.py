@@ -17,7 +17,7 @@ from sparkcluster import spark_cluster
 from test_run import PATIENCE, running, wait_for
 from test_sync import ends
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 

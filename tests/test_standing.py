@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
-from mirror.batch.restamp import Stamp
-from mirror.commands.flowstatus import status_of
 from mirror.errors import PartitionStop
-from mirror.keeper import Keeper
-from mirror.observe.figures import Figures
-from mirror.offsets.journal import Entry
-from mirror.offsets.standing import (
+from mirror.journal.journal import Entry
+from mirror.journal.positions import (
     Standing,
     StandingLog,
     lifted_entry,
@@ -27,11 +22,16 @@ from mirror.offsets.standing import (
     stop_entry,
     stops_in,
 )
+from mirror.journal.snapshot import status_of
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
-from mirror.position import Position
-from mirror.sink import LONGEST_GAP, Gap, Sink, Tally
+from mirror.records.header import Stamp
+from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
+from mirror.replication.partition_writer import LONGEST_GAP, Gap, Sink, Tally
+from mirror.replication.pipeline import Keeper
+from mirror.replication.position import Position
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 AT = TopicPartition("orders.eu/1", 12)
 OURS, OTHER = UUID(int=1), UUID(int=2)

@@ -23,30 +23,26 @@ from sparkless import InThisProcess, run_once
 from test_gaps import transactions
 from typer.testing import CliRunner
 
-from mirror.assignment import Assignment
 from mirror.cli import app
 from mirror.commands.failover import failover
-from mirror.commands.translate import translate
+from mirror.commands.offsets_translate import translate
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
-from mirror.embedded import Cluster
+from mirror.driver.flow import prepare
+from mirror.driver.scheduling import renewed
+from mirror.driver.topic_watcher import Lookout, Renewal
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
-from mirror.observe.figures import Figures
-from mirror.observe.groupfigures import KEY, GroupFigures
-from mirror.observe.jsonrecords import NOT_OURS
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Journal, journal_topic, newest
-from mirror.offsets.starts import moment
+from mirror.journal.entries import FirstSeen, moment
+from mirror.journal.journal import Journal, journal_topic, newest
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST, LATEST, delete_records
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import KEY, NOT_OURS, Figures, GroupFigures
 from mirror.policy.rules import Rules
-from mirror.spark.lookout import Lookout
-from mirror.spark.plan import renewed
-from mirror.spark.prepare import prepare
-from mirror.spark.renewal import Renewal
+from mirror.replication.assignment import Assignment
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, LATEST, delete_records
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 #: Seconds that anything may take on a machine with too much to do.
@@ -279,7 +275,7 @@ def test_an_alignment_that_was_broken_off(
             raise ClusterUnreachable("not now")
         return await delete_records(*given)
 
-    monkeypatch.setattr("mirror.aligning.delete_records", hindered)
+    monkeypatch.setattr("mirror.replication.log_start.delete_records", hindered)
     flow.run()
     assert len(tries) == 2
     flow.fill(25, 20)
@@ -302,7 +298,7 @@ def test_runs_that_were_not_recorded_are_found_again(
         return None
 
     with monkeypatch.context() as patched:
-        patched.setattr("mirror.offsets.ledgers.Ledgers.record", forgetful)
+        patched.setattr("mirror.journal.offset_maps.Ledgers.record", forgetful)
         flow.run()
     assert not any(key.startswith(b"runs/") for key in flow.journal())
     flow.fill(40, 5)

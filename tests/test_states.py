@@ -19,21 +19,21 @@ from helpers import make_topic, mirror_once, produce, settings_between
 from proxy import Proxy
 from samerecords import assert_same_records, read
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
-from mirror.assignment import Assignment
-from mirror.embedded import Cluster
-from mirror.observe.figures import Figures
-from mirror.offsets.journal import Journal, journal_topic, newest
-from mirror.offsets.standing import standing_in
-from mirror.pipeline import Pipeline
+from mirror.driver.control import StopMark
+from mirror.journal.journal import Journal, journal_topic, newest
+from mirror.journal.positions import standing_in
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import delete_records
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
-from mirror.spark.relay import Lane, Receipt, run_lane
-from mirror.spark.stopmark import StopMark
+from mirror.replication.assignment import Assignment
+from mirror.replication.pipeline import Pipeline
+from mirror.spark.task import Lane, Receipt, run_lane
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.queries import delete_records
+from mirror.topics.apply import ensure_flow_topic
 
 pytestmark = pytest.mark.brokers
 

@@ -21,22 +21,22 @@ from helpers import config_file, settings_between
 from rich.console import Console
 from rich.text import Text
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
-from mirror.commands import embedded, tables
-from mirror.commands.flowstatus import STALE_MS, Follower, Pulse, Status, status_of
+from mirror import rendering
 from mirror.commands.status import as_dict, fitted, rendered, status
-from mirror.embedded import Cluster
-from mirror.embedded.byhand import Member, Standing
-from mirror.embedded.process import Identity
 from mirror.errors import ExitCode
-from mirror.observe.figures import Figures
-from mirror.observe.groupfigures import GroupFigures
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import OWNER, Journal
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import OWNER, Journal
+from mirror.journal.snapshot import STALE_MS, Follower, Pulse, Status, status_of
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster as WireCluster
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.commands import embedded
+from mirror.lab.embedded import Cluster
+from mirror.lab.embedded.by_hand import Member, Standing
+from mirror.lab.embedded.node import Identity
+from mirror.observability.status import Figures, GroupFigures
 from mirror.states import State
-from mirror.wire.cluster import Cluster as WireCluster
-from mirror.wire.cluster import Endpoint
+from mirror.topics.apply import ensure_flow_topic
 
 NOW = 1_800_000_000_000
 HERE = socket.gethostname()
@@ -471,7 +471,7 @@ def test_a_watch_on_a_terminal(target_cluster: Cluster, topic_name: str, tmp_pat
     ],
 )
 def test_size(value: int, text: str) -> None:
-    assert tables.size(value) == text
+    assert rendering.size(value) == text
 
 
 @pytest.mark.parametrize(
@@ -482,16 +482,16 @@ def test_size(value: int, text: str) -> None:
     ],
 )
 def test_duration(value: int, text: str) -> None:
-    assert tables.duration(value) == text
+    assert rendering.duration(value) == text
 
 
 def test_counts() -> None:
-    assert [tables.count(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
+    assert [rendering.count(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
 
 
 def test_every_state_has_a_look() -> None:
-    assert all(tables.state_text(state).plain == state for state in State)
-    assert all(tables.state_text(state, former=True).plain in (state, f"was {state}") for state in State)
+    assert all(rendering.state_text(state).plain == state for state in State)
+    assert all(rendering.state_text(state, former=True).plain in (state, f"was {state}") for state in State)
 
 
 def test_clusters(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

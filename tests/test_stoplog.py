@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.spark.stoplog import StopLog
+from mirror.driver.reports import StopLog
+from mirror.observability import logs
+from mirror.observability.status import Figures
 from mirror.states import State
 
 

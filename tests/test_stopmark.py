@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import pytest
 from fakebroker import HOST, in_loop
 
-from mirror.assignment import Assignment
+from mirror.driver import control
+from mirror.driver.control import Frames, MarkAddress, StopMark, Take, proof, until_marked, watch
+from mirror.kafka.cluster import TopicPartition
 from mirror.policy.rules import Rules
-from mirror.spark import stopmark
-from mirror.spark.sealed import Frames, proof
-from mirror.spark.stopmark import MarkAddress, StopMark, Take, until_marked, watch
-from mirror.wire.cluster import TopicPartition
+from mirror.replication.assignment import Assignment
 
 #: Less than a stranger may be silent.
 SOON = 3.0
@@ -44,7 +43,7 @@ async def holding(opened: StopMark, lanes: int) -> None:
 
 def said_by(address: MarkAddress, greeting: bytes, lane: int, attempt: int = 0) -> bytes:
     """A lane's answer to a greeting."""
-    hello = stopmark._hello(lane, attempt)
+    hello = control._hello(lane, attempt)
     return hello + proof(address.token, b"lane", greeting, hello)
 
 
@@ -152,7 +151,7 @@ async def test_a_stranger_is_shown_out_and_the_lanes_stay() -> None:
 
 @in_loop
 async def test_a_stranger_who_says_nothing_is_shown_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopmark, "_HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(control, "_HELLO_SECONDS", 0.05)
     async with mark() as opened:
         reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
         async with asyncio.timeout(SOON):
@@ -163,8 +162,8 @@ async def test_a_stranger_who_says_nothing_is_shown_out(monkeypatch: pytest.Monk
 @in_loop
 async def test_strangers_do_not_use_up_what_a_driver_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first are shown out for the next, so that a lane gets in among any number of them."""
-    monkeypatch.setattr(stopmark, "_MOST_STRANGERS", 3)
-    monkeypatch.setattr(stopmark, "_HELLO_SECONDS", 1000.0)
+    monkeypatch.setattr(control, "_MOST_STRANGERS", 3)
+    monkeypatch.setattr(control, "_HELLO_SECONDS", 1000.0)
     async with mark() as opened:
         came = [await asyncio.open_connection(opened.address.host, opened.address.port) for _ in range(20)]
         for reader, _ in came[:17]:
@@ -183,7 +182,7 @@ async def test_strangers_do_not_use_up_what_a_driver_may_open(monkeypatch: pytes
 @in_loop
 async def test_a_lane_that_is_shown_out_before_it_is_known_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is no mark: a driver with much to do may have taken it for a stranger."""
-    monkeypatch.setattr(stopmark, "_PAUSE", 0.01)
+    monkeypatch.setattr(control, "_PAUSE", 0.01)
     async with mark() as opened:
         came = 0
 
@@ -225,7 +224,7 @@ async def test_watching_calls_back_once() -> None:
 
 DRIVER = """
 import asyncio
-from mirror.spark.stopmark import StopMark
+from mirror.driver.control import StopMark
 
 async def main():
     mark = await StopMark.open("127.0.0.1")
@@ -322,7 +321,7 @@ async def test_a_lane_that_is_not_there_or_ending_takes_nothing(monkeypatch: pyt
         got = list[Assignment]()
         lane = asyncio.create_task(until_marked(opened.address, 1, taking(got, takes=False)))
         await known(opened, 1)
-        monkeypatch.setattr(stopmark, "_TAKEN_SECONDS", 0.05)
+        monkeypatch.setattr(control, "_TAKEN_SECONDS", 0.05)
         assert not await opened.hand(1, MORE)
         assert tuple(got) == MORE
         monkeypatch.undo()
@@ -444,7 +443,7 @@ async def knowing(opened: StopMark, lane: int) -> AsyncIterator[Frames]:
     """The lane's end of a line, by hand."""
     reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
     try:
-        yield await stopmark._let_in(opened.address.token, lane, 0, reader, writer)
+        yield await control._let_in(opened.address.token, lane, 0, reader, writer)
     finally:
         writer.close()
 

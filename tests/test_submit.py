@@ -28,7 +28,7 @@ from test_clusters import RELEASES, executor, flow_map, manifests, referred_to
 from test_run import PATIENCE, running, wait_for
 from test_sync import ends
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1200)]
 

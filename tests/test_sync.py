@@ -31,39 +31,34 @@ from sparkless import InThisProcess
 from test_run import forked, wait_for
 from typer.testing import CliRunner
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic, plan_topics
-from mirror.admin.values import ConfigChange, Growth
-from mirror.assignment import Assignment, LastPosition
 from mirror.cli import app
 from mirror.config import ClusterSettings, Settings
-from mirror.config.reloading import reloaded
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.config.reading import reloaded
+from mirror.driver.flow import Outcome, Refusal, prepare
+from mirror.driver.journal_state import Tidings
+from mirror.driver.scheduling import renewed
+from mirror.driver.topic_watcher import Deletions, Look, Lookout, Renewal
 from mirror.errors import ExitCode
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.observe.metrics import Metrics
-from mirror.offsets.failover import KEY as FAILOVER
-from mirror.offsets.failover import FailedOver
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import OWNER, Change, Entry, Journal
-from mirror.offsets.owner import Owner
-from mirror.offsets.standing import position_entry
-from mirror.policy.rekeying import Rekeying
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import OWNER, Change, Entry, Journal
+from mirror.journal.ownership import KEY as FAILOVER
+from mirror.journal.ownership import FailedOver, Owner
+from mirror.journal.positions import position_entry
+from mirror.kafka.admin import Admin, ConfigChange, Growth
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability import logs
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import Figures
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Rules, refused
-from mirror.spark.deletion import Deletions
-from mirror.spark.epoch import UnderWay
-from mirror.spark.flow import Outcome, Refusal
-from mirror.spark.lookout import Lookout
-from mirror.spark.plan import renewed
-from mirror.spark.prepare import prepare
-from mirror.spark.renewal import Look, Renewal
+from mirror.policy.selection import Rekeying
+from mirror.replication.assignment import Assignment, LastPosition
+from mirror.spark.jobs import UnderWay
 from mirror.spark.supervisor import Supervisor
-from mirror.spark.tidings import Tidings
 from mirror.states import State
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.topics.apply import ensure_flow_topic, plan_topics
 
 PATIENCE = 60.0
 

@@ -19,7 +19,7 @@ from adversary.logs import Log, Reader
 from adversary.world import SIDES, OneSide
 from remedyworld import until
 
-from mirror.embedded import Cluster
+from mirror.lab.embedded import Cluster
 
 pytestmark = [pytest.mark.brokers, pytest.mark.soak]
 

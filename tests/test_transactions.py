@@ -36,17 +36,12 @@ from test_cluster import a_cluster, end_offset
 from test_fetch_produce import fetched
 from test_gaps import CLEANED
 
-from mirror.batch import records
-from mirror.batch.header import CODECS, RawBatch, split
-from mirror.batch.rewrite import build, read
-from mirror.embedded import Cluster as Brokers
-from mirror.embedded import start_many
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Fenced, MalformedBatch
-from mirror.reading import last as last_module
-from mirror.reading.last import FIRST_STEP, last_committed
-from mirror.wire import transactions
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.protocol import (
+from mirror.kafka import log_reader as last_module
+from mirror.kafka import transactions
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.log_reader import FIRST_STEP, last_committed
+from mirror.kafka.protocol import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
     FETCH,
@@ -56,8 +51,13 @@ from mirror.wire.protocol import (
     PRODUCE,
     Api,
 )
-from mirror.wire.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
-from mirror.wire.transactions import Transaction
+from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.kafka.transactions import Transaction
+from mirror.lab.embedded import Cluster as Brokers
+from mirror.lab.embedded import start_many
+from mirror.records import columns
+from mirror.records.header import CODECS, RawBatch, split
+from mirror.records.rewrite import build, read
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -181,7 +181,7 @@ async def the_whole_story(bootstrap: str, name: str) -> None:
         assert seen(bootstrap, one, other) == committed | {one: [*committed[one], b"e"]}
         found = await last_committed(cluster, one)
         assert found
-        assert records.value(read(found), 0) == b"e"
+        assert columns.value(read(found), 0) == b"e"
         last = await last_committed(cluster, other)
         assert last
         assert last.header.base_offset == 1
@@ -264,7 +264,7 @@ def test_records_stay_the_bytes_that_the_source_stored(
     assert [raw.header.codec for raw in landed] == [raw.header.codec for raw in sent]
     assert [raw.header.base_sequence for raw in landed] == [0, 100, 200]
     assert all(raw.header.is_transactional for raw in landed)
-    values = [records.value(read(raw), index) for raw in sent for index in range(raw.header.count)]
+    values = [columns.value(read(raw), index) for raw in sent for index in range(raw.header.count)]
     assert seen(target_cluster.bootstrap, at)[at] == values
 
 
@@ -632,7 +632,7 @@ def test_the_last_batch_behind_which_there_is_much_of_no_account(target_cluster:
             assert await list_offset(cluster, at, LATEST, READ_COMMITTED) > 8 * FIRST_STEP
             found = await last_committed(cluster, at)
             assert found
-            assert (found.header.base_offset, records.value(read(found), 1)) == (1, b"c")
+            assert (found.header.base_offset, columns.value(read(found), 1)) == (1, b"c")
             await opened.commit()
             await settled(cluster, at)
             found = await last_committed(cluster, at)
@@ -665,7 +665,7 @@ def test_the_last_batch_is_the_consumer_s(
                 assert (found and bytes(found.records)) == (last and bytes(last.records))
             values = seen(bootstrap, at)[at]
             assert last
-            assert values[-1:] == [records.value(read(last), 0)]
+            assert values[-1:] == [columns.value(read(last), 0)]
 
     asyncio.run(story())
 
@@ -699,7 +699,7 @@ async def test_a_leader_that_has_not_settled_is_asked_again() -> None:
         assert found.data == raw.data
     async with answering((4, b"")) as cluster:
         with (
-            patch("mirror.wire.fetch.EMPTY_SECONDS", 0.3),
+            patch("mirror.kafka.fetch.EMPTY_SECONDS", 0.3),
             pytest.raises(ClusterUnreachable, match=r"orders-0: nothing came back for offset 0 .* shows it up to 4"),
         ):
             await last_committed(cluster, ORDERS)
@@ -747,7 +747,7 @@ def test_the_last_batch_of_a_compacted_partition(target_cluster: Brokers, topic_
             await settled(cluster, at)
             found = await last_committed(cluster, at)
             assert found
-            assert records.value(read(found), 0) == b"again"
+            assert columns.value(read(found), 0) == b"again"
 
     asyncio.run(story())
     assert seen(bootstrap, at)[at][-1] == b"again"

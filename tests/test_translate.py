@@ -15,25 +15,24 @@ from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_betwee
 from samerecords import read
 from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 
-from mirror.admin.client import Admin
-from mirror.admin.plan import plan_flow
-from mirror.admin.topics import plan_topics
-from mirror.commands.translate import _translate
+from mirror.commands.offsets_translate import _translate
 from mirror.commands.verify import verify_flow
-from mirror.embedded import Cluster
 from mirror.errors import ConfigError, PartitionStop
-from mirror.observe.figures import Figures
-from mirror.offsets.failover import FailedOver
-from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.ledgers import forget_expired
-from mirror.offsets.runlog import Indexes
-from mirror.policy import runs
+from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.offset_maps import Indexes, forget_expired
+from mirror.journal.ownership import FailedOver
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster as WireCluster
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.policy.rules import NEEDS_ALTER, Severity
-from mirror.policy.runs import RunIndex
+from mirror.replication import offset_map
+from mirror.replication.offset_map import RunIndex
 from mirror.states import State
+from mirror.topics.apply import plan_topics
+from mirror.topics.plan import plan_flow
 from mirror.verify.report import VerifyReport
-from mirror.wire.cluster import Cluster as WireCluster
-from mirror.wire.cluster import Endpoint, TopicPartition
 
 pytestmark = pytest.mark.brokers
 
@@ -340,7 +339,7 @@ def test_a_target_without_the_right_to_write_markers(
 def test_runs_of_records_that_the_target_deleted_go(
     pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "RUNS_IN_A_RECORD", 4)
+    monkeypatch.setattr(offset_map, "RUNS_IN_A_RECORD", 4)
     make_topic(pair[0], topic_name)
     transactions(pair[0], topic_name, [True] * 12)
     copied(pair, topic_name)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from fakebroker import in_loop
 
-from mirror.turns import Turns
+from mirror.replication.pipeline import Turns
 
 LONG, SHORT = 600.0, 0.01
 

@@ -16,14 +16,15 @@ from test_sync import delete_topics, made_by, write_journal
 from test_verify import THREE, VALUES, compared
 
 from mirror.commands.verify import verify, verify_flow
-from mirror.commands.verifypage import page
-from mirror.embedded import Cluster
+from mirror.commands.verify_view import page
 from mirror.errors import ClusterUnreachable, ExitCode
-from mirror.verify import flow, saved, signoff
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.embedded import Cluster
+from mirror.verify import flow, ranges
+from mirror.verify import report as signoff
 from mirror.verify.flow import Found, Proof, run_proof
 from mirror.verify.ranges import Share
 from mirror.verify.report import Gone, Unread
-from mirror.wire.cluster import Endpoint
 
 NOWHERE = Endpoint("none", (("127.0.0.1", 1),))
 SILENT = Unread(PAIR, "cluster eu: no leader")
@@ -35,7 +36,7 @@ def proved(found: Sequence[Found], file: Path | None = None) -> flow.Proved:
     async def prover(share: Share, read: Callable[[int], None]) -> Sequence[Found]:
         return [found[one.number] for one in share.ranges]
 
-    kept = saved.begin(file, PLAN) if file else None
+    kept = ranges.begin(file, PLAN) if file else None
     try:
         return asyncio.run(run_proof(Proof(PLAN, NOWHERE, NOWHERE, {}, {}), prover, 1, kept))
     finally:
@@ -49,7 +50,7 @@ def test_a_partition_that_is_lost_on_the_way_has_no_report_and_no_digest(tmp_pat
     assert ([one.end for one in reports], unread) == ([60], ())
     file = tmp_path / "proof"
     assert proved([*equal[:2], SILENT, equal[3]], file) == ([], (SILENT,))
-    again = saved.resume(file, PLAN.subject)
+    again = ranges.resume(file, PLAN.subject)
     assert again is not None
     assert sorted(again.finished) == [0, 1, 3], "what could not be read is read again"
 
@@ -63,8 +64,8 @@ def test_what_differs_is_told_though_the_rest_could_not_be_read() -> None:
 def test_partitions_that_were_not_planned_are_remembered(tmp_path: Path) -> None:
     file = tmp_path / "proof"
     plan = replace(PLAN, unread=(SILENT,))
-    saved.begin(file, plan).close()
-    again = saved.resume(file, PLAN.subject)
+    ranges.begin(file, plan).close()
+    again = ranges.resume(file, PLAN.subject)
     assert again is not None
     assert again.plan == plan
 

@@ -23,13 +23,13 @@ from helpers import config_file, make_topic, produce
 from samerecords import assert_same_records
 from sparkless import InThisProcess
 
-from mirror import java
-from mirror.embedded import Cluster
+from mirror import host
+from mirror.commands import run as notify
 from mirror.errors import ConfigError, EngineLost
-from mirror.observe import notify
-from mirror.spark import engine, epoch
-from mirror.spark.engine import Engine, Scratch
-from mirror.spark.epoch import FAILED_EPOCHS, Epochs
+from mirror.lab.embedded import Cluster
+from mirror.spark import jobs, session
+from mirror.spark.jobs import FAILED_EPOCHS, Epochs
+from mirror.spark.session import Engine, Scratch
 
 PATIENCE = 180.0
 
@@ -45,9 +45,9 @@ def silent(_: Any) -> bool:
 def test_a_jvm_that_hangs_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that answers again in time is not."""
     ended: list[None] = []
-    monkeypatch.setattr(engine, "end_jvm", lambda: ended.append(None))
+    monkeypatch.setattr(session, "end_jvm", lambda: ended.append(None))
     for name, seconds in (("ASK_SECONDS", 0.01), ("ANSWER_SECONDS", 0.05), ("HANGS_SECONDS", 0.3)):
-        monkeypatch.setattr(engine, name, seconds)
+        monkeypatch.setattr(session, name, seconds)
     context: Any = InThisProcess()
 
     async def watch(seconds: float) -> None:
@@ -56,15 +56,15 @@ def test_a_jvm_that_hangs_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(TimeoutError):
         asyncio.run(watch(0.5))
-    monkeypatch.setattr(engine, "is_alive", silent)
+    monkeypatch.setattr(session, "is_alive", silent)
     with pytest.raises(EngineLost, match="Spark's JVM hangs: it has not answered for"):
         asyncio.run(watch(20))
     assert ended
 
 
 def test_jobs_that_fail_after_one_succeeded_are_tried_again_with_longer_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "FAILED_PAUSE", 0.001)
-    monkeypatch.setattr(epoch, "LONGEST_PAUSE", 0.004)
+    monkeypatch.setattr(jobs, "FAILED_PAUSE", 0.001)
+    monkeypatch.setattr(jobs, "LONGEST_PAUSE", 0.004)
     fails, failures = [False], list[None]()
 
     class Failing(InThisProcess):
@@ -111,7 +111,7 @@ def test_a_user_without_a_name_is_told_in_one_sentence(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(ConfigError, match="has no name on this machine, without which Spark does not start"):
-        java.find()
+        host.find()
 
 
 # --- service managers and signals -------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 HANGING = """
 import signal, sys, time
-from mirror.commands import interrupts
+from mirror.commands import run as interrupts
 interrupts.END_SECONDS = {seconds}
 interrupts.end_in_time(lambda: print("killed", flush=True))
 print("ready", flush=True)

@@ -17,17 +17,16 @@ from oldbroker import Magic, OldBroker, plant
 from vectors.corpus import FOLDER, Expected, Row, Vector, file_sums, load
 from vectors.foreign import CONSUMERS, DECODERS
 
-from mirror.batch import control, records
-from mirror.batch.header import CODECS, CONTROL, RawBatch, split
-from mirror.batch.recipe import Recipe
-from mirror.batch.restamp import passed
-from mirror.batch.rewrite import read, rewrite
-from mirror.embedded import Cluster as Brokers
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.produce import produce_request, read_produce
-from mirror.wire.protocol import PRODUCE
-from mirror.wire.queries import LATEST, list_offset
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.produce import produce_request, read_produce
+from mirror.kafka.protocol import PRODUCE
+from mirror.kafka.queries import LATEST, list_offset
+from mirror.lab.embedded import Cluster as Brokers
+from mirror.records import columns, header
+from mirror.records.header import CODECS, CONTROL, RawBatch, passed, split
+from mirror.records.recipe import Recipe
+from mirror.records.rewrite import read, rewrite
 
 VECTORS = load()
 
@@ -62,9 +61,9 @@ def mirror_rows(raws: Sequence[RawBatch]) -> Iterator[Row]:
             yield Row(
                 int(found.offsets[i]),
                 int(found.timestamps[i]),
-                records.key(found, i),
-                records.value(found, i),
-                tuple(records.headers(found, i)),
+                columns.key(found, i),
+                columns.value(found, i),
+                tuple(columns.headers(found, i)),
             )
 
 
@@ -128,10 +127,10 @@ def test_foreign_decoders_read_the_same(group: str, decoder: str) -> None:
 
 
 def test_control_batches_are_the_markers_that_foreign_decoders_read() -> None:
-    names = {control.ABORT: "abort", control.COMMIT: "commit"}
+    names = {header.ABORT: "abort", header.COMMIT: "commit"}
     for vector in VECTORS:
         found = [
-            names[control.marker_type(raw)]
+            names[header.marker_type(raw)]
             for raw in split(vector.data)
             if raw.header.attributes & CONTROL
             if raw.header.magic == 2 and raw.header.count

@@ -35,22 +35,22 @@ from rawbatches import batch, crc32c, forged, legacy, raw
 from recordoracle import Record, encoded
 from rich.console import Console
 
-from mirror.batch.codecs import compress
-from mirror.batch.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
-from mirror.batch.recipe import Recipe
-from mirror.batch.rewrite import rewrite
 from mirror.commands.verify import verify, verify_flow
-from mirror.commands.verifyview import rendered
-from mirror.embedded import Cluster
+from mirror.commands.verify_view import rendered
 from mirror.errors import BrokerError, ConfigError, ExitCode, PreflightError
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.queries import EARLIEST
+from mirror.lab.embedded import Cluster
+from mirror.records.codecs import compress
+from mirror.records.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
+from mirror.records.recipe import Recipe
+from mirror.records.rewrite import rewrite
 from mirror.states import State
 from mirror.verify import flow, reader
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.flow import bounds_of
 from mirror.verify.reader import Answer, Reader
 from mirror.verify.report import KEPT, Kind, Pair, PartitionReport, TopicReport, VerifyReport
-from mirror.wire.cluster import TopicPartition
-from mirror.wire.queries import EARLIEST
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("eu.orders", 0))
 FAR = 1 << 40

@@ -19,12 +19,12 @@ from test_gaps import CLEANED, transactions, wait_until_cleaned, write_over
 from test_groupsync import Pair, with_pair
 from test_translate import assert_translated
 
-from mirror.admin.client import Admin
 from mirror.config import ClusterSettings
-from mirror.embedded import Cluster
-from mirror.observe.figures import Figures
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.states import State
-from mirror.wire.cluster import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.soak]
 

@@ -19,24 +19,22 @@ from test_sync import write_journal
 from test_verify import PAIR, VALUES, Between, delete_before, end_after, kinds, log_of, some, stored
 from watchedlane import WatchedLane
 
-from mirror.assignment import Assignment, Loss
 from mirror.commands.status import status
 from mirror.commands.verify import Means, verify, verify_flow
 from mirror.config import Settings
-from mirror.embedded import Cluster
 from mirror.errors import ExitCode
-from mirror.observe.figures import Figures
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import OWNER
-from mirror.offsets.losses import Lost, loss_entry, losses_in
-from mirror.offsets.owner import Owner
-from mirror.offsets.pauses import pause_entry
-from mirror.offsets.standing import standing_in
+from mirror.journal.entries import FirstSeen, Lost, loss_entry, losses_in, pause_entry
+from mirror.journal.journal import OWNER
+from mirror.journal.ownership import Owner
+from mirror.journal.positions import standing_in
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
+from mirror.replication.assignment import Assignment, Loss
 from mirror.states import State
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.report import Kind, Lack, PartitionReport
-from mirror.wire.cluster import TopicPartition
 
 # --- the walk over an accepted loss ---------------------------------------------------------------------------------
 

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 from rawbatches import batch, raw
 
-from mirror.batch.restamp import Stamp
-from mirror.bench import replay
-from mirror.bench.filling import fill
-from mirror.bench.records import create
-from mirror.bench.shapes import Shape
-from mirror.bench.stored import loaded
-from mirror.classifier import LEGACY
-from mirror.embedded import Cluster
-from mirror.position import Position
-from mirror.sink import Sink
-from mirror.wire.cluster import TopicPartition
-from mirror.writer import Writer
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.bench import replay
+from mirror.lab.bench.stored import loaded
+from mirror.lab.bench.workloads import Shape, create, fill
+from mirror.lab.embedded import Cluster
+from mirror.records.header import Stamp
+from mirror.replication.classifier import LEGACY
+from mirror.replication.partition_writer import Sink
+from mirror.replication.position import Position
+from mirror.replication.writer import Writer
 
 AT = TopicPartition("orders", 0)
 
@@ -30,7 +28,7 @@ def test_records_without_timestamps_have_no_latency(
     timestamp: int, latency_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Magic 0 has none: they are not half a century late."""
-    monkeypatch.setattr("mirror.writer.time.time", lambda: 1000.0)
+    monkeypatch.setattr("mirror.replication.writer.time.time", lambda: 1000.0)
     nothing: Any = None
     writer = Writer(nothing, nothing, nothing, 1 << 20)
     sink = Sink(AT, AT, Position(0, Stamp(1 << 52), True, -1))

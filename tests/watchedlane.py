@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
-from mirror.assignment import Assignment
 from mirror.errors import AccessDenied, PartitionStop
-from mirror.fetcher import Cursor
-from mirror.observe.figures import Figures
-from mirror.pipeline import Pipeline
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import Fetched
+from mirror.kafka.produce import Ack
+from mirror.observability.status import Figures
 from mirror.policy.rules import Rules
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import Fetched
-from mirror.wire.produce import Ack
+from mirror.replication.assignment import Assignment
+from mirror.replication.fetcher import Cursor
+from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.
 PATIENCE = 60.0

@@ -14,29 +14,26 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirror.admin.client import Admin
-from mirror.admin.judged import rules_for
-from mirror.admin.topics import ensure_flow_topic
-from mirror.assignment import KnownStop, LastPosition, Loss
-from mirror.commands.tables import count, number, print_json
 from mirror.config import Settings
-from mirror.damage import damaged_at, unwritable_at
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop
-from mirror.identity import other_topic, recreated
-from mirror.offsets.firstseen import seen_in
-from mirror.offsets.journal import Change, Journal, journal_topic
-from mirror.offsets.ledgers import indexes_of
-from mirror.offsets.losses import accept_entry
-from mirror.offsets.standing import Standing, lifted_entry, position_entry, standing_in
-from mirror.offsets.starts import starts_in
+from mirror.journal.entries import accept_entry, seen_in, starts_in
+from mirror.journal.journal import Change, Journal, journal_topic
+from mirror.journal.offset_maps import indexes_of
+from mirror.journal.positions import Standing, lifted_entry, position_entry, standing_in
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.policy.rules import Rules
-from mirror.policy.runs import Ledger, RunIndex
 from mirror.policy.selection import is_rekeyed
-from mirror.position import Position, Unconfirmed, located, resume
-from mirror.retracing import holding, resume_translated
+from mirror.rendering import count, number, print_json
+from mirror.replication.assignment import KnownStop, LastPosition, Loss
+from mirror.replication.damage import damaged_at, unwritable_at
+from mirror.replication.offset_map import Ledger, RunIndex
+from mirror.replication.offset_map_recovery import holding, resume_translated
+from mirror.replication.position import Position, Unconfirmed, located, resume
+from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, list_offset
+from mirror.topics.apply import ensure_flow_topic, rules_for
 
 #: Looks at a partition that is being mirrored meanwhile, before that is an error.
 _TRIES: Final = 3

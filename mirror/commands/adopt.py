@@ -11,22 +11,22 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from mirror.admin.adoption import Gate, Standing, tails
-from mirror.admin.client import Admin
-from mirror.admin.history import History, read_history, read_own
-from mirror.admin.topics import TopicPlan, ensure_flow_topic, plan_topics
-from mirror.commands.tables import count, print_json
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode, PreflightError
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.ownership import refuse_failed_over
+from mirror.journal.positions import lifted_entry, standing_in
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import did_you_mean
-from mirror.offsets.failover import refuse_failed_over
-from mirror.offsets.firstseen import FirstSeen
-from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.standing import lifted_entry, standing_in
 from mirror.policy.selection import TopicPair
+from mirror.rendering import count, print_json
+from mirror.topics.adoption import Gate, Standing, tails
+from mirror.topics.apply import TopicPlan, ensure_flow_topic, plan_topics
+from mirror.topics.history import History, read_history, read_own
 from mirror.verify.report import VerifyReport
-from mirror.wire.cluster import Cluster, Endpoint
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
 _ADOPTABLE = (Standing.FOREIGN, Standing.FROZEN)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mirror.commands.tables import print_json
-from mirror.config.effective import Setting, effective
+from mirror.config.reading import Setting, effective
+from mirror.config.yaml_tree import key_of, line_of
 from mirror.errors import ExitCode
-from mirror.yamltree import key_of, line_of
+from mirror.rendering import print_json
 
 
 def show(path: Path, *, as_json: bool) -> ExitCode:

@@ -1,9 +1,9 @@
 """`mirror failover`: get over what can be got over, end the flow, put groups where they go on, and say what is lost.
 
-    drain    up to the source's ends of now, through the mirror that runs, or by one lane of our own (`spark/drain.py`)
-    end      the journal says that the flow was failed over (`offsets/failover.py`): the mirror that runs ends, and none
-             starts
-    fence    whoever re-keys is refused by the target from then on (`spark/rekey/planlog.py`)
+    drain    up to the source's ends of now, through the mirror that runs, or by a task of our own (`failover/drain.py`)
+    end      the journal says that the flow was failed over (`journal/ownership.py`): the mirror that runs ends, and
+             none starts
+    fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`)
     check    copies of which no lane has told since are compared with their sources
     groups   a last look, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
@@ -26,37 +26,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from mirror.admin.client import Admin
-from mirror.admin.rekeyed import progress_topic
-from mirror.commands import failoverkept as kept
-from mirror.commands.failovergroups import Doubt, doubts_of, group_sync
-from mirror.commands.failoverknown import LOOK_SECONDS, Known, naming_of
-from mirror.commands.failoverloss import deleted_there, ends_of, exposures_of, with_doubts
-from mirror.commands.failoverview import Account, as_dict, rendered
-from mirror.commands.tables import console, print_json
+from mirror.commands import failover_view as kept
+from mirror.commands.failover_view import Account, as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
+from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
+from mirror.failover.rpo import LOOK_SECONDS, Exposure, Known, naming_of
+from mirror.groups.decide import OffsetGap
+from mirror.groups.sync import GroupSync, Hindrance, Look
+from mirror.journal import ownership as record
+from mirror.journal.entries import paused_in
+from mirror.journal.journal import Journal
+from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import LATEST, READ_UNCOMMITTED, list_offset
 from mirror.names import first_of
-from mirror.observe import logs
-from mirror.offsets import failover as record
-from mirror.offsets.failover import FailedOver, Garbled
-from mirror.offsets.groupside import Hindrance
-from mirror.offsets.groupsync import GroupSync, Look
-from mirror.offsets.journal import Journal
-from mirror.offsets.owner import Owner
-from mirror.offsets.pauses import paused_in
-from mirror.policy.following import OffsetGap
-from mirror.policy.recovery import Exposure
-from mirror.policy.rekeying import Rekeying
+from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
-from mirror.policy.selection import is_rekeyed, select
-from mirror.spark.handover import LIVENESS_SECONDS
+from mirror.policy.selection import Rekeying, is_rekeyed, select
+from mirror.rendering import console, print_json
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import LATEST, READ_UNCOMMITTED, list_offset
+from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
-    from mirror.spark.rekey.planlog import PlanLog
+    from mirror.spark.rekey.plan_log import PlanLog
 
 #: A source that does not answer for so long is away.
 SOURCE_SECONDS: Final = 5.0
@@ -247,8 +241,8 @@ class _Course:
 
     async def _drain_here(self, known: Known) -> str:
         """Copy what is missing; why that could not be done, else empty."""
-        from mirror.spark.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
-        from mirror.spark.prepare import prepare  # noqa: PLC0415 -- the same
+        from mirror.driver.flow import prepare  # noqa: PLC0415 -- the same
+        from mirror.failover.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
 
         def refused(finding: Finding) -> None:
             self._warn(f"what was missing could not be copied: {finding}")
@@ -332,7 +326,7 @@ class _Course:
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
         if not rekeyed:
             return {}
-        from mirror.spark.rekey.planlog import PlanLog  # noqa: PLC0415 -- loads PySpark, which most failovers spare
+        from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- loads PySpark, which most failovers spare
 
         return {
             topic: PlanLog(

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from mirror.commands.tables import count, print_json
 from mirror.errors import ConfigError, ExitCode
-from mirror.mm2.document import printable
-from mirror.mm2.importing import Imported, imported, strays
-from mirror.mm2.scope import Note
+from mirror.mm2.importing import Imported, imported, printable, strays
+from mirror.mm2.properties import Note
+from mirror.rendering import count, print_json
 
 
 def translate_file(path: Path, output: str, *, as_json: bool) -> ExitCode:

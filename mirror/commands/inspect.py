@@ -8,15 +8,14 @@ from typing import Any
 
 from rich.text import Text
 
-from mirror.batch.header import LAST_OFFSET
-from mirror.batch.segment import RESYNC_BYTES, SPAN, DamageKind, Found, Walk
-from mirror.commands.logview import LogView, Wish, show, summed_up
-from mirror.commands.tables import count, number, plain, size
-from mirror.commands.totals import LogTotals
+from mirror.commands.inspect_view import LogTotals, LogView, Wish, show, summed_up
 from mirror.errors import ConfigError, ExitCode
-from mirror.policy.outcomes import Glance, Outcome, Outcomes
 from mirror.policy.rules import Rules
-from mirror.reading.segments import Mapped, glance_over, offset_of, segments_of
+from mirror.records.header import LAST_OFFSET
+from mirror.records.segment import RESYNC_BYTES, SPAN, DamageKind, Found, Walk
+from mirror.records.transactions import Glance, Outcome, Outcomes
+from mirror.rendering import count, number, plain, size
+from mirror.segments.files import Mapped, glance_over, offset_of, segments_of
 
 
 def inspect(target: str, wish: Wish, *, config: Path | None, side: str | None, bootstrap: str | None) -> int:

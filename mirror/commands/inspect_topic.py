@@ -15,15 +15,15 @@ from typing import Any
 from rich.text import Text
 
 from mirror import config as configuration
-from mirror.admin.judged import DEFAULT_RULES, rules_for
-from mirror.commands.logview import LogView, Wish
+from mirror.commands.inspect_view import LogView, Wish
 from mirror.config import ClusterSettings
 from mirror.errors import ConfigError, ExitCode
-from mirror.policy.outcomes import Outcome
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.log_reader import Log
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 from mirror.policy.rules import Rules
-from mirror.reading.partition import Log
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.records.transactions import Outcome
+from mirror.topics.apply import DEFAULT_RULES, rules_for
 
 
 def inspect_topic(target: str, wish: Wish, *, config: Path | None, side: str, bootstrap: str | None) -> ExitCode:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mirror.commands.options import ConfigFile, Json, LogLevel, Side
-from mirror.observe import logs
+from mirror.commands import ConfigFile, Json, LogLevel, Side
+from mirror.observability import logs
 
 _TRANSLATE = "translate"
 
@@ -42,7 +42,7 @@ def offsets_translate(
     Example: mirror offsets translate configs/quickstart.yaml orders 3 1500
     """
     from mirror import config
-    from mirror.commands.translate import translate
+    from mirror.commands.offsets_translate import translate
 
     logs.configure(json=False, level=log_level)
     settings = config.load(config_file)
@@ -82,7 +82,7 @@ def offsets_find(
 
     Example: mirror offsets find orders:3 --time 2026-01-31 --config eu-to-us.yaml
     """
-    from mirror.commands.findtime import Where, find
+    from mirror.commands.offsets_find import Where, find
 
     where = Where(config=config_file, side=side, bootstrap=bootstrap, folders=tuple(folders or ()), scan=scan)
     raise typer.Exit(find(topic, time, where, as_json=as_json))

@@ -7,16 +7,16 @@ import contextlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
-from mirror.commands.tables import print_json
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
+from mirror.journal.entries import pause_entry, read_pause, resume_entry
+from mirror.journal.journal import Journal, journal_topic
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import did_you_mean
-from mirror.offsets.journal import Journal, journal_topic
-from mirror.offsets.pauses import pause_entry, read_pause, resume_entry
 from mirror.policy.selection import select
-from mirror.wire.cluster import Cluster, Endpoint
+from mirror.rendering import print_json
+from mirror.topics.apply import ensure_flow_topic
 
 
 def pause(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:

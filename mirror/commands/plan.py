@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from mirror.admin.plan import Extent, Filling, FlowPlan, plan_flow
-from mirror.admin.values import Creation
-from mirror.commands.tables import COMMAND, console, count, duration, number, plain, print_json
 from mirror.config import Settings
 from mirror.errors import ExitCode
+from mirror.kafka.admin import Creation
 from mirror.names import first_of
+from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json
+from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
 
 #: Copies that differ are shown one by one, up to so many.
 _EXTENTS: Final = 20

@@ -1,32 +1,167 @@
-"""`mirror run`: prepare the flow, start Spark, and show how it goes until it ends."""
+"""`mirror run`: prepare the flow, start Spark, and show how it goes until it ends; signals and the service manager.
+
+PySpark forks to start its JVM. What a handler raises while Python runs its hooks for that is swallowed there, in the
+parent and in the child, and may leave the lock of `logging` held for ever. So a signal that comes then waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from functools import cache, partial
+from types import FrameType, TracebackType
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mirror import java
-from mirror.commands.interrupts import deliver_held, end_in_time, end_on_signals
+from mirror import host
 from mirror.config import Settings
 from mirror.errors import ExitCode
-from mirror.observe import logs
-from mirror.observe.endpoint import serving
-from mirror.observe.figures import Figures, Totals
-from mirror.observe.metrics import Metrics
-from mirror.observe.notify import live, notify
-from mirror.wire.cluster import TopicPartition
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability import logs
+from mirror.observability.metrics import Metrics, serving
+from mirror.observability.status import Figures, Totals
+
+# --- Signals ----------------------------------------------------------------------------------------------------------
+
+#: How long a signal waits before it is looked at again, in seconds.
+_LATER: Final = 0.05
+
+#: How long a mirror that was told to end may take for that: what is under way, the journal, consumer groups, Spark.
+END_SECONDS: Final = 10.0
+
+
+class _State:
+    """Of this process: whether it forks now, the signal that waits for the end of that, whether it began on a terminal,
+    and whether a SIGHUP is held.
+    """
+
+    forking = False
+    waiting = 0
+    has_terminal = False
+    held = False
+
+
+def end_on_signals(*, holds_reloads: bool = False) -> None:
+    """From now on SIGINT, SIGTERM and SIGHUP raise SystemExit with 128 and the signal's number, until somebody else
+    listens. With `holds_reloads` a SIGHUP waits for `deliver_held`, but for that of a terminal that was closed.
+    """
+    _watch_forks()
+    _State.has_terminal = _State.has_terminal or os.isatty(0)
+    signal.signal(signal.SIGALRM, _again)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
+            signal.signal(number, _held if holds_reloads and number == signal.SIGHUP else _ended)
+
+
+def deliver_held() -> None:
+    """Send this process the SIGHUP that was held, if one was: somebody listens now."""
+    if _State.held:
+        _State.held = False
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def end_in_time(kill: Callable[[], None]) -> None:
+    """From now on the process ends `END_SECONDS` after the first SIGINT or SIGTERM whatever hangs, and at once at the
+    second one; before that `kill` ends other processes. For whoever listens in an event loop, which may be what hangs.
+    """
+    signals: list[int] = []
+
+    def end_hard(number: int) -> NoReturn:
+        logs.get("mirror.run").error("ended_hard", signal=number, reason="told twice" if signals[1:] else "too slow")
+        try:
+            kill()
+        finally:
+            os._exit(128 + number)
+
+    def told(number: int, _: FrameType | None) -> None:
+        signals.append(number)
+        if signals[1:]:
+            end_hard(number)
+        timer = threading.Timer(END_SECONDS, end_hard, [number])
+        timer.daemon = True
+        timer.start()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, told)
+
+
+@cache
+def _watch_forks() -> None:
+    """Hooks that are registered last run first before a fork, and last behind it: the others are in between."""
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
+
+
+def _before_fork() -> None:
+    _State.forking = True
+
+
+def _after_fork() -> None:
+    _State.forking = False
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    in_hook = frame is not None and frame.f_code in (_before_fork.__code__, _after_fork.__code__)
+    if _State.forking or in_hook:  # also in the child, until it is another program
+        _State.waiting = number
+        signal.setitimer(signal.ITIMER_REAL, _LATER)
+        return
+    _end(number)
+
+
+def _held(number: int, frame: FrameType | None) -> None:
+    if _State.has_terminal and not os.isatty(0):
+        _ended(number, frame)
+    else:
+        _State.held = True
+
+
+def _again(_: int, frame: FrameType | None) -> None:
+    if _State.waiting:
+        _ended(_State.waiting, frame)
+
+
+def _end(number: int) -> NoReturn:
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells at length that it was interrupted
+    raise SystemExit(128 + number)
+
+
+# --- What a service manager is told (sd_notify(3)) --------------------------------------------------------------------
+
+
+def notify(state: str) -> bool:
+    """Tell systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody was told."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if not where:
+        return False
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+        link.setblocking(False)
+        link.sendto(state.encode(), f"\0{where[1:]}" if where.startswith("@") else where)
+        return True
+    return False
+
+
+async def live() -> None:
+    """Until cancelled: tell that the event loop turns, twice in the time that systemd gives (WatchdogSec)."""
+    given = os.environ.get("WATCHDOG_USEC", "")
+    is_ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    while given.isdigit() and int(given) and is_ours:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(int(given) / 2e6)
+
+
+# --- `mirror run` -----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -56,17 +191,15 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     until_caught_up: bool,
     take_over: bool,
 ) -> int:
-    java.find()
+    host.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
-    from mirror.spark import handover
+    from mirror.driver.flow import prepare
+    from mirror.driver.scheduling import MOST_LANES, lane_count
+    from mirror.driver.topic_watcher import Lookout, Renewal
+    from mirror.journal import ownership
     from mirror.spark.compiled import ensure_compiled
-    from mirror.spark.engine import close_in_time, end_jvm
-    from mirror.spark.lookout import Lookout
-    from mirror.spark.plan import MOST_LANES, lane_count
-    from mirror.spark.prepare import prepare
-    from mirror.spark.rekey.queries import check_rules, queries_for
-    from mirror.spark.renewal import Renewal
-    from mirror.spark.session import close_context, local_master, open_context
+    from mirror.spark.rekey.driver import check_rules, queries_for
+    from mirror.spark.session import close_context, close_in_time, end_jvm, local_master, open_context
     from mirror.spark.supervisor import Supervisor
 
     def listening() -> None:
@@ -78,7 +211,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
         local_master(settings.spark.master, 1)
     if not take_over:  # whoever stands by makes nothing on the target, and costs no JVM
-        if asyncio.run(handover.wait_for_turn(settings, waits=not (once or until_caught_up))):
+        if asyncio.run(ownership.wait_for_turn(settings, waits=not (once or until_caught_up))):
             return ExitCode.DONE
         end_on_signals(holds_reloads=not once)
         settings = load()  # it may have been long ago

@@ -1,4 +1,4 @@
-"""`mirror status`: where every partition stands, as the flow's journal on the target tells it.
+"""`mirror status`: where every partition is, as the flow's journal tells it.
 
 Figures in a journal outlive the mirror that wrote them, so what they are worth is told first: whether the mirror runs,
 by the age of its last report and, on its own machine, by its process.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, NoReturn
 
@@ -18,16 +18,50 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mirror.commands.flowstatus import STALE_MS, Follower, Pulse, Status, is_latency_known
-from mirror.commands.tables import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
-from mirror.commands.troubles import troubles
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
-from mirror.observe.figures import Figures, Totals
-from mirror.observe.groupfigures import GroupFigures
-from mirror.offsets.journal import journal_topic
+from mirror.journal.journal import journal_topic
+from mirror.journal.snapshot import STALE_MS, Follower, Pulse, Status, is_latency_known
+from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.observability.status import Figures, GroupFigures, Totals
+from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.states import State
-from mirror.wire.cluster import Cluster, Endpoint
+
+# --- What `mirror status` says of partitions that do not copy ---------------------------------------------------------
+
+
+def troubles(figures: Iterable[Figures]) -> Iterator[Text]:
+    """A line for each trouble, stops first. Details that differ in the partition's own name alone are one."""
+    groups: dict[tuple[State, str, str], list[Figures]] = {}
+    for one in figures:
+        if one.detail:
+            alike = one.detail.replace(f"{one.topic}-{one.partition}", one.topic)
+            groups.setdefault((one.state, one.topic, alike), []).append(one)
+    for (state, _, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
+        text = Text.assemble(state_text(state), plain(f" {_told(every, alike)}"))
+        text.stylize("red" if state.is_stop else "yellow")
+        yield text
+
+
+def _told(every: Sequence[Figures], alike: str) -> str:
+    first = every[0]
+    if len(every) == 1:
+        return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"
+    return f"{first.topic}, {count(len(every), 'partition')} ({spans(one.partition for one in every)}): {alike}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers, those in a row as one: 0-3, 5."""
+    rows: list[tuple[int, int]] = []
+    for each in sorted(numbers):
+        if rows and each == rows[-1][1] + 1:
+            rows[-1] = rows[-1][0], each
+        else:
+            rows.append((each, each))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in rows)
+
+
+# --- `mirror status` --------------------------------------------------------------------------------------------------
 
 WATCH_SECONDS: Final = 1.0
 #: Whom a watch shows before partitions that copy: who needs a person, then who does not move.

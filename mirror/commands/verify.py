@@ -19,41 +19,27 @@ from typing import Final, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from mirror.admin.client import Admin
-from mirror.admin.history import gone_topics
-from mirror.admin.topics import plan_topics
-from mirror.admin.values import TopicInfo, plain_values
-from mirror.assignment import KnownStop
-from mirror.commands.flowstatus import Pulse, Status, status_of
-from mirror.commands.tables import console, count, print_json
-from mirror.commands.verifypage import page
-from mirror.commands.verifyview import as_dict, rendered
+from mirror.commands.verify_view import as_dict, page, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
+from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, seen_in, starts_in
+from mirror.journal.journal import Journal, newest
+from mirror.journal.offset_maps import Indexes
+from mirror.journal.positions import stops_in
+from mirror.journal.snapshot import Pulse, Status, status_of
+from mirror.kafka.admin import Admin, TopicInfo, plain_values
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.names import did_you_mean
-from mirror.observe.figures import Figures
-from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.journal import Journal, newest
-from mirror.offsets.losses import Lost, losses_in
-from mirror.offsets.pauses import paused_in
-from mirror.offsets.runlog import Indexes
-from mirror.offsets.standing import stops_in
-from mirror.offsets.starts import starts_in
-from mirror.policy.rekeying import Rekeying
-from mirror.policy.selection import TopicPair, select
+from mirror.observability.status import Figures
+from mirror.policy.selection import Rekeying, TopicPair, select
+from mirror.rendering import console, count, print_json
+from mirror.replication.assignment import KnownStop
+from mirror.topics.apply import plan_topics
+from mirror.topics.history import gone_topics
 from mirror.verify.compare import Bounds
-from mirror.verify.flow import (
-    SHARES_AT_ONCE,
-    Known,
-    Moves,
-    Proof,
-    Proved,
-    Waiting,
-    Watch,
-    plan_proof,
-    prove,
-    run_proof,
-)
+from mirror.verify.flow import SHARES_AT_ONCE, Known, Moves, Proof, Proved, Waiting, Watch, plan_proof, prove, run_proof
+from mirror.verify.ranges import SavedProof
 from mirror.verify.report import (
     Difference,
     Gone,
@@ -66,10 +52,6 @@ from mirror.verify.report import (
     Unread,
     VerifyReport,
 )
-from mirror.verify.saved import SavedProof
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED
-from mirror.wire.watermarks import listed
 
 #: Bytes to read of the source from which on Spark is worth its start.
 SPARK_BYTES: Final = 4 << 30
@@ -199,7 +181,7 @@ def _needs_spark(proof: Proof, asked: bool | None) -> bool:
 
 
 def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: Watch | None) -> Proved:
-    from mirror.spark.proof import ProofOnSpark  # noqa: PLC0415 -- who needs no Spark does not wait for its import
+    from mirror.spark.verify import ProofOnSpark  # noqa: PLC0415 -- who needs no Spark does not wait for its import
 
     with ProofOnSpark(settings.spark, settings.flow, max(1, len(proof.plan.ranges))) as engine:
         return asyncio.run(run_proof(proof, engine.prove, engine.slots, kept, watch))
@@ -211,7 +193,7 @@ def _rekeyed(
     """Prove re-keyed topics, on Spark. `wait` is in seconds, see `Means`."""
     if not rules:
         return ()
-    from mirror.spark.rekey.proof import proofs  # noqa: PLC0415 -- who needs no Spark does not wait for its import
+    from mirror.spark.rekey.verify import proofs  # noqa: PLC0415 -- who needs no Spark does not wait for its import
 
     kinds = target.topic_configs(rule.target for rule in rules)
     own_times = {

@@ -12,22 +12,26 @@ Pydantic knows the values and YAML's node tree knows the lines (`yamltree`), so 
   one; neither is mirrored all the same.
 """
 
-from mirror.config.clusters import ClusterSettings
 from mirror.config.models import (
+    DEFAULT_EXCLUDE,
+    MAX_FLOW_NAME,
+    MAX_PATTERN,
+    ClusterSettings,
     GroupSettings,
     LimitSettings,
     MetricSettings,
     Naming,
+    Section,
     Settings,
     SparkSettings,
     SyncSettings,
     TopicRule,
     TopicSettings,
+    instant,
+    parse_address,
 )
 from mirror.config.reading import cluster, load
-from mirror.config.section import Section
 from mirror.config.security import insecure
-from mirror.config.values import DEFAULT_EXCLUDE, MAX_FLOW_NAME, MAX_PATTERN, instant, parse_address
 
 __all__ = [
     "DEFAULT_EXCLUDE",

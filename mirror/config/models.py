@@ -1,28 +1,263 @@
-"""The sections of a configuration, as pydantic models: what may be set, to what, and what holds where it is not."""
+"""The sections of a configuration as pydantic models, and the kinds of values that they hold."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
+from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-
-from mirror.config.clusters import ClusterSettings
-from mirror.config.section import Section
-from mirror.config.values import (
-    DEFAULT_EXCLUDE,
-    Expression,
-    FlowName,
-    Listen,
-    Pattern,
-    PlainText,
-    Prefix,
-    Seconds,
-    Start,
-    TopicPart,
-    Whole,
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
 )
+
+from mirror import names
+
+# --- The kinds of values that a configuration has, each with its own complaint ----------------------------------------
+
+DEFAULT_EXCLUDE = ("__.*", r"mirror\..*")
+#: Room for the longest name of a topic with every character escaped.
+MAX_PATTERN = 2 * names.LONGEST
+MAX_EXPRESSION = 10_000
+MAX_FLOW_NAME = 200
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def _topic_part(text: str) -> str:
+    if not names.is_legal(text):
+        raise ValueError("may hold letters, digits, '.', '_' and '-' only")
+    return text
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[IPv6]:port` as a pair; `ValueError` says what is wrong."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host:
+        raise ValueError("each address must be host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address must stand in brackets, as in [::1]:9092")
+    if not host or re.search(r"[\s\[\]/]", host):
+        raise ValueError("each address must be host:port, without a scheme or spaces")
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ValueError("a port must be a number from 1 to 65535")
+    return host, int(port)
+
+
+def _address(text: str) -> str:
+    parse_address(text)
+    return text
+
+
+def _listen(value: object) -> object:
+    """A port alone is one of the loopback interface: figures are for everybody who can reach them."""
+    is_port = isinstance(value, int) and not isinstance(value, bool)
+    return f"127.0.0.1:{value}" if is_port or (isinstance(value, str) and value.isdigit()) else value
+
+
+def _addresses(text: str) -> str:
+    for address in text.split(","):
+        parse_address(address)
+    return text
+
+
+def token_endpoint(text: str) -> str:
+    """A URL that a client secret may be sent to; `ValueError` says what is wrong with another."""
+    url = urlsplit(text)
+    if not url.hostname or url.scheme not in ("https", "http"):
+        raise ValueError("must be a URL such as https://identity.example.org/oauth2/token")
+    if url.scheme == "http" and url.hostname not in _LOOPBACK:
+        raise ValueError("must begin with https://, since the client secret is sent there")
+    if url.username or url.password:
+        raise ValueError("must hold no user and no password; use sasl.oauthbearer.client.id and client.secret")
+    return text
+
+
+def _prefix(text: str) -> str:
+    return _topic_part(text) if text.strip(".") else text  # "." alone is no topic, but a fair beginning of one
+
+
+def _compile(value: object) -> re.Pattern[str]:
+    value = value.pattern if isinstance(value, re.Pattern) else value
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN:
+        raise ValueError(f"a pattern must be text of 1 to {MAX_PATTERN} characters; put it in quotes")
+    try:
+        with warnings.catch_warnings(action="error", category=FutureWarning):
+            compiled = re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    except FutureWarning as warning:  # sets of sets, as Java has them
+        raise ValueError(f"not the same to Java, which Kafka's tools are written in: {warning}") from warning
+    if names.has_nested_repeat(value):
+        raise ValueError("a repeated group may not hold a repeat or an alternative, write it flat")
+    return compiled
+
+
+def instant(value: object) -> datetime:
+    """A time of ISO 8601, or a date for its midnight; UTC where it names no zone. `ValueError` for anything else."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC)
+    raise ValueError(f"{value!r} is not a time")
+
+
+def _start(value: object) -> Literal["earliest", "latest"] | datetime:
+    if value == "earliest":
+        return "earliest"
+    if value == "latest":
+        return "latest"
+    try:
+        return instant(value)
+    except ValueError:
+        raise ValueError("must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z") from None
+
+
+def _plain_text(value: object) -> object:
+    """Spark and YAML disagree about what needs quotes: numbers and booleans become Spark's text for them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a yes or no")
+    return value
+
+
+def _expression(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must be an expression of Spark SQL, such as get_json_object(string(value), '$.user')")
+    return text
+
+
+Expression = Annotated[str, Field(max_length=MAX_EXPRESSION), AfterValidator(_expression)]
+FlowName = Annotated[str, Field(max_length=MAX_FLOW_NAME), AfterValidator(_topic_part)]
+TopicPart = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_topic_part)]
+Pattern = Annotated[re.Pattern[str], BeforeValidator(_compile)]
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(_no_truth)]
+Address = Annotated[str, AfterValidator(_address)]
+Listen = Annotated[Address, BeforeValidator(_listen)]
+Addresses = Annotated[str, AfterValidator(_addresses)]
+Prefix = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_prefix)]
+Start = Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)]
+PlainText = Annotated[str, BeforeValidator(_plain_text)]
+
+
+# --- What every section of the configuration is -----------------------------------------------------------------------
+
+
+class Section(BaseModel):
+    """A part of the file: frozen, with no keys beyond its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @classmethod
+    def keys(cls) -> dict[str, tuple[str, ...]]:
+        """By the name of a field: the keys it may have in the file, the one it is shown by first."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, field in cls.model_fields.items():
+            choices = field.validation_alias
+            found[name] = (
+                tuple(map(str, choices.choices)) if isinstance(choices, AliasChoices) else (field.alias or name,)
+            )
+        return found
+
+
+# --- `source:` and `target:` ------------------------------------------------------------------------------------------
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
+
+
+class ClusterSettings(Section):
+    """A cluster and how to connect to it, under librdkafka's names."""
+
+    alias: TopicPart
+    """Short name of the cluster, for messages; the two clusters need different ones."""
+    bootstrap_servers: Addresses = Field(alias="bootstrap.servers")
+    """Brokers to connect to first."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", alias="security.protocol"
+    )
+    """Protocol to talk to brokers."""
+    sasl_mechanism: Mechanism | None = Field(
+        default=None,
+        validation_alias=AliasChoices("sasl.mechanism", "sasl.mechanisms"),
+        serialization_alias="sasl.mechanism",
+    )
+    """SASL mechanism; required with SASL_PLAINTEXT and SASL_SSL."""
+    sasl_username: str | None = Field(default=None, alias="sasl.username")
+    """User name for PLAIN and SCRAM."""
+    sasl_password: SecretStr | None = Field(default=None, alias="sasl.password")
+    """Password for PLAIN and SCRAM."""
+    sasl_kerberos_service_name: str | None = Field(default=None, alias="sasl.kerberos.service.name")
+    """Kerberos service name of the brokers, for GSSAPI."""
+    sasl_oauthbearer_method: Literal["oidc"] | None = Field(default=None, alias="sasl.oauthbearer.method")
+    """How to get tokens for OAUTHBEARER: by the client-credentials grant."""
+    sasl_oauthbearer_client_id: str | None = Field(default=None, alias="sasl.oauthbearer.client.id")
+    """Client id at the identity provider."""
+    sasl_oauthbearer_client_secret: SecretStr | None = Field(default=None, alias="sasl.oauthbearer.client.secret")
+    """Client secret at the identity provider."""
+    sasl_oauthbearer_token_endpoint_url: Annotated[str, AfterValidator(token_endpoint)] | None = Field(
+        default=None, alias="sasl.oauthbearer.token.endpoint.url"
+    )
+    """Token endpoint of the identity provider; https, except on loopback."""
+    sasl_oauthbearer_scope: str | None = Field(default=None, alias="sasl.oauthbearer.scope")
+    """Scope to ask the identity provider for."""
+    ssl_ca_location: str | None = Field(default=None, alias="ssl.ca.location")
+    """PEM file or folder of trusted certificate authorities; by default the system's."""
+    ssl_certificate_location: str | None = Field(default=None, alias="ssl.certificate.location")
+    """PEM file of the client certificate, for mutual TLS."""
+    ssl_key_location: str | None = Field(default=None, alias="ssl.key.location")
+    """PEM file of the client certificate's private key."""
+    ssl_key_password: SecretStr | None = Field(default=None, alias="ssl.key.password")
+    """Password of the private key."""
+    ssl_endpoint_identification_algorithm: Literal["none", "https"] | None = Field(
+        default=None, alias="ssl.endpoint.identification.algorithm"
+    )
+    """`none` turns off the check of broker host names, and is warned of at each start."""
+    client_id: str | None = Field(default=None, alias="client.id")
+    """Client id in requests; brokers show it in logs and use it for quotas."""
+    socket_timeout_ms: Whole | None = Field(default=None, alias="socket.timeout.ms", ge=1000, le=300_000)
+    """Milliseconds to wait for an answer."""
+
+    @property
+    def bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """The addresses to try first, as (host, port)."""
+        return tuple(parse_address(address) for address in self.bootstrap_servers.split(","))
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether a connection begins with a proof of who we are."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @property
+    def client(self) -> dict[str, str | int]:
+        """What was set, under librdkafka's names and with secrets in clear: for a constructor, never for a log."""
+        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias"})
+        return {name: v.get_secret_value() if isinstance(v, SecretStr) else v for name, v in values.items()}
+
+
+# --- The sections of a configuration, as pydantic models --------------------------------------------------------------
 
 
 class Naming(Section):

@@ -1,23 +1,29 @@
-"""From a file to settings, or to all its problems with their lines."""
+"""From a YAML file to settings, or to all of its problems with their lines; and which settings hold.
+
+A secret is shown as the reference it was given by, and so is a setting of Spark's that is one: what such names mean is
+not known here. Anything else is shown as it is used, with references resolved.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError as Invalid
 
-from mirror import yamltree
-from mirror.config import security
-from mirror.config.clusters import ClusterSettings
-from mirror.config.models import Settings
-from mirror.config.secrets import carelessness, exposes_secret, is_secret
-from mirror.config.section import Section
+from mirror.config import security, yaml_tree
+from mirror.config.models import ClusterSettings, Naming, Section, Settings
+from mirror.config.security import carelessness, exposes_secret, is_secret
+from mirror.config.yaml_tree import REFERENCE, Keys, Tree, key_of, line_of
 from mirror.errors import ConfigError
-from mirror.yamltree import Keys, key_of, line_of
+
+# --- From a file to settings, or to all its problems with their lines -------------------------------------------------
 
 #: What pydantic calls a type, and what a person who writes YAML does.
 _KINDS = {"tuple_type": "must be a list", "model_type": "must be a section with keys", "dict_type": "must hold keys"}
@@ -28,9 +34,9 @@ def load(path: str | Path) -> Settings:
     return read(Path(path))[0]
 
 
-def read(path: Path) -> tuple[Settings, yamltree.Tree]:
+def read(path: Path) -> tuple[Settings, yaml_tree.Tree]:
     """The same, with the file's values as they were written."""
-    tree = yamltree.read(path)
+    tree = yaml_tree.read(path)
     settings, problems = check(tree, path.parent)
     if settings is not None and not problems:
         return settings, tree
@@ -40,7 +46,7 @@ def read(path: Path) -> tuple[Settings, yamltree.Tree]:
     raise ConfigError("\n".join([f"{path}: {count}", *told_lines]))
 
 
-def check(tree: yamltree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
+def check(tree: yaml_tree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     """The settings of a tree, if they are any, and all that is wrong with them, each with where it stands."""
     _locate_files(tree, folder)
     problems = [*tree.problems, *_careless(tree, folder)]
@@ -59,7 +65,7 @@ def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
     """
     numbers = {key for key, value in values.items() if key == "socket.timeout.ms" and value.isdecimal()}
     given = {"alias": line_of(alias)} | {k: v if k in numbers else line_of(v) for k, v in values.items()}
-    tree = yamltree.Tree("source: {" + ", ".join(f"{key_of(key)}: {v}" for key, v in given.items()) + "}", Path())
+    tree = yaml_tree.Tree("source: {" + ", ".join(f"{key_of(key)}: {v}" for key, v in given.items()) + "}", Path())
     _locate_files(tree, Path())
     problems = [*tree.problems, *_careless(tree, Path())]
     settings = None
@@ -75,7 +81,7 @@ def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
     return settings
 
 
-def _locate_files(tree: yamltree.Tree, folder: Path) -> None:
+def _locate_files(tree: yaml_tree.Tree, folder: Path) -> None:
     """Names of files as absolute ones: a lane may run in another folder."""
     for side in ("source", "target"):
         if isinstance(section := tree.data.get(side), dict):
@@ -84,13 +90,13 @@ def _locate_files(tree: yamltree.Tree, folder: Path) -> None:
                     section[key] = str((folder / name).absolute())
 
 
-def _careless(tree: yamltree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
+def _careless(tree: yaml_tree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
     """Values that are valid one by one and wrong all the same."""
     for where, raw in tree.raw.items():
         if exposes_secret(where, raw):
             yield where, "would show a secret in a command line; name a file that holds it, with an option for that"
         elif raw and is_secret(where):
-            found = yamltree.REFERENCE.fullmatch(raw)
+            found = yaml_tree.REFERENCE.fullmatch(raw)
             if not found:
                 yield where, "a secret may not stand in this file; write ${env:NAME} or ${file:PATH}"
             elif found[1].startswith("file:") and (problem := carelessness(folder / found[1].removeprefix("file:"))):
@@ -145,3 +151,108 @@ def _section_at(where: Keys) -> type[Section]:
 def _names(section: type[Section]) -> list[str]:
     """The keys a section may have, as written in the file."""
     return [key for keys in section.keys().values() for key in keys]
+
+
+# --- The settings that hold, one by one, and where each comes from ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: where it stands, its value as plain data, and whether it was left to its default.
+
+    `reference` is the text with `${...}` that the value was given by, or empty; `is_secret` says that the value shown
+    is that text.
+    """
+
+    where: Keys
+    value: Any
+    is_default: bool
+    reference: str = ""
+    is_secret: bool = False
+
+
+def effective(path: Path) -> list[Setting]:
+    """All that holds for a flow, in the order of the sections. Raises ConfigError as `load` does.
+
+    A cluster's settings that nobody gave and that have no default are left out.
+    """
+    settings, tree = read(path)
+    return list(_settings(settings, (), tree))
+
+
+def _settings(section: Section, where: Keys, tree: Tree) -> Iterator[Setting]:
+    for name, keys in section.keys().items():
+        value, is_default = getattr(section, name), name not in section.model_fields_set
+        at = (*where, keys[0])
+        if isinstance(value, Section) and not isinstance(value, Naming):
+            yield from _settings(value, at, tree)
+        elif value and isinstance(value, dict):
+            for key, one in value.items():
+                text = key.pattern if isinstance(key, re.Pattern) else key
+                yield _setting((*at, text), one, tree.raw.get((*at, text), ""), is_default=False)
+        elif value is not None or not is_default or not isinstance(section, ClusterSettings):
+            given = next((tree.raw[(*where, key)] for key in keys if (*where, key) in tree.raw), "")
+            yield _setting(at, _plain(value), given, is_default=is_default)
+
+
+def _setting(where: Keys, value: Any, given: str, *, is_default: bool) -> Setting:
+    reference = given if REFERENCE.search(given) else ""
+    hidden = reference != "" and (is_secret(where) or where[:2] == ("spark", "conf"))
+    return Setting(
+        where=where, value=reference if hidden else value, is_default=is_default, reference=reference, is_secret=hidden
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A value as the file would hold it."""
+    match value:
+        case Naming():
+            return _naming(value)
+        case re.Pattern():
+            return value.pattern
+        case datetime():
+            return value.isoformat()
+        case tuple():
+            return [_plain(one) for one in value]
+        case Section():
+            return {
+                keys[0]: _plain(getattr(value, name))
+                for name, keys in value.keys().items()
+                if name in value.model_fields_set
+            }
+        case Mapping():
+            return dict(value)
+        case _:
+            return value
+
+
+def _naming(naming: Naming) -> Any:
+    if naming.rename:
+        return {"rename": dict(naming.rename)}
+    return {"prefix": naming.prefix} if naming.prefix else "identity"
+
+
+# --- A configuration that is read again while the mirror runs ---------------------------------------------------------
+
+#: What a running mirror takes over, section by section.
+LIVE: Final = ("topics", "groups", "sync", "limits")
+#: Of the topics, what holds for the life of a mirror.
+FIXED: Final = ("offsets", "rules")
+
+
+class Reloaded(NamedTuple):
+    """The settings that hold from now on; the sections that changed; the keys that changed in vain until a restart."""
+
+    settings: Settings
+    changed: tuple[str, ...]
+    in_vain: tuple[str, ...]
+
+
+def reloaded(old: Settings, new: Settings) -> Reloaded:
+    """Take over from `new` what can change while running."""
+    topics = new.topics.model_copy(update={name: getattr(old.topics, name) for name in FIXED})
+    live = {"topics": topics, "groups": new.groups, "sync": new.sync, "limits": new.limits}
+    in_vain = [name for name in Settings.model_fields if name not in LIVE and getattr(old, name) != getattr(new, name)]
+    in_vain += [f"topics.{name}" for name in FIXED if getattr(new.topics, name) != getattr(old.topics, name)]
+    changed = tuple(name for name, section in live.items() if getattr(old, name) != section)
+    return Reloaded(old.model_copy(update=live), changed, tuple(in_vain))

@@ -11,9 +11,8 @@ import contextlib
 import re
 from typing import Final
 
-from mirror.mm2.draft import Draft
-from mirror.mm2.properties import Property
-from mirror.yamltree import line_of
+from mirror.config.yaml_tree import line_of
+from mirror.mm2.properties import Draft, Property
 
 #: Kafka's defaults (`DefaultTopicFilter`, `DefaultGroupFilter`).
 _TOPICS_EXCLUDE: Final = r".*[\-\.]internal, .*\.replica, __.*"

@@ -1,4 +1,4 @@
-"""From a `mm2.properties` to one configuration of ours for each of its flows.
+"""From an `mm2.properties` file to one configuration for each of its flows, with what was not translated and why.
 
 What is written is checked by the configuration's own rules. A value that these refuse is left out and named with their
 reason where the mirror can do without; where it cannot, because another choice of topics, another name or another
@@ -9,23 +9,181 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from mirror.config.reading import check
+from mirror.config.yaml_tree import REFERENCE, Keys, Tree, key_of, line_of
 from mirror.errors import ConfigError
 from mirror.mm2.clients import add_cluster
-from mirror.mm2.document import printable, text_of
-from mirror.mm2.draft import Draft
 from mirror.mm2.flows import add_flow
-from mirror.mm2.properties import BadProperties, Property, parse
-from mirror.mm2.reasons import reason
-from mirror.mm2.references import Translator, Variable, variable_name
-from mirror.mm2.scope import Note, Scope
+from mirror.mm2.properties import (
+    BadProperties,
+    Draft,
+    Note,
+    Property,
+    Scope,
+    Translator,
+    Variable,
+    parse,
+    variable_name,
+)
 from mirror.names import is_legal
-from mirror.yamltree import REFERENCE, Keys, Tree
+
+# --- Why a key of MirrorMaker's has no equivalent here, in one line each ----------------------------------------------
+
+#: Reason -> patterns for the keys, without what tells where they hold. The first that matches.
+_TABLE: Final[dict[str, tuple[str, ...]]] = {
+    "not needed: every record is mirrored exactly once, without transactions": (
+        r"exactly\.once\..*",
+        r"transaction(al)?\..*",
+    ),
+    "tasks are planned from the partitions and their leaders; spark.lanes fixes their number": (r"tasks\.max",),
+    "a topic is created with the source's number of replicas, or as many as the target has brokers": (
+        r"replication\.factor",
+    ),
+    "MirrorMaker's own topics are not used: all state is in mirror.<flow>.offsets on the target": (
+        r"(offset-syncs|checkpoints|heartbeats)\.topic\..*",
+        r"offset\.lag\.max",
+        r"emit\.offset-syncs\..*",
+        r"replication\.policy\.internal\..*",
+    ),
+    "groups follow exactly, without checkpoints: see groups": (r"emit\.checkpoints\..*",),
+    "`mirror status` and the metrics tell whether the flow lives": (r"(emit\.heartbeats|heartbeats\.replication)\..*",),
+    "groups are looked for at each look: groups.interval_s": (r"refresh\.groups\..*",),
+    "new topics are always looked for": (r"refresh\.topics\.enabled",),
+    "a filter of your own cannot be run; check include and exclude": (
+        r"(topic|group|config\.property)\.filter\.class",
+    ),
+    "docs/topics.md lists which of a topic's settings follow; `mirror plan` shows them": (
+        r"use\.(defaults\.from|incremental\.alter\.configs)",
+    ),
+    "a class of your own cannot be run; topics are created through Kafka's protocol": (r"forwarding\.admin\.class",),
+    "records are not decoded: batches are copied as they are": (
+        r"(key|value|header)\.converter.*",
+        r"(transforms|predicates|errors\.).*",
+    ),
+    "references became ${env:NAME} or ${file:PATH}, which need no provider": (
+        r"config\.providers.*",
+        r"config\.action\.reload",
+    ),
+    "batches keep their codec; topics.recompress says who compresses anew where the target topic has another": (
+        r"compression\..*",
+    ),
+    "batches stay as the source's producers made them; topics.coalesce_bytes joins tiny ones": (
+        r"linger\.ms",
+        r"batch\.size",
+        r"partitioner\..*",
+    ),
+    "fetches and what waits to be written are sized by limits.memory_mb": (
+        r"max\.(request\.size|partition\.fetch\.bytes|poll\..*|block\.ms)",
+        r"buffer\.memory",
+        r"fetch\..*",
+    ),
+    "not needed: every batch is acknowledged by all in-sync replicas, in order, and each once": (
+        r"acks|enable\.idempotence|max\.in\.flight\..*|delivery\.timeout\.ms",
+    ),
+    "the mirror asks again for as long as it runs, at most seconds apart": (
+        r"retries|(retry|reconnect)\.backoff.*",
+        r"(request\.|default\.api\.|admin\.|(consumer\.)?poll\.)?timeout\.ms",
+    ),
+    "always read_committed: aborted transactions are not mirrored": (r"isolation\.level",),
+    "topics.start says where a topic's copy begins": (r"auto\.offset\.reset",),
+    "no consumer group is used: the target's log is the position": (
+        r"(enable\.)?auto\.commit.*",
+        r"group\.(id|instance\.id|protocol)",
+        r"partition\.assignment\.strategy",
+    ),
+    "the mirror's connections choose that themselves": (
+        r"(metadata|connections|socket\.connection|send\.buffer|receive\.buffer|client\.(dns|rack)|security\.providers).*",
+    ),
+    "holds with a cluster's name before it": (r"client\.id|bootstrap\.servers|security\.protocol",),
+    "see metrics: figures are Prometheus's": (
+        r"metrics?\..*|auto\.include\.jmx\.reporter|add\.source\.alias\.to\.metrics",
+        r"interceptor\.classes|enable\.metrics\.push",
+    ),
+    "there is no REST server; `mirror status` tells where everything stands": (
+        r"dedicated\.mode\..*|enable\.internal\.rest",
+        r"listeners.*|(rest|advertised|admin\.listeners|access\.control)\..*",
+    ),
+    "Kafka Connect is not used": (
+        r"(offset|config|status)\.(storage|flush)\..*",
+        r"(session|heartbeat|rebalance)\..*|scheduled\.rebalance\..*",
+        r"plugin\..*|connector\..*|name|(task|worker|topic\.creation|offsets\.storage)\..*",
+    ),
+    "the TLS library's own choice holds: TLS 1.2 or newer, and its ciphers": (
+        r"ssl\.(protocol|enabled\.protocols|cipher\.suites|provider|.*algorithm|secure\.random.*|engine\.factory.*)",
+    ),
+    "has no effect without the store it belongs to": (r"ssl\..*",),
+    "Java's login classes are not used": (r"sasl\..*",),
+}
+UNKNOWN: Final = "unknown, so nothing was made of it"
+
+
+def reason(name: str) -> str:
+    """Why a key that was not used was not, by its name without alias, flow and client."""
+    found = (why for why, patterns in _TABLE.items() if any(re.fullmatch(pattern, name) for pattern in patterns))
+    return next(found, UNKNOWN)
+
+
+# --- A draft as YAML, with what was not translated in comments --------------------------------------------------------
+
+_WIDTH = 120
+
+
+def text_of(draft: Draft, origin: str) -> str:
+    """The file: what it is from, the variables it needs, sections, and the keys that have no equivalent."""
+    flow = f"{draft.scope.source}->{draft.scope.target}"
+    lines = [*_comment(f"The flow {flow} of {origin}, translated by `mirror import-mm2`. Check it with `mirror plan`.")]
+    lines += _variables(draft.translator.variables.values())
+    section: str | int | None = None
+    sections = list(dict.fromkeys(where[0] for where in draft.values))
+    for where, value in sorted(draft.values.items(), key=lambda item: sections.index(item[0][0])):
+        if len(where) == 2 and where[0] != section:
+            section = where[0]
+            lines += ["", f"{section}:"]
+        indent = "  " * (len(where) - 1)
+        for remark in draft.remarks.get(where, ()):
+            lines += _comment(remark, indent)
+        lines.append(f"{indent}{key_of(str(where[-1]))}: {line_of(value)}")
+    lines += _notes(draft.scope.notes)
+    return "\n".join(lines) + "\n"
+
+
+def _variables(variables: Iterable[Variable]) -> Iterator[str]:
+    for at, one in enumerate(variables):
+        if not at:
+            yield from _comment("Set these variables before it starts:")
+        yield from _comment(f"  {one.name}: {one.holds}")
+
+
+def _notes(notes: Iterable[Note]) -> Iterator[str]:
+    for at, note in enumerate(notes):
+        if not at:
+            yield from ("", *_comment("Not translated, by line:"))
+        yield from _comment(f"  {note}")
+
+
+def _comment(text: str, indent: str = "") -> Iterator[str]:
+    """Lines of a comment, in characters that YAML takes."""
+    words = printable(text).split(" ")
+    line = f"{indent}#"
+    for word in words:
+        if len(line) + 1 + len(word) > _WIDTH and line.strip() != "#":
+            yield line
+            line = f"{indent}#  "
+        line += f" {word}"
+    yield line.rstrip()
+
+
+def printable(text: str) -> str:
+    """With escapes for all that is not a plain character: a key may hold anything."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+# --- From a `mm2.properties` to one configuration of ours for each of its flows ---------------------------------------
 
 _FLOW: Final = re.compile(r"(.+)->(.+)\.enabled", re.DOTALL)
 #: Without these the mirror copies the same records to the same topics, or fails to log in, and says so.

@@ -1,20 +1,45 @@
-r"""Java's property files (`java.util.Properties.load`), read as MirrorMaker does.
+"""Java property files as MirrorMaker 2 reads them, which hold for a flow, references to secrets, and the draft.
 
-- Bytes are ISO-8859-1; other characters are written `\u20ac`.
+- Bytes are ISO-8859-1; other characters are written `\\u20ac`.
 - A line that ends with an odd number of backslashes goes on in the next one, whose leading blanks do not count.
 - A line whose first character is `#` or `!` is a comment; one never goes on in the next line.
 - A key ends at the first blank, `=` or `:` that has no backslash before it. One `=` or `:` and blanks around it are
   skipped; the rest, blanks at its end included, is the value. Backslashes with nothing behind them are no property.
-- `\t`, `\n`, `\r` and `\f` are what they are in C; a backslash before anything else is left out.
+- `\\t`, `\\n`, `\\r` and `\\f` are what they are in C; a backslash before anything else is left out.
 - Of a key that is given twice the last value holds.
+
+Kafka's configuration providers are named by whoever writes the file, so what `${name:...}` means follows from the class
+(`config.providers.<name>.class`); an undeclared name is taken for what it is usually given to.
+
+    ${env:NAME}                 EnvVarConfigProvider     ${env:NAME}
+    ${directory:/FOLDER:FILE}   DirectoryConfigProvider  ${file:/FOLDER/FILE}
+    ${file:/PATH:KEY}           FileConfigProvider       ${env:...}: one entry of a property file cannot be referred to
+    any other                                            ${env:...}
+    a secret in clear                                    ${env:...}
+
+MirrorMaker's names, from the most to the least specific (`MirrorMakerConfig`, `MirrorConnectorConfig`):
+
+    A->B.topics                        of a flow
+    A->B.source.consumer.KEY           of the flow's client, as A->B.consumer.KEY and A->B.source.cluster.KEY
+    A.consumer.KEY                     of a cluster's client; so producer and admin
+    A.KEY                              of a cluster
+    topics                             of every flow, and so a client's KEY of every cluster
+
+A mirror has one set of settings for each cluster where MirrorMaker has three clients. That of the client that moves
+records holds: the source's consumer, the target's producer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final, Literal
+
+from mirror.config.yaml_tree import Keys
+
+# --- Java's property files (`java.util.Properties.load`), read as MirrorMaker does ------------------------------------
 
 _BLANKS: Final = " \t\f"
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
@@ -83,3 +108,226 @@ def _unescaped(text: str, line: int) -> str:
         return _CONTROLS.get(what, what)
 
     return _ESCAPE.sub(one, text)
+
+
+# --- Values that stand elsewhere, and secrets, which shall ------------------------------------------------------------
+
+#: `${provider:path:key}` or `${provider:key}` (Kafka `ConfigTransformer`).
+REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}]*?):)?([^}]*)\}")
+_BY_NAME: Final = {
+    "env": "EnvVarConfigProvider",
+    "strimzienv": "EnvVarConfigProvider",
+    "directory": "DirectoryConfigProvider",
+    "dir": "DirectoryConfigProvider",
+}
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable that the new configuration reads, and what it must hold."""
+
+    name: str
+    holds: str
+
+
+@dataclass(slots=True)
+class Translator:
+    """Turns values with references into ours; `variables` are those that have to be set, by their names."""
+
+    properties: Mapping[str, str]
+    variables: dict[str, Variable] = field(default_factory=dict)
+
+    def text(self, value: str, wanted: str, key: str) -> str:
+        """A value that is no secret, its references translated; `wanted` names a variable that is needed for one, and
+        `key` says whose value it holds.
+        """
+        at = 0
+
+        def one(found: re.Match[str]) -> str:
+            nonlocal at
+            at += 1
+            return self._reference(found, wanted if at == 1 else f"{wanted}_{at}", key)
+
+        return REFERENCE.sub(one, value)
+
+    def secret(self, value: str, wanted: str, key: str) -> str:
+        """A secret: the reference it was given by, or one to a variable that is to hold it."""
+        found = REFERENCE.fullmatch(value)
+        return self._reference(found, wanted, key) if found else self._variable(wanted, f"the value of {key}")
+
+    def _reference(self, found: re.Match[str], wanted: str, key: str) -> str:
+        provider, folder, name = found.groups()
+        match self._kind(provider):
+            case "EnvVarConfigProvider" if _VARIABLE.fullmatch(name):
+                return self._variable(name, f"what it held for MirrorMaker, for {key}")
+            case "DirectoryConfigProvider" if folder and name and not {"/", "\n"} & set(name):
+                return f"${{file:{PurePosixPath(folder) / name}}}"
+            case _:
+                return self._variable(wanted, f"the value of {key}, which provider {provider} looked up")
+
+    def _kind(self, provider: str) -> str:
+        declared = self.properties.get(f"config.providers.{provider}.class", "").strip()
+        return declared.rpartition(".")[2].rpartition("$")[2] or _BY_NAME.get(provider.lower(), "")
+
+    def _variable(self, name: str, holds: str) -> str:
+        self.variables.setdefault(name, Variable(name, holds))
+        return f"${{env:{name}}}"
+
+
+def variable_name(*parts: str) -> str:
+    """A name for an environment variable, made of anything."""
+    joined = "_".join(re.sub(r"[^A-Za-z0-9]+", "_", part).strip("_") for part in parts).upper()
+    return joined if _VARIABLE.fullmatch(joined) else f"_{joined}"
+
+
+# --- Which properties of a file hold for one flow, and which of them were used ----------------------------------------
+
+Side = Literal["source", "target"]
+
+#: The client that moves records, on each side.
+_MAIN: Final[dict[Side, str]] = {"source": "consumer", "target": "producer"}
+_ROLES: Final = ("consumer.", "producer.override.", "producer.", "admin.")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A key that was not translated as it stands, and why. Never its value. Line 0 is Kafka's default, nowhere set."""
+
+    key: str
+    line: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{f'line {self.line}' if self.line else 'by default'}: {self.key}: {self.why}"
+
+
+class Scope:
+    """The properties of a flow from `source` to `target`; each is used, or explained in the end."""
+
+    def __init__(self, properties: Sequence[Property], clusters: Sequence[str], source: str, target: str) -> None:
+        self.source, self.target = source, target
+        self.notes: list[Note] = []
+        self._last = {one.key: one for one in properties}
+        self._clusters = clusters
+        self._used: set[str] = set()
+
+    def find(self, *names: str) -> Property | None:
+        """The flow's property of the first of these names that is set, for the flow or for all; empty values count."""
+        found = None
+        for name in names:
+            for key in (f"{self.source}->{self.target}.{name}", name):
+                one = self._last.get(key)
+                if one is None:
+                    continue
+                if found is not None and key not in self._used:
+                    self.explain(one, f"{found.key} is set, too, and holds")
+                self._used.add(key)
+                found = found or one
+        return found
+
+    def value(self, *names: str, default: str) -> str:
+        """The same as text without blanks around it."""
+        found = self.find(*names)
+        return found.value.strip() if found else default
+
+    def client(self, side: Side, key: str, *, common: bool = True) -> Property | None:
+        """What holds for one of a cluster's clients; `common` where one setting may stand for all clusters."""
+        alias = self.source if side == "source" else self.target
+        flow, main = f"{self.source}->{self.target}.", _MAIN[side]
+        candidates = [
+            f"{flow}{side}.{main}.{key}",
+            *([f"{flow}producer.override.{key}"] if side == "target" else []),
+            f"{flow}{main}.{key}",
+            f"{flow}{side}.cluster.{key}",
+            f"{alias}.{main}.{key}",
+            f"{alias}.{key}",
+            *([key] if common else []),
+        ]
+        found = [self._last[name] for name in candidates if name in self._last]
+        others = [
+            self._last[name]
+            for name in (f"{flow}{side}.admin.{key}", f"{flow}admin.{key}", f"{alias}.admin.{key}")
+            if name in self._last
+        ]
+        self._used |= {one.key for one in found}
+        for one in others:
+            if found and one.value.strip() == found[0].value.strip():
+                self._used.add(one.key)
+            elif one.key not in self._used:
+                self.explain(one, "a cluster has one set of settings here: that of the client that moves records")
+        return found[0] if found else None
+
+    def client_keys(self, side: Side) -> list[str]:
+        """The names of all settings of a cluster's client, without what tells where they hold."""
+        alias = self.source if side == "source" else self.target
+        flow = f"{self.source}->{self.target}."
+        prefixes = (f"{flow}{side}.cluster.", f"{flow}{side}.", f"{alias}.")
+        found: dict[str, None] = {}
+        for key in self._last:
+            for prefix in prefixes:
+                if key.startswith(prefix) and "->" not in (rest := key.removeprefix(prefix)):
+                    found[base_name(rest)] = None
+        return list(found)
+
+    def explain(self, one: Property, why: str) -> None:
+        """Note a property, used or not."""
+        self._used.add(one.key)
+        self.notes.append(Note(one.key, one.line, why))
+
+    def rest(self) -> Iterator[tuple[Property, str]]:
+        """The properties that hold for this flow and were not used, each with its name alone; those that hold for
+        other flows or clusters only are no part of it.
+        """
+        for key, one in self._last.items():
+            name = self._own_name(key)
+            if name is not None and key not in self._used:
+                yield one, name
+
+    def _own_name(self, key: str) -> str | None:
+        flow = f"{self.source}->{self.target}."
+        if key.startswith(flow):
+            return base_name(key.removeprefix(flow))
+        if "->" in key:
+            return None
+        for alias in sorted(self._clusters, key=len, reverse=True):
+            if key.startswith(f"{alias}."):
+                return base_name(key.removeprefix(f"{alias}.")) if alias in (self.source, self.target) else None
+        return base_name(key)
+
+
+def base_name(name: str) -> str:
+    """`source.consumer.fetch.min.bytes`, `consumer.fetch.min.bytes`: all the same setting of a client."""
+    for prefix in ("source.cluster.", "target.cluster."):
+        name = name.removeprefix(prefix)
+    for role in _ROLES:
+        for prefix in (f"source.{role}", f"target.{role}", role):
+            if name.startswith(prefix) and name != prefix:
+                return name.removeprefix(prefix)
+    return name
+
+
+# --- A configuration under way ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Draft:
+    """One flow's file: `values` by place, in their order; `origins` are the properties that values came from; `remarks`
+    are comments, each behind the value at its place.
+    """
+
+    scope: Scope
+    translator: Translator
+    values: dict[Keys, Any] = field(default_factory=dict)
+    origins: dict[Keys, Property] = field(default_factory=dict)
+    remarks: dict[Keys, list[str]] = field(default_factory=dict)
+
+    def put(self, where: Keys, value: Any, origin: Property | None = None) -> None:
+        """Set a value."""
+        self.values[where] = value
+        if origin is not None:
+            self.origins[where] = origin
+
+    def remark(self, where: Keys, text: str) -> None:
+        """Say something about the value at a place, or about its section."""
+        self.remarks.setdefault(where, []).append(text)

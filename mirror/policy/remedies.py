@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from mirror.errors import AccessDenied
-from mirror.wire.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import Endpoint, TopicPartition
 
 
 class Fix(Enum):

@@ -11,16 +11,16 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from mirror import folders
-from mirror.observe import logs
+from mirror import host
+from mirror.observability import logs
 
-_KERNELS = "mirror.batch.kernels"
+_KERNELS = "mirror.records.kernels"
 
 
 def ensure_compiled() -> None:
     """Compile the kernels unless they are there. A machine where that fails still copies what need not be rewritten."""
     log = logs.get("mirror.kernels")
-    if (kept := folders.kernels()) is None:
+    if (kept := host.kernels_folder()) is None:
         log.warning("kernels_not_kept", text="no folder can be written: set XDG_CACHE_HOME, or each process compiles")
         return
     if _is_compiled(kept):

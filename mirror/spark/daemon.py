@@ -16,9 +16,9 @@ leave_archives()
 import pyspark.daemon
 import pyspark.worker
 
-import mirror.spark.relay  # noqa: F401 -- workers are forked with it
-from mirror.heap import keep_what_is_freed
-from mirror.wire.protocol import APIS, Api, preload
+import mirror.spark.task  # noqa: F401 -- workers are forked with it
+from mirror.host import keep_what_is_freed
+from mirror.kafka.protocol import APIS, Api, preload
 
 
 def serve(*more: Api) -> None:

@@ -1,4 +1,4 @@
-"""The driver: one Spark job after another, each an epoch in which every lane tails its partitions.
+"""The driver: one Spark job after another, in which every task tails its partitions.
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
 S2  of two mirrors of one flow one runs and the other stands by (`handover.py`), unless it is told to take over: then it
@@ -17,52 +17,76 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
 from pyspark import SparkContext
 
-from mirror.assignment import Assignment, LastPosition
 from mirror.config import Settings
+from mirror.driver.flow import Flow, Outcome, Refusal, with_settings
+from mirror.driver.journal_state import Tidings
+from mirror.driver.reports import (
+    Headway,
+    StopLog,
+    forget,
+    has_caught_up,
+    is_under_way,
+    left_of,
+    left_out,
+    log_epoch,
+    reports_in,
+    resting,
+    unfinished_of,
+)
+from mirror.driver.scheduling import lanes_of, rates_of
+from mirror.driver.start import bounded, recorded
+from mirror.driver.topic_watcher import Look, Lookout
 from mirror.errors import ClusterError, PreflightError, WireError
+from mirror.groups.follower import GroupFollower
+from mirror.groups.sync import sync_of, terms_of
+from mirror.journal import ownership
+from mirror.journal.entries import Accepted, FirstSeen, seen_in
+from mirror.journal.heartbeats import Heart
+from mirror.journal.journal import Journal
+from mirror.journal.offset_maps import forget_expired
+from mirror.journal.ownership import FailedOver, Garbled, Owner
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import LATEST, listed
 from mirror.names import first_of
-from mirror.observe import logs
-from mirror.observe.figures import PREFIX as STATE
-from mirror.observe.figures import Figures
-from mirror.observe.metrics import Metrics
-from mirror.offsets.failover import FailedOver, Garbled
-from mirror.offsets.firstseen import FirstSeen, seen_in
-from mirror.offsets.groupfollower import GroupFollower
-from mirror.offsets.groupsync import sync_of, terms_of
-from mirror.offsets.heartbeats import Heart
-from mirror.offsets.journal import Journal
-from mirror.offsets.ledgers import forget_expired
-from mirror.offsets.losses import Accepted
-from mirror.offsets.owner import Owner
-from mirror.policy.rekeying import Rekeying
-from mirror.sink import Tally
-from mirror.spark import handover
-from mirror.spark.beginning import bounded, recorded
-from mirror.spark.ending import Headway, has_caught_up, is_under_way, left_of, unfinished_of
-from mirror.spark.epoch import Epochs
-from mirror.spark.flow import Flow, Outcome, Refusal
-from mirror.spark.laning import lanes_for
-from mirror.spark.lookout import Lookout
-from mirror.spark.plan import lanes_of, rates_of
-from mirror.spark.prepare import with_settings
-from mirror.spark.rekey.driver import WATCH_SECONDS
-from mirror.spark.rekey.queries import Queries
-from mirror.spark.relay import Receipt
-from mirror.spark.renewal import Look
-from mirror.spark.reports import forget, left_out, log_epoch, reports_in, resting
-from mirror.spark.stoplog import StopLog
-from mirror.spark.tidings import Tidings
-from mirror.spark.unless import unless
+from mirror.observability import logs
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import PREFIX as STATE
+from mirror.observability.status import Figures
+from mirror.policy.selection import Rekeying
+from mirror.replication.assignment import Assignment, LastPosition
+from mirror.replication.partition_writer import Tally
+from mirror.spark.jobs import Epochs, lanes_for
+from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
+from mirror.spark.task import Receipt
 from mirror.states import State
-from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import LATEST
-from mirror.wire.watermarks import listed
+
+# --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
+
+
+async def unless(stopping: asyncio.Event, work: Coroutine[object, object, None]) -> None:
+    """Do it, unless `stopping` is set before it is done: then it is cancelled, and nothing is said. Raises what it
+    raises.
+    """
+    doing, stop = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    try:
+        if not stopping.is_set():
+            await asyncio.wait([doing, stop], return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            doing.result()
+    finally:
+        for task in (doing, stop):
+            task.cancel()
+        await asyncio.wait([doing, stop])
+        _ = doing.cancelled() or doing.exception()  # looked at: what it met on its way out is of no interest
+
+
+# --- The driver -------------------------------------------------------------------------------------------------------
 
 #: Rounds of watching after which what rests is reported again.
 REPORT_ROUNDS: Final = 10
@@ -153,7 +177,7 @@ class Supervisor:
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
             flow, is_bounded = self._flow, self._flow.once or self._flow.until_caught_up
-            taken = await handover.take(
+            taken = await ownership.take(
                 journal, self._instance, self._stopping, take_over=flow.take_over, waits=not is_bounded
             )
             if taken is None:
@@ -203,7 +227,7 @@ class Supervisor:
                 await _cancelled(beside)
             await self._ask_ends()  # the last word on what was not copied
             if not self._jobs.may_run_on:  # who reads it believes that no lane writes any more
-                await handover.sign_off(journal, self._instance)
+                await ownership.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome
 

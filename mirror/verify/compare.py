@@ -14,11 +14,18 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from mirror.batch.checksum import crc_holds, records_crc, same_records
-from mirror.batch.header import APPEND_TIME, CODEC_MASK, LENGTH_PREFIX, BatchHeader, RawBatch
-from mirror.verify.digest import Digest
+from mirror.records.header import (
+    APPEND_TIME,
+    CODEC_MASK,
+    LENGTH_PREFIX,
+    BatchHeader,
+    RawBatch,
+    crc_holds,
+    records_crc,
+    same_records,
+)
 from mirror.verify.reader import Reader, Stored
-from mirror.verify.report import KEPT, NOTHING, Difference, Kind, Pair, PartitionReport, covering
+from mirror.verify.report import KEPT, NOTHING, Difference, Digest, Kind, Pair, PartitionReport, covering
 
 _BEYOND: Final = 1 << 63
 _SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})

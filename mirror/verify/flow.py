@@ -1,4 +1,4 @@
-"""A proof from its plan to its report: both logs of every partition, in ranges that are compared at the same time.
+"""A proof from its plan to its report: both logs of every partition, in ranges compared at the same time.
 
 The ranges are cut once and their ends fixed; whoever compares them, tasks of this process or of Spark, runs `prove`.
 A partition that cannot be read, for want of a leader say, is told of as `Unread`, and the others are compared.
@@ -8,29 +8,108 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
-from mirror.observe import logs
-from mirror.policy.runs import RunIndex
-from mirror.retracing import complete
-from mirror.verify import saved
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_below
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
+from mirror.observability import logs
+from mirror.records.header import RawBatch
+from mirror.records.recipe import LARGEST_RECORD
+from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map_recovery import complete
+from mirror.verify import ranges as saved
 from mirror.verify.compare import Bounds, compare
-from mirror.verify.moved import moved_batches, moved_bounds
-from mirror.verify.ranges import Range, Share, cuts, holds, measured, shared_out
+from mirror.verify.ranges import ProofPlan, Range, Share, Subject, cuts, holds, measured, shared_out
 from mirror.verify.reader import Answer, Fetch, Reader
 from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_stray
-from mirror.verify.saved import ProofPlan, Subject
-from mirror.verify.unread import each, or_unread, readable
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_below
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
-from mirror.wire.watermarks import listed
+
+# --- One partition that cannot be read must not end a proof of the others ---------------------------------------------
+
+Told = TypeVar("Told")
+
+
+async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitable[Told]) -> Told | Unread:
+    """What comes of a question about a partition, or why it cannot be answered, as long as both clusters themselves
+    answer. Raises ClusterUnreachable where one does not, and AccessDenied.
+    """
+    try:
+        return await doing
+    except (ClusterUnreachable, BrokerError) as problem:
+        await asyncio.gather(source.refresh(), target.refresh())
+        return Unread(pair, str(problem))
+
+
+async def each(
+    source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Told]]
+) -> list[Told | Unread]:
+    """The same of several partitions at the same time, in their order."""
+    asked = (or_unread(source, target, pair, one) for pair, one in zip(pairs, doing, strict=True))
+    return await asyncio.gather(*asked)
+
+
+def readable(found: Iterable[tuple[Pair, Told | Unread]], unread: dict[Pair, Unread]) -> dict[Pair, Told]:
+    """What was found, by partition; those that could not be read are added to `unread`."""
+    told: dict[Pair, Told] = {}
+    for pair, one in found:
+        if isinstance(one, Unread):
+            unread[pair] = one
+        else:
+            told[pair] = one
+    return told
+
+
+# --- The target's side of a partition whose offsets moved, told in the source's offsets -------------------------------
+
+_UNCOMPRESSED: Final = 0
+
+
+def moved_bounds(bounds: Bounds, index: RunIndex) -> Bounds:
+    """Bounds whose target's part is in its own offsets."""
+
+    def source_of(target: int, otherwise: int) -> int:
+        found = index.to_source(target)
+        return otherwise if found is None else found
+
+    last = index.last
+    end = last.next_source if last is not None else bounds.source_start
+    start = source_of(bounds.target_start, bounds.source_start if bounds.target_start else 0)
+    if not bounds.target_start:
+        # The copy deleted nothing. What the source has before its first record was passed over; what was lost behind
+        # that is missing, wherever the source begins now.
+        start = min(start, bounds.source_start)
+    return replace(
+        bounds,
+        target_start=start,
+        target_end=source_of(bounds.target_end, end),
+        target_written=source_of(bounds.target_written, end),
+    )
+
+
+def moved_batches(raw: RawBatch, index: RunIndex) -> Sequence[RawBatch]:
+    """A batch of the target at the offsets where its records come from: several where it closes up over holes.
+
+    Raises BadRecords for one of these that cannot be read.
+    """
+    header = raw.header
+    first, last = index.to_source(header.base_offset), index.to_source(header.last_offset)
+    if first is None or last is None or header.is_control:
+        return (raw,)  # nobody knows where it comes from: as it is, it will be told to be too much
+    if last - first == header.last_offset_delta:
+        return (raw.at(first),)
+
+    from mirror.records.rewrite import build, dense, read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    return tuple(build(run, _UNCOMPRESSED) for run in dense(read(raw, LARGEST_RECORD).relocated(index.to_source)))
+
+
+# --- A proof from its plan to its report ------------------------------------------------------------------------------
 
 #: Seconds between two questions about a target that is waited for.
 WAIT_PAUSE: Final = 0.25

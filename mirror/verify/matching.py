@@ -1,6 +1,6 @@
 """The records of two runs of batches, held against each other where the batches themselves are not the same.
 
-Importing this loads the compiler of `mirror.batch.kernels`, so whoever compares imports it where it is needed.
+Importing this loads the compiler of `mirror.records.kernels`, so whoever compares imports it where it is needed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 from crc32c import crc32c
 
-from mirror.batch.header import APPEND_TIME, RawBatch
-from mirror.batch.records import Records, encode, headers, key, value
-from mirror.batch.rewrite import portions
 from mirror.errors import BadRecords
+from mirror.records.columns import Records, encode, headers, key, value
+from mirror.records.header import APPEND_TIME, RawBatch
+from mirror.records.rewrite import portions
 from mirror.verify.report import NOTHING, Kind, covering
 
 _ONE: Final = "a record"

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirror.batch.header import RawBatch, split
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
-from mirror.policy.aborted import Aborted
+from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE
+from mirror.records.header import RawBatch, split
+from mirror.records.transactions import Aborted
 from mirror.verify.report import Mark, covering
-from mirror.wire.cluster import OFFSET_OUT_OF_RANGE
 
 #: How often a broker may give nothing at an offset before the log's end, and the seconds in between: a leader just
 #: elected gives nothing until it knows how far the log is committed.

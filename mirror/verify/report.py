@@ -1,16 +1,67 @@
-"""What a comparison found, as values: differences, and reports of a partition, a topic and a flow."""
+"""What a comparison found, as values: differences, reports, digests, and the line that signs them off.
+
+A batch of the source adds one term: SHA-256 over its magic, length, base offset, last offset delta, record count, base
+and largest timestamp, codec and timestamp type, and the CRC-32C of its records section (byte 61 to the end; of magic 0
+and 1, of all that follows the length). The digest is the sum of the terms modulo 2^256. Every term holds its batch's
+own offset, so a sum loses no order, and ranges may be added up in any order and cut anywhere between two batches.
+
+    D1  the source's digest is a function of the batches with records that its log holds between the offsets compared,
+        and of nothing else: two proofs over the same offsets print the same one, whatever the target is
+    D2  the target's digest has the same term where its batch, or its records in other batches, were found equal, and
+        another one for every difference and every accepted loss: the two digests are equal exactly where nothing
+        differs and nothing is lost
+    D3  a checksum guards against faults: somebody who forges batches can forge it (CRC-32C has 32 bits)
+
+The seal is SHA-256 over the facts as compact JSON with sorted keys. Whoever has the report's `--json` form can compute
+it again; it proves nothing about who made the report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
+from mirror import __version__
 from mirror.errors import PartitionStop
-from mirror.verify.digest import Digest, added_up
-from mirror.wire.cluster import TopicPartition
+from mirror.kafka.cluster import TopicPartition
+
+# --- The digest of what a proof compared ------------------------------------------------------------------------------
+
+_BITS: Final = 256
+_MODULUS: Final = 1 << _BITS
+
+
+class Digest:
+    """A running digest."""
+
+    __slots__ = ("_sum",)
+
+    def __init__(self) -> None:
+        """Of nothing yet."""
+        self._sum = 0
+
+    def add(self, term: bytes) -> None:
+        """One batch, or one difference."""
+        self._sum = (self._sum + int.from_bytes(hashlib.sha256(term).digest())) % _MODULUS
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits."""
+        return f"{self._sum:0{_BITS // 4}x}"
+
+
+def added_up(digests: Iterable[str]) -> str:
+    """The digest of several ranges together."""
+    return f"{sum(int(one, 16) for one in digests) % _MODULUS:0{_BITS // 4}x}"
+
+
+# --- What a comparison found, as values -------------------------------------------------------------------------------
 
 #: What is told of a side that has no record where the other has one.
 NOTHING: Final = "nothing"
@@ -360,3 +411,91 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
         lag=sum(report.lag for report in reports),
         different=sum(report.different for report in reports) + (misfit is not None),
     )
+
+
+# --- The line that signs a proof off, and its seal --------------------------------------------------------------------
+
+
+def facts(report: VerifyReport) -> dict[str, Any]:
+    """What is sealed: which clusters were compared when, up to where, and what was found."""
+    return {
+        "flow": report.flow,
+        "version": __version__,
+        "begun": at(report.begun_ms),
+        "source_id": report.source_id,
+        "target_id": report.target_id,
+        "different": report.different,
+        "partitions": [
+            [*one.pair.source, *one.pair.target, one.begin, one.end, one.records, one.source_digest, one.target_digest]
+            for one in report.partitions
+        ],
+        "not_verified": [[*one.pair.source, *one.pair.target] for one in report.unread],
+        "gone": [[one.topic, one.target] for one in report.gone],
+        "rekeyed": [[one.topic, one.target, one.records, one.target_records, one.different] for one in report.rekeyed],
+        "whole": report.is_whole,
+        "not_whole": [
+            [one.kind, one.topic, one.target, one.partition, one.first, one.next_offset, one.offsets]
+            for one in report.shortfalls
+        ],
+    }
+
+
+def seal(report: VerifyReport) -> str:
+    """64 hexadecimal digits."""
+    text = json.dumps(facts(report), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def verdict(report: VerifyReport) -> str:
+    """In a few words: equal or not, whole or not, and what is not covered."""
+    sides = f"{report.source} and {report.target}"
+    if not report.equal:
+        many = f"{report.different:,} difference{'s' if report.different > 1 else ''}"
+        return f"{sides} differ: {many}{_gaps(report)}"
+    return f"{_likeness(report, sides)}{_gaps(report)}"
+
+
+def _likeness(report: VerifyReport, sides: str) -> str:
+    if not any(one.batches for one in report.partitions) and not any(one.records for one in report.rekeyed):
+        return f"nothing {'to compare' if report.is_whole else 'was compared'} between {sides}"
+    if any(one.own_timestamps for one in report.partitions):
+        return f"{sides} are equal, but for timestamps that the target set itself"
+    return f"{sides} are equal"
+
+
+def _gaps(report: VerifyReport) -> str:
+    """What the verdict does not cover."""
+    many, lacks = len(report.unread), lacking(report)
+    unread = f"; {many:,} partition{'s were' if many > 1 else ' was'} not verified" if many else ""
+    return f"{unread}; not whole: {lacks}" if lacks else unread
+
+
+def lacking(report: VerifyReport) -> str:
+    """What keeps a copy from being whole, by kind and in numbers; empty where nothing does."""
+    told = []
+    for kind in Lack:
+        some = [one for one in report.shortfalls if one.kind is kind]
+        if not some:
+            continue
+        offsets = sum(one.offsets or 0 for one in some)
+        where = Counter("topic" if one.partition < 0 else "partition" for one in some)
+        places = " and ".join(f"{many:,} {what}{'s' if many > 1 else ''}" for what, many in sorted(where.items()))
+        count = f"{offsets:,} offset{'' if offsets == 1 else 's'} " if offsets else ""
+        told.append(f"{count}{kind} ({places})")
+    return ", ".join(told)
+
+
+def headline(report: VerifyReport) -> str:
+    """Whole, not whole or different, before all else."""
+    since = f"everything that {report.source} held at {at(report.begun_ms)}"
+    but = ", but for timestamps of its own" if any(one.own_timestamps for one in report.partitions) else ""
+    if not report.equal:
+        return f"DIFFERENT: {report.target} is not equal to {report.source}"
+    if report.is_whole:
+        return f"WHOLE: {report.target} holds {since}, equal{but}"
+    return f"NOT WHOLE: {report.target} is not known to hold {since}; what was compared is equal{but}"
+
+
+def at(milliseconds: int) -> str:
+    """A Unix time as people and machines read it: 2026-01-31T12:00:00Z."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

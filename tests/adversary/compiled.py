@@ -7,14 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-import mirror.batch
+import mirror.records
 
 _path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 if len(_places := [found for one in _path if (found := Path(one) / "mirror" / "batch" / "kernels.py").exists()]) > 1:
-    _spec = importlib.util.spec_from_file_location("mirror.batch.kernels", _places[-1])
+    _spec = importlib.util.spec_from_file_location("mirror.records.kernels", _places[-1])
     assert _spec is not None
     assert _spec.loader is not None
     _kernels = importlib.util.module_from_spec(_spec)
-    sys.modules["mirror.batch.kernels"] = _kernels
-    setattr(mirror.batch, "kernels", _kernels)  # noqa: B010 -- mypy knows of no such module
+    sys.modules["mirror.records.kernels"] = _kernels
+    setattr(mirror.records, "kernels", _kernels)  # noqa: B010 -- mypy knows of no such module
     _spec.loader.exec_module(_kernels)

@@ -194,7 +194,8 @@ def _main(output: str, arguments: Sequence[str], late: float) -> None:
     sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    from mirror import cli, fetcher, java, writer  # loaded before the fork, and not by a schedule's player
+    from mirror import cli, host
+    from mirror.replication import fetcher, writer  # loaded before the fork, and not by a schedule's player
 
     def opened(*_: Any, **__: Any) -> Any:
         return SparkInThreads(late)
@@ -205,7 +206,7 @@ def _main(output: str, arguments: Sequence[str], late: float) -> None:
     for name in [name for name in sys.modules if name.startswith("mirror.spark.")]:
         if hasattr(sys.modules[name], "open_context"):
             vars(sys.modules[name]).update(open_context=opened, close_context=closed)
-    java.find = lambda *_, **__: "java"
+    host.find = lambda *_, **__: "java"
     fetcher.FETCH_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # only how long one waits
     writer.ANSWER_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # the same
     sys.argv = ["mirror", *arguments]

@@ -14,9 +14,9 @@ from uuid import UUID
 from kafka.record import MemoryRecords
 
 from mirror.errors import BrokerError
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 
 _FETCH_BYTES = 1 << 22
 _ABORT, _COMMIT = 0, 1

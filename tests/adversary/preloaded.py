@@ -18,10 +18,10 @@ for _name in ("run", "failover", "accept", "pause", "verify", "plan", "status", 
     if importlib.util.find_spec(f"mirror.commands.{_name}"):
         importlib.import_module(f"mirror.commands.{_name}")
 for _name in (
-    "mirror.aligning",
-    "mirror.batch.padding",
-    "mirror.batch.rewrite",
-    "mirror.spark.rekey.queries",
+    "mirror.replication.log_start",
+    "mirror.records.rewrite",
+    "mirror.records.rewrite",
+    "mirror.spark.rekey.driver",
     "structlog",
 ):
     importlib.import_module(_name)

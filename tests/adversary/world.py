@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 )
 from crashcut import crash_and_cut_all, damage, stored_ends
 
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.lab.embedded import Cluster, Spec, start_many
 
 from .logs import Record
 

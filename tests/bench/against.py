@@ -23,10 +23,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mirror.bench.filling import fill
-from mirror.bench.shapes import Shape
-from mirror.demo.producers import Ends
-from mirror.embedded import Spec, start_many
+from mirror.lab.bench.workloads import Shape, fill
+from mirror.lab.demo.producers import Ends
+from mirror.lab.embedded import Spec, start_many
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Copies two small topics first: one so that imports and connections are made, and one for what a start takes.
@@ -34,7 +33,7 @@ CHILD = """
 import gc, json, sys, time
 from helpers import mirror_once
 try:
-    from mirror.heap import keep_what_is_freed
+    from mirror.host import keep_what_is_freed
     keep_what_is_freed()  # as Spark's workers have it
 except ImportError:
     pass

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from mirror.batch.header import CODECS
-from mirror.batch.rewrite import build
-from mirror.bench.records import records
-from mirror.spark.batches.options import parse
-from mirror.spark.batches.plan import planned
+from mirror.lab.bench.workloads import records
+from mirror.records.header import CODECS
+from mirror.records.rewrite import build
+from mirror.spark.datasource.options import parse
+from mirror.spark.datasource.plan import planned
 
 from .rewrite import batch_of
 

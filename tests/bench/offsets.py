@@ -20,17 +20,15 @@ from contextlib import ExitStack
 
 from confluent_kafka import Producer
 
-from mirror.aligning import Alignment, align
-from mirror.batch.restamp import Stamp
-from mirror.bench.filling import fill
-from mirror.bench.records import create, records
-from mirror.bench.shapes import Shape
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST, LATEST, list_offset
+from mirror.lab.bench.workloads import Shape, create, fill, records
+from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
-from mirror.position import Position, producer_id
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST, LATEST, list_offset
+from mirror.records.header import Stamp
+from mirror.replication.log_start import Alignment, align
+from mirror.replication.position import Position, producer_id
 
 from .against import ROOT, copied, fill_small
 

@@ -37,8 +37,8 @@ import psutil
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mirror.bench.records import NO_LIMIT, create
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.lab.bench.workloads import NO_LIMIT, create
+from mirror.lab.embedded import Cluster, Spec, start_many
 
 if TYPE_CHECKING:
     from faults.network import Network

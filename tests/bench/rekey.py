@@ -28,15 +28,12 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from mirror.bench.arms import GRACE_S, Job
-from mirror.bench.records import create, records
-from mirror.bench.result import Measured
-from mirror.bench.rivals import MirrorMaker
-from mirror.bench.shapes import Shape
-from mirror.bench.watching import Goal, Watch, settle
-from mirror.demo.bound import Bound
-from mirror.demo.usage import Tree
-from mirror.embedded import Cluster, Spec, start_many
+from mirror.lab.bench.arms import GRACE_S, Job, MirrorMaker
+from mirror.lab.bench.measuring import Goal, Watch, settle
+from mirror.lab.bench.result import Measured
+from mirror.lab.bench.workloads import Shape, create, records
+from mirror.lab.demo.processes import Bound, Tree
+from mirror.lab.embedded import Cluster, Spec, start_many
 
 FROM_PARTITIONS: Final = 4
 PARTITIONS: Final = 12

@@ -19,12 +19,12 @@ from functools import partial
 
 import numpy as np
 
-from mirror.batch.codecs import compress, decompress
-from mirror.batch.header import CODECS
-from mirror.batch.recipe import Recipe
-from mirror.batch.records import Records, decode, encode
-from mirror.batch.rewrite import build, rewrite
-from mirror.bench.records import records
+from mirror.lab.bench.workloads import records
+from mirror.records.codecs import compress, decompress
+from mirror.records.columns import Records, decode, encode
+from mirror.records.header import CODECS
+from mirror.records.recipe import Recipe
+from mirror.records.rewrite import build, rewrite
 
 MIRROR_MAKER: int = 58_000
 BATCH_BYTES = 1_000_000

@@ -10,11 +10,11 @@ import time
 import tracemalloc
 from random import Random
 
-from mirror.offsets import runlog
-from mirror.offsets.journal import Entry
-from mirror.offsets.runlog import Indexes
-from mirror.policy.runs import Ledger
-from mirror.wire.cluster import TopicPartition
+from mirror.journal import offset_maps
+from mirror.journal.journal import Entry
+from mirror.journal.offset_maps import Indexes
+from mirror.kafka.cluster import TopicPartition
+from mirror.replication.offset_map import Ledger
 
 TARGET = TopicPartition("orders", 0)
 LOOKUPS = 100_000
@@ -26,7 +26,7 @@ def recorded(runs: int) -> list[Entry]:
     for number in range(runs):
         ledger.add(ledger.runs.next_source + 1, ledger.runs.next_target, 5)
         if number % 1000 == 999 or number == runs - 1:
-            entries += (Entry(0, key, value) for key, value in runlog.entries(TARGET, ledger))
+            entries += (Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger))
             ledger.recorded()
     return entries
 

@@ -34,11 +34,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from mirror.config import parse_address
-from mirror.embedded import Cluster, Spec, start_many
-from mirror.wire.cluster import Cluster as Wire
-from mirror.wire.cluster import Endpoint
-from mirror.wire.cluster import TopicPartition as Place
-from mirror.wire.groups import Committed, fetch_offsets
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.kafka.cluster import TopicPartition as Place
+from mirror.kafka.groups import Committed, fetch_offsets
+from mirror.lab.embedded import Cluster, Spec, start_many
 
 from .recovery import wait_for
 

@@ -23,11 +23,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mirror.bench.copies import Settings, copied, source_of
-from mirror.bench.ownarms import Mirror
-from mirror.bench.result import Measured
-from mirror.bench.shapes import Shape
-from mirror.embedded import Spec, start_many
+from mirror.lab.bench.arms import Mirror
+from mirror.lab.bench.copies import Settings, copied, source_of
+from mirror.lab.bench.result import Measured
+from mirror.lab.bench.workloads import Shape
+from mirror.lab.embedded import Spec, start_many
 
 WORKERS: Final = 2
 PARTITIONS: Final = 4

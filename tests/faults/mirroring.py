@@ -20,27 +20,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mirror import fetcher, writer
+from mirror.driver.control import StopMark
+from mirror.driver.flow import Flow
 from mirror.errors import ClusterError, WireError
-from mirror.observe.figures import Figures
-from mirror.offsets import standing
-from mirror.offsets.journal import OWNER, Journal
-from mirror.offsets.owner import Owner
-from mirror.offsets.runlog import Indexes
-from mirror.policy.runs import Runs
-from mirror.sink import Tally
-from mirror.spark import relay
-from mirror.spark.flow import Flow
-from mirror.spark.relay import Lane, Receipt
-from mirror.spark.stopmark import StopMark
+from mirror.journal import positions
+from mirror.journal.journal import OWNER, Journal
+from mirror.journal.offset_maps import Indexes
+from mirror.journal.ownership import Owner
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import LATEST, READ_COMMITTED, list_offset
+from mirror.observability.status import Figures
+from mirror.replication import fetcher, writer
+from mirror.replication.offset_map import Runs
+from mirror.replication.partition_writer import Tally
+from mirror.spark import task
+from mirror.spark.task import Lane, Receipt
 from mirror.states import State
-from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import LATEST, READ_COMMITTED, list_offset
 
 from .points import Strike, arm
 
 #: Imported before the fork: what the mirror needs, the compiled code, and nothing with threads.
-PRELOADED: Final = ("mirror.spark.relay", "mirror.aligning", "mirror.batch.padding", "mirror.batch.rewrite")
+PRELOADED: Final = (
+    "mirror.spark.task",
+    "mirror.replication.log_start",
+    "mirror.records.rewrite",
+    "mirror.records.rewrite",
+)
 EPOCH_SECONDS: Final = 5.0
 #: How long an answer is waited for: a request whose answer is lost is then found out in seconds, not in minutes.
 PATIENCE: Final = 1.5
@@ -196,7 +201,7 @@ async def _epoch(
     runs, journal_offset = known
     mark = await StopMark.open("127.0.0.1")
     try:
-        return await relay.run_lane(  # by its module, where a point may have wrapped it
+        return await task.run_lane(  # by its module, where a point may have wrapped it
             Lane(
                 flow=flow.name,
                 instance=instance,
@@ -226,10 +231,10 @@ async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, Runs], int |
     return Indexes(entries[:known]).last(), entries[known].offset if known < len(entries) else end
 
 
-async def _standing(flow: Flow) -> standing.Standing:
+async def _standing(flow: Flow) -> positions.Standing:
     """What the journal tells of the copies, as a driver hands it to a lane."""
     async with Cluster(flow.target) as target:
-        return standing.standing_in(await Journal(target, flow.name).newest())
+        return positions.standing_in(await Journal(target, flow.name).newest())
 
 
 async def _claimed(flow: Flow, instance: str) -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from checker import Expected, Finding, Record, check_translated, dump, read_told
 
-from mirror.admin.client import Admin
-from mirror.admin.topics import ensure_flow_topic
 from mirror.config import ClusterSettings
-from mirror.offsets.journal import Entry, journal_topic
-from mirror.offsets.runlog import Indexes
-from mirror.policy.runs import RunIndex
-from mirror.wire.cluster import TopicPartition
+from mirror.journal.journal import Entry, journal_topic
+from mirror.journal.offset_maps import Indexes
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import TopicPartition
+from mirror.replication.offset_map import RunIndex
+from mirror.topics.apply import ensure_flow_topic
 
 from .workload import admin, remove
 

@@ -15,7 +15,7 @@ from background import BackgroundServers
 from crc32c import crc32c
 from proxied import answer_id, api_of, as_sent, read_frame, relocated, request_id, until_one_ends
 
-from mirror.wire.protocol import METADATA
+from mirror.kafka.protocol import METADATA
 
 from .schedule import What
 

@@ -18,12 +18,11 @@ from checker import Dump, Expected, Finding, check, dump
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from helpers import settings_between
 
-from mirror.embedded import Cluster
-from mirror.spark.flow import Flow
-from mirror.spark.prepare import prepare
+from mirror.driver.flow import Flow, prepare
+from mirror.kafka.cluster import Endpoint
+from mirror.kafka.cluster import TopicPartition as WirePartition
+from mirror.lab.embedded import Cluster
 from mirror.states import State
-from mirror.wire.cluster import Endpoint
-from mirror.wire.cluster import TopicPartition as WirePartition
 
 from .mirroring import Mirror, Standing
 from .moving import Moves

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mirror.wire.connection import Connection
+from mirror.kafka.connection import Connection
 
 #: NAME:COUNT, or NAME:COUNT:FILE to strike only where FILE does not exist yet, and to make it.
 VARIABLE: Final = "MIRROR_KILL_POINT"
@@ -38,29 +38,29 @@ MOMENTS: Final = ("sending", "sent", "answered")
 
 #: Step of the mirror -> where it is: module, name inside it. Each gives two points, `before-` and `after-`.
 STEPS: Final[dict[str, tuple[str, str]]] = {
-    "crc": ("mirror.fetcher", "crc_holds"),
-    "arrival": ("mirror.fetcher", "Fetcher._take"),
-    "verdict": ("mirror.pipeline", "classify"),
-    "restamp": ("mirror.sink", "restamp"),
-    "queue": ("mirror.sink", "Sink.append"),
-    "gap": ("mirror.sink", "Sink.fill"),
-    "rewrite": ("mirror.batch.rewrite", "build"),
-    "ack": ("mirror.writer", "Writer._acknowledged"),
-    "count": ("mirror.writer", "Writer._count"),
-    "filled": ("mirror.writer", "Writer._filled"),
-    "settled-end": ("mirror.position", "settled_end"),
-    "tail": ("mirror.position", "batch_at"),
-    "stamp": ("mirror.position", "next_stamp"),
-    "resume": ("mirror.pipeline", "resume"),
-    "begin": ("mirror.pipeline", "Pipeline._begin"),
-    "padding": ("mirror.aligning", "padding"),
-    "pad": ("mirror.aligning", "append"),
-    "trim": ("mirror.aligning", "delete_records"),
-    "align": ("mirror.aligning", "align"),
-    "journal": ("mirror.offsets.journal", "Journal.append"),
-    "drain": ("mirror.pipeline", "Pipeline._drained"),
-    "figures": ("mirror.pipeline", "Pipeline.figures"),
-    "receipt": ("mirror.spark.relay", "run_lane"),
+    "crc": ("mirror.replication.fetcher", "crc_holds"),
+    "arrival": ("mirror.replication.fetcher", "Fetcher._take"),
+    "verdict": ("mirror.replication.pipeline", "classify"),
+    "restamp": ("mirror.replication.partition_writer", "restamp"),
+    "queue": ("mirror.replication.partition_writer", "Sink.append"),
+    "gap": ("mirror.replication.partition_writer", "Sink.fill"),
+    "rewrite": ("mirror.records.rewrite", "build"),
+    "ack": ("mirror.replication.writer", "Writer._acknowledged"),
+    "count": ("mirror.replication.writer", "Writer._count"),
+    "filled": ("mirror.replication.writer", "Writer._filled"),
+    "settled-end": ("mirror.replication.position", "settled_end"),
+    "tail": ("mirror.replication.position", "batch_at"),
+    "stamp": ("mirror.replication.position", "next_stamp"),
+    "resume": ("mirror.replication.pipeline", "resume"),
+    "begin": ("mirror.replication.pipeline", "Pipeline._begin"),
+    "padding": ("mirror.replication.log_start", "padding"),
+    "pad": ("mirror.replication.log_start", "append"),
+    "trim": ("mirror.replication.log_start", "delete_records"),
+    "align": ("mirror.replication.log_start", "align"),
+    "journal": ("mirror.journal.journal", "Journal.append"),
+    "drain": ("mirror.replication.pipeline", "Pipeline._drained"),
+    "figures": ("mirror.replication.pipeline", "Pipeline.figures"),
+    "receipt": ("mirror.spark.task", "run_lane"),
 }
 #: Reached only where the target must be made to begin where the source does.
 ALIGNING: Final = frozenset(
@@ -76,17 +76,17 @@ POINTS: Final[tuple[str, ...]] = (
 
 #: The same for what is done only where offsets move. `told` is what follows once runs are recorded.
 MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
-    "recall": ("mirror.offsets.ledgers", "Ledgers.recall"),
-    "found-position": ("mirror.pipeline", "resume_translated"),
-    "checked-tail": ("mirror.retracing", "_check_tail"),
-    "own-stamp": ("mirror.retracing", "next_stamp"),
-    "retrace": ("mirror.retracing", "_retrace"),
-    "alike": ("mirror.retracing", "_alike"),
-    "landed": ("mirror.sink", "Sink.landed"),
-    "passed-over": ("mirror.sink", "Sink._pass_over"),
-    "record": ("mirror.offsets.ledgers", "Ledgers.record"),
-    "recorded": ("mirror.policy.runs", "Ledger.recorded"),
-    "told": ("mirror.offsets.standing", "StandingLog.changes"),
+    "recall": ("mirror.journal.offset_maps", "Ledgers.recall"),
+    "found-position": ("mirror.replication.pipeline", "resume_translated"),
+    "checked-tail": ("mirror.replication.offset_map_recovery", "_check_tail"),
+    "own-stamp": ("mirror.replication.offset_map_recovery", "next_stamp"),
+    "retrace": ("mirror.replication.offset_map_recovery", "_retrace"),
+    "alike": ("mirror.replication.offset_map_recovery", "_alike"),
+    "landed": ("mirror.replication.partition_writer", "Sink.landed"),
+    "passed-over": ("mirror.replication.partition_writer", "Sink._pass_over"),
+    "record": ("mirror.journal.offset_maps", "Ledgers.record"),
+    "recorded": ("mirror.replication.offset_map", "Ledger.recorded"),
+    "told": ("mirror.journal.positions", "StandingLog.changes"),
 }
 MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVING_STEPS for when in ("before", "after"))
 #: Reached only where runs were not recorded.

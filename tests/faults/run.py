@@ -20,8 +20,8 @@ def main() -> int:
     # Not at the top: every mirror's process imports this module anew.
     from faults.play import BROKERS, REPLICATED, Player
     from faults.schedule import schedule
-    from mirror.embedded import Spec, start_many
-    from mirror.observe import logs
+    from mirror.lab.embedded import Spec, start_many
+    from mirror.observability import logs
 
     logs.configure(level="error")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -12,9 +12,8 @@ from typing import Final
 from checker import Expected, Finding, check, dump
 from helpers import settings_between
 
-from mirror.embedded import Cluster
-from mirror.spark.flow import Flow
-from mirror.spark.prepare import prepare
+from mirror.driver.flow import Flow, prepare
+from mirror.lab.embedded import Cluster
 
 from .mirroring import Mirror
 from .moving import Moves

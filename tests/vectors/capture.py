@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from oldbroker import BROKER, FORMATS, OldBroker
 
-from mirror.batch.header import APPEND_TIME, CODECS, CONTROL, DELETE_HORIZON, TRANSACTIONAL, RawBatch, split
-from mirror.embedded import Cluster as Brokers
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.fetch import fetch_at
-from mirror.wire.queries import READ_UNCOMMITTED
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.queries import READ_UNCOMMITTED
+from mirror.lab.embedded import Cluster as Brokers
+from mirror.records.header import APPEND_TIME, CODECS, CONTROL, DELETE_HORIZON, TRANSACTIONAL, RawBatch, split
 from vectors import scripts
 from vectors.clients import CLIENTS, OLD_CLIENTS, Job, Write
 from vectors.corpus import Expected, Row, Vector, save

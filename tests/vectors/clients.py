@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from releases import release
 
-from mirror.embedded.jars import classpath
+from mirror.lab.embedded.jars import classpath
 from vectors.corpus import Header
 from vectors.foreign import run_java
 from vectors.scripts import Batch, Script

@@ -18,8 +18,8 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.record import MemoryRecords as KafkaPythonRecords
 
-from mirror.embedded.jars import RESOURCES, classpath
-from mirror.java import find
+from mirror.host import find
+from mirror.lab.embedded.jars import RESOURCES, classpath
 from vectors.corpus import Row
 
 Partition = tuple[str, int]

@@ -13,12 +13,12 @@ from mirror.spark.archives import leave_archives
 leave_archives()
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which nothing here uses, would be lost by a fork
 
-import mirror.batch.rewrite
+import mirror.records.rewrite
 import mirror.spark.rekey.packing
 import mirror.spark.rekey.reading
 import mirror.spark.rekey.writing  # noqa: F401 -- workers are forked with all of these
+from mirror.kafka.transactions import APIS
 from mirror.spark.daemon import serve
-from mirror.wire.transactions import APIS
 
 
 def _stays_as_it_is(_: zipimport.zipimporter) -> None:

@@ -23,36 +23,64 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import Row, SparkSession
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, Row, SparkSession
 
+from mirror.config import Settings
+from mirror.driver.flow import Flow
+from mirror.driver.journal_state import Tidings
 from mirror.errors import ClusterError, EngineLost, MirrorError, WireError
-from mirror.observe import logs
-from mirror.observe.figures import Figures
-from mirror.offsets.journal import Journal
-from mirror.offsets.losses import loss_entry
-from mirror.policy.rekeying import Rekeying
-from mirror.position import inspecting
-from mirror.spark.engine import asked, may_live
-from mirror.spark.flow import Flow
-from mirror.spark.rekey.expressions import used_by
-from mirror.spark.rekey.microbatch import Plan, Work
-from mirror.spark.rekey.planlog import PlanLog
-from mirror.spark.rekey.progress import NOTHING
-from mirror.spark.rekey.query import carried_out
-from mirror.spark.rekey.source import REFRESH_SECONDS, Source, recreated
-from mirror.spark.rekey.standing import Standing
-from mirror.spark.rekey.stops import Stopped
-from mirror.spark.session import told_by
+from mirror.journal.entries import loss_entry
+from mirror.journal.journal import Journal
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST
+from mirror.kafka.retry import Backoff
+from mirror.observability import logs
+from mirror.observability.status import Figures
+from mirror.policy.selection import Rekeying, rekeyed_by
+from mirror.replication.position import inspecting
+from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
+from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work
+from mirror.spark.rekey.packing import SLICE_DDL
+from mirror.spark.rekey.plan_log import PlanLog
+from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
+from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated
+from mirror.spark.rekey.writing import RECEIPT_DDL, written
+from mirror.spark.session import asked, may_live, told_by
 from mirror.states import Remedy, State
-from mirror.wire.backoff import Backoff
-from mirror.wire.cluster import Cluster, Endpoint, TopicPartition
-from mirror.wire.queries import EARLIEST
+
+# --- One micro-batch as a query of Spark ------------------------------------------------------------------------------
+
+#: Within a slot: one target partition after another, and in it each source partition in its order.
+ORDER = ("target_partition", "source_partition", "first_offset")
+
+
+def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list[Row]:
+    """Carry a plan out, and wait for it: receipts. `used`: what its expressions look at.
+
+    Whatever Spark raises says nothing of what was committed: the slots' numbers do.
+    """
+    ordered = slices_of(session, work, used).repartitionById(work.slots, "slot").sortWithinPartitions(*ORDER)
+    return map_in_arrow(ordered, written(work), RECEIPT_DDL).collect()
+
+
+def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFrame:
+    """What the rule makes of the plan's ranges, as `packing` has slices; nothing is done before somebody asks."""
+    ranges = session.range(0, len(work.plan.ranges), 1, len(work.plan.ranges))
+    if work.plan.rule.keeps_records:
+        return map_in_arrow(ranges, packed(work), SLICE_DDL)
+    records = map_in_arrow(ranges, rows(work, used), row_schema(used))
+    made = records.select(*CARRIED, judged(records, work.plan.rule).alias(MADE))
+    return map_in_arrow(made, repacked(work), SLICE_DDL)
+
+
+# --- The driver's side of one re-keyed topic --------------------------------------------------------------------------
 
 #: Between two looks at the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
@@ -448,3 +476,120 @@ async def _pause(stopping: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stopping.wait()
+
+
+# --- The re-key queries of a flow, beside its lanes -------------------------------------------------------------------
+
+_CONF: Final = {
+    # what a plan has shuffled must go where it says; and failures are ours to see, one by one
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ansi.enabled": "true",
+    # else what two expressions have in common is evaluated outside of what catches its failure
+    "spark.sql.subexpressionElimination.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
+}
+
+
+class Queries:
+    """Those of one flow; none, where no rule matches."""
+
+    def __init__(self, make: Callable[[Rekeying], Rekeyer] | None = None, rules: Iterable[Rekeying] = ()) -> None:
+        """`make` gives a topic's query, `rules` are those of the topics that are there now."""
+        self._make = make
+        self._rekeyers: dict[str, Rekeyer] = {}
+        self._begin: Callable[[Rekeyer, bool], asyncio.Task[None]] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.add(rules)
+
+    def add(self, rules: Iterable[Rekeying]) -> None:
+        """Re-key these topics, too; those that are have their query already."""
+        for rule in rules:
+            if rule.source not in self._rekeyers and self._make is not None:
+                made = self._rekeyers[rule.source] = self._make(rule)
+                if self._begin is not None:
+                    self._tasks.append(self._begin(made, False))
+
+    @property
+    def figures(self) -> dict[TopicPartition, Figures]:
+        """How each source partition stands."""
+        return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
+
+    def rekeys(self, topic: str) -> bool:
+        """Whether this source topic is re-keyed."""
+        return topic in self._rekeyers
+
+    @property
+    def have_looked(self) -> bool:
+        """All of them know how far their sources are."""
+        return all(one.has_looked for one in self._rekeyers.values())
+
+    @property
+    def unfinished(self) -> Iterator[str]:
+        """Of bounded copies, what was not re-keyed."""
+        for one in self._rekeyers.values():
+            yield from one.unfinished
+
+    def start(self, stopping: asyncio.Event, stop: Callable[[], None], tidings: Tidings) -> None:
+        """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
+        `tidings` tells which source topics rest, and whether any mirror of the flow has reported before.
+        """
+        is_first = not tidings.live
+
+        def look_at(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                stop()
+
+        def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
+            running = one.run(tidings.instance, stopping, lambda: tidings.paused, is_first=is_first)
+            task = asyncio.create_task(running)
+            task.add_done_callback(look_at)
+            return task
+
+        self._begin = begin
+        self._tasks = [begin(one, is_first) for one in self._rekeyers.values()]
+
+    async def ended(self) -> None:
+        """Wait for the end of all, those that are added meanwhile included. Raises what one of them did not expect."""
+        while waiting := [task for task in self._tasks if not task.done()]:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        for task in self._tasks:
+            task.result()
+
+    async def cancel(self) -> None:
+        """Give up what still runs."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def check_rules(context: SparkContext, settings: Settings) -> None:
+    """Refuse expressions that cannot be evaluated, or not twice with the same result, before anything is made.
+
+    Raises ConfigError with the first of them.
+    """
+    if not settings.topics.rules:
+        return
+    session = session_of(context)
+    for rule in settings.topics.rules:
+        used_by(session, rekeyed_by(rule, rule.match.pattern, "", 1))
+
+
+def queries_for(context: SparkContext, flow: Flow) -> Queries:
+    """The queries of a flow that is ready to run, and of topics that come later."""
+
+    def made(rule: Rekeying) -> Rekeyer:
+        session = session_of(context)
+        return Rekeyer(session, flow, rule, used_by(session, rule))
+
+    return Queries(made, flow.rekeyed)
+
+
+def session_of(context: SparkContext) -> SparkSession:
+    """A session with the settings that the queries need."""
+    session = SparkSession(context)
+    for key, value in _CONF.items():
+        session.conf.set(key, value)
+    return session

@@ -1,4 +1,6 @@
-"""A rule's expressions: refused before anything runs, or a column that says what becomes of each record.
+"""A rule's expressions as columns of Spark, and functions over Arrow batches as steps of a query.
+
+PySpark asks for pandas before it builds this plan, and never uses it for one (`pandas/map_ops.py`).
 
 An expression must give the same for the same record, whenever and wherever it is evaluated (R2), and look at nothing
 but the record.
@@ -7,14 +9,33 @@ but the record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, functions, types
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from mirror.errors import ConfigError
-from mirror.policy.rekeying import Rekeying
+from mirror.policy.selection import Rekeying
+
+# --- A function over Arrow's record batches as a step of a query ------------------------------------------------------
+
+#: Record batches of one task to those that come out of it.
+Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def map_in_arrow(frame: DataFrame, step: Step, schema: str) -> DataFrame:
+    """The rows that `step` makes of all columns of `frame`, by a schema in Spark's DDL."""
+    made: Any = UserDefinedFunction(step, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column = made(*[frame[name] for name in frame.columns])
+    # the plan node takes the function and no barrier and no resource profile
+    return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+
+
+# --- A rule's expressions ---------------------------------------------------------------------------------------------
 
 #: What an expression sees of a record, with Spark's types.
 RECORD: Final = {

@@ -17,15 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from mirror.batch import headers, records
-from mirror.batch.header import APPEND_TIME, RawBatch
-from mirror.batch.partitioner import partitions_of
-from mirror.batch.records import Records, encode, joined
-from mirror.batch.rewrite import build, read
 from mirror.errors import BadRecords
+from mirror.records import columns as headers
+from mirror.records import columns as records
+from mirror.records.columns import Records, encode, joined, partitions_of
+from mirror.records.header import APPEND_TIME, RawBatch
+from mirror.records.rewrite import build, read
 from mirror.spark.rekey.expressions import IT
-from mirror.spark.rekey.microbatch import Work
-from mirror.spark.rekey.stops import Stopped
+from mirror.spark.rekey.microbatch import Stopped, Work
 from mirror.states import Remedy, State
 
 #: Decoded bytes of source batches that are cut into slices together.

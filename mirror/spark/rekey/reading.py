@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from mirror.batch.header import RawBatch, parse_header
-from mirror.batch.likeness import is_a_mirrors_padding
 from mirror.errors import ClusterUnreachable
-from mirror.reading.partition import Log, driven
-from mirror.spark.batches.records import binary, header_lists
-from mirror.spark.batches.rows import times
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.log_reader import Log, driven
+from mirror.kafka.queries import EARLIEST, epoch_end, list_offset
+from mirror.records.compare import is_a_mirrors_padding
+from mirror.records.header import RawBatch, parse_header
+from mirror.spark.datasource.rows import binary, header_lists, times
 from mirror.spark.rekey.expressions import RECORD
-from mirror.spark.rekey.microbatch import Work
-from mirror.spark.rekey.stops import Stopped
+from mirror.spark.rekey.microbatch import Stopped, Work
 from mirror.states import State
-from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import EARLIEST, epoch_end, list_offset
 
 if TYPE_CHECKING:
-    from mirror.batch.records import Records
+    from mirror.records.columns import Records
 
 #: Columns of the rows that leave this step besides those that expressions look at. The first row of each source batch
 #: has its bytes as stored, and how many rows there are of it.
@@ -140,7 +138,7 @@ def _seen(used: frozenset[str]) -> dict[str, str]:
 
 
 def _columns(work: Work, partition: int, raw: RawBatch, wanted: Records, used: frozenset[str]) -> pa.RecordBatch:
-    from mirror.batch.records import column, header_columns  # noqa: PLC0415 -- loads the compiler
+    from mirror.records.columns import column, header_columns  # noqa: PLC0415 -- loads the compiler
 
     count = len(wanted)
     columns: dict[str, pa.Array] = {

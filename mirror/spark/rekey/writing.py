@@ -12,18 +12,26 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
-from mirror.batch.header import RawBatch, parse_header
-from mirror.reading.last import last_committed
-from mirror.spark.rekey.microbatch import Work
-from mirror.spark.rekey.progress import Reached, last_plan, lost_of, number_at, numbered, reached_in, transactional_id
-from mirror.spark.rekey.stops import Stopped
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.log_reader import last_committed
+from mirror.kafka.queries import epoch_end
+from mirror.kafka.transactions import Transaction
+from mirror.records.header import RawBatch, parse_header
+from mirror.spark.rekey.microbatch import (
+    Reached,
+    Stopped,
+    Work,
+    last_plan,
+    lost_of,
+    number_at,
+    numbered,
+    reached_in,
+    transactional_id,
+)
 from mirror.states import State
-from mirror.wire.cluster import Cluster, TopicPartition
-from mirror.wire.queries import epoch_end
-from mirror.wire.transactions import Transaction
 
 if TYPE_CHECKING:
-    from mirror.batch.records import Records
+    from mirror.records.columns import Records
 
 #: Decoded bytes of records that become one batch, as with a producer whose `batch.size` this is.
 BATCH_BYTES: Final = 1 << 20
@@ -114,7 +122,7 @@ class _Writer:
 
     async def take(self, row: dict[str, Any]) -> None:
         """The next slice, in order of target partition, source partition and offset."""
-        from mirror.batch.records import decode  # noqa: PLC0415 -- loads the compiler
+        from mirror.records.columns import decode  # noqa: PLC0415 -- loads the compiler
         from mirror.spark.rekey.packing import Kind  # noqa: PLC0415 -- likewise
 
         kind, rule = Kind(row["kind"]), self._work.plan.rule
@@ -159,8 +167,8 @@ class _Writer:
         count.newest = max(count.newest, row["max_timestamp"])
 
     async def _flush(self) -> None:
-        from mirror.batch.records import joined  # noqa: PLC0415 -- loads the compiler
-        from mirror.batch.rewrite import fitting  # noqa: PLC0415 -- likewise
+        from mirror.records.columns import joined  # noqa: PLC0415 -- loads the compiler
+        from mirror.records.rewrite import fitting  # noqa: PLC0415 -- likewise
 
         run, self._run = self._run, _Run()
         if not run.parts or run.place is None:

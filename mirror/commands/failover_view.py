@@ -1,0 +1,270 @@
+"""What `mirror failover` prints, and keeps in the journal for who asks again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from rich.console import Group
+from rich.text import Text
+
+from mirror.failover.rpo import AcceptedLoss, Exposure, RecoveryPoint
+from mirror.groups.decide import OffsetGap, Standing
+from mirror.journal.journal import Change
+from mirror.observability import logs
+from mirror.observability.status import NOT_OURS
+from mirror.rendering import count, duration, number, plain, table
+
+# --- What `mirror failover` tells -------------------------------------------------------------------------------------
+
+#: Offsets of groups that people are shown at most.
+SHOWN_GAPS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What came of a failover, or of its rehearsal. `exposed` is what the target lacked when the rehearsal began: what
+    a loss of the source at that moment would have cost. `groups` counts them by how they stand, `gaps` are those
+    that do not go on where they stood, and `more_gaps` counts more of them; `steps` are in seconds.
+    """
+
+    flow: str
+    source: str
+    target: str
+    rehearsal: bool
+    exposures: tuple[Exposure, ...]
+    exposed: tuple[Exposure, ...]
+    source_problem: str
+    groups: Mapping[Standing, int]
+    warnings: tuple[str, ...]
+    steps: Mapping[str, float]
+    seconds: float
+    gaps: tuple[OffsetGap, ...] = ()
+    more_gaps: int = 0
+
+    @property
+    def rpo(self) -> RecoveryPoint:
+        """Of the failover; of a rehearsal, had the source been lost at its beginning."""
+        return RecoveryPoint.of(self.exposed if self.rehearsal else self.exposures)
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is lost, nobody is in doubt, every group goes on where it stood; a rehearsal: nothing would keep a
+        failover from that.
+        """
+        return self._is_whole_but_for_losses and not self.losses
+
+    @property
+    def lacks_losses_alone(self) -> bool:
+        """It would be whole without the losses that were accepted."""
+        return self._is_whole_but_for_losses and bool(self.losses)
+
+    @property
+    def losses(self) -> tuple[tuple[Exposure, AcceptedLoss], ...]:
+        """What was left out for good and accepted, by partition."""
+        return tuple((one, loss) for one in self.exposures for loss in one.losses)
+
+    @property
+    def _is_whole_but_for_losses(self) -> bool:
+        if self.gaps or self.more_gaps:
+            return False
+        if self.rehearsal:
+            return not (
+                self.source_problem or self.warnings or any(one.doubt or one.state.is_stop for one in self.exposures)
+            )
+        return all(one.is_over for one in self.exposures) and not self.warnings
+
+
+def as_dict(account: Account) -> dict[str, Any]:
+    """For `--json`; times in seconds."""
+    return {
+        "flow": account.flow,
+        "source": account.source,
+        "target": account.target,
+        "rehearsal": account.rehearsal,
+        "whole": account.is_whole,
+        "source_reachable": not account.source_problem,
+        "source_problem": account.source_problem,
+        "rpo": {
+            "records": account.rpo.records,
+            "seconds": _rounded(account.rpo.seconds),
+            "certain": account.rpo.certain,
+        },
+        "rto_seconds": _rounded(account.seconds),
+        "steps": {name: _rounded(seconds) for name, seconds in account.steps.items()},
+        "groups": {str(standing): many for standing, many in account.groups.items()},
+        "group_offsets_not_reached": [
+            {
+                "group": one.group,
+                "topic": one.topic,
+                "partition": one.partition,
+                "target_topic": one.target_topic,
+                "source_offset": one.source_offset,
+                "target_offset": one.reached,
+                "reads_again": one.reads_again,
+                "misses": one.misses,
+                "cause": one.cause,
+            }
+            for one in account.gaps
+        ],
+        "group_offsets_left_out": account.more_gaps,
+        "accepted_losses": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "target_topic": one.target_topic,
+                "first": loss.first,
+                "next_offset": loss.next_offset,
+                "reason": loss.reason,
+            }
+            for one, loss in account.losses
+        ],
+        "warnings": list(account.warnings),
+        "partitions": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "target_topic": one.target_topic,
+                "state": one.state,
+                "position": one.position,
+                "source_end": one.end,
+                "open_transaction_from": one.open_from,
+                "rpo_records": one.records,
+                "rpo_seconds": _rounded(one.seconds),
+                "certain": one.is_certain,
+                "whole": one.is_whole,
+                "doubt": one.doubt,
+            }
+            for one in (account.exposed if account.rehearsal else account.exposures)
+        ],
+    }
+
+
+def rendered(account: Account) -> Group:
+    """For people."""
+    shown = account.exposed if account.rehearsal else account.exposures
+    lines = table("partition", ("state", "no_wrap"), ("holds\nup to", "right"), ("source\nends", "right"))
+    for name in ("not got\nover", "reaches\nback"):
+        lines.add_column(name, justify="right", no_wrap=True)
+    for one in shown:
+        style = "green" if one.is_whole else "yellow" if account.rehearsal else "red"
+        least = "" if one.is_certain else "at least "
+        lines.add_row(
+            Text(plain(f"{one.topic}-{one.partition}")),
+            one.state,
+            "unknown" if one.position is None else number(one.position),
+            "unknown" if one.end is None else number(one.end),
+            Text(f"{least}{number(one.records)}", style),
+            "unknown" if one.seconds is None else duration(int(1000 * one.seconds)),
+        )
+    doubts = [
+        f"{one.topic}-{one.partition}: it is not known how many records are missing, since {one.doubt}"
+        for one in shown
+        if one.doubt
+    ]
+    told = {(one.topic, one.partition) for one in shown if one.doubt}
+    doubts += [  # a stop, or what a rehearsal has met since it began
+        f"{one.topic}-{one.partition}: not whole, since it is {one.state}{one.doubt and f': {one.doubt}'}"
+        for one in account.exposures
+        if (one.doubt or one.state.is_stop) and (one.topic, one.partition) not in told
+    ]
+    open_ones = [
+        f"{one.topic}-{one.partition}: a transaction is open on the source at offset {number(one.open_from)}; nothing"
+        " behind it gets over before it ends. Where the source still serves, end its producer or wait for"
+        " transaction.timeout.ms, and fail over again"
+        for one in shown
+        if one.open_from is not None
+    ]
+    notes = [Text(f"note: {plain(text)}", "yellow") for text in (*doubts, *open_ones, *account.warnings)]
+    if account.source_problem:
+        notes.insert(0, Text(f"the source is away: {plain(account.source_problem)}", "yellow"))
+    if account.groups:
+        groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
+        notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
+    notes += [Text(plain(_lost(*lost)), "yellow") for lost in account.losses]
+    notes += [Text(plain(_told(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
+    if more := len(account.gaps[SHOWN_GAPS:]) + account.more_gaps:
+        notes.append(Text(f"and {number(more)} more offsets of groups; --json names them", "yellow"))
+    steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in account.steps.items())
+    return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
+
+
+def _lost(one: Exposure, loss: AcceptedLoss) -> str:
+    """One loss, in the words of `mirror verify`."""
+    offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
+    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal tells"
+
+
+def _told(gap: OffsetGap) -> str:
+    """One group that does not go on where it stood."""
+    where = f"group {gap.group}, {gap.topic}-{gap.partition}: stands at {number(gap.source_offset)} on the source, "
+    if gap.reached is None:
+        effect = (
+            f"has no offset on the target: it reads {count(gap.reads_again, 'record')} again "
+            f"(auto.offset.reset=earliest) or misses {number(gap.misses)} (latest)"
+        )
+    else:
+        effects = [
+            *([f"reads {count(gap.reads_again, 'record')} again"] if gap.reads_again else []),
+            *([f"misses {count(gap.misses, 'record')}"] if gap.misses else []),
+        ]
+        effect = f"goes on at {number(gap.reached)}"
+        effect += f" and {' and '.join(effects)}" if effects else ""
+    return f"{where}{effect}: {gap.cause}"
+
+
+def _verdict(account: Account) -> Text:
+    rpo = account.rpo
+    reach = "an unknown time" if rpo.seconds is None else duration(int(1000 * rpo.seconds))
+    lost = f"{'' if rpo.certain else 'at least '}{count(rpo.records, 'record')}, {reach}"
+    took = f"{account.seconds:.1f} s"
+    if account.losses:
+        lost += "; not counting accepted losses"
+    verdict = Text(f"{account.flow}: ", "bold")
+    if account.rehearsal:
+        verdict.append("rehearsed, nothing was changed", "bold green" if account.is_whole else "bold yellow")
+        verdict.append(f": RPO {lost} had {account.source} been lost at the start; RTO {took} and the mirror's end")
+        return verdict
+    verdict.append(f"failed over to {account.target}", "bold green" if account.is_whole else "bold red")
+    verdict.append(f": RPO {lost}; RTO {took}. `mirror run` refuses this flow from now on")
+    return verdict
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+# --- A failover's account in the flow's journal, for whoever asks again -----------------------------------------------
+
+KEY: Final = b"failover/account"
+#: A broker takes a megabyte unless told otherwise; of a larger account the partitions that are whole are left out, and
+#: then offsets of groups, which are counted.
+_MOST_BYTES: Final = 900_000
+_ACCOUNT: Final = TypeAdapter(Account)
+
+
+def account_entry(account: Account) -> Change:
+    """The record that keeps it."""
+    value = _ACCOUNT.dump_json(account)
+    if len(value) > _MOST_BYTES:
+        lacking = tuple(one for one in account.exposures if not one.is_whole)
+        account = replace(account, exposures=lacking)
+        value = _ACCOUNT.dump_json(account)
+    while len(value) > _MOST_BYTES and account.gaps:
+        kept = account.gaps[: len(account.gaps) // 2]
+        account = replace(account, gaps=kept, more_gaps=account.more_gaps + len(account.gaps) - len(kept))
+        value = _ACCOUNT.dump_json(account)
+    return KEY, value
+
+
+def account_in(known: Mapping[bytes, bytes]) -> Account | None:
+    """What the newest records of a journal keep; None where there is none, or none that can be read."""
+    if (value := known.get(KEY)) is None:
+        return None
+    try:
+        return _ACCOUNT.validate_json(value)
+    except NOT_OURS as problem:
+        logs.get("mirror.failover").warning("journal_record_unread", key=KEY.decode(), reason=repr(problem))
+        return None

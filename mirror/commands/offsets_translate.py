@@ -1,0 +1,204 @@
+"""`mirror offsets CONFIG translate`: where an offset of one side is on the other.
+
+Read from the flow's journal; what the mirror has not written down yet is found in both logs, as a mirror that starts
+would find it. Nothing is written.
+
+Offsets are told of a copy alone, though two topics of one name have offsets as well: the flow's journal names it by
+both topics' ids, no stop stands that makes it another log, and both logs end alike, as a mirror that starts would see.
+Of a flow that was failed over whoever writes to the copy owns its end: what the flow had acknowledged is told alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import Final, NamedTuple
+
+from mirror.config import Settings
+from mirror.errors import ClusterError, ConfigError, ExitCode, PartitionStop, WireError
+from mirror.journal.entries import same_id, seen_in
+from mirror.journal.journal import Journal
+from mirror.journal.offset_maps import indexes_of
+from mirror.journal.ownership import FailedOver
+from mirror.journal.positions import standing_in
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST, list_offset, settled_end
+from mirror.policy.rules import NO_LIMIT
+from mirror.policy.selection import is_rekeyed, selects
+from mirror.rendering import number, print_json
+from mirror.replication.assignment import LastPosition
+from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map_recovery import complete
+from mirror.replication.position import Unconfirmed, located, resume
+from mirror.replication.topic_identity import other_topic, recreated
+
+#: Whatever the source deleted: records that got over have their offsets all the same.
+_ANY_LOSS: Final = (0, NO_LIMIT)
+#: Looks at a copy that is being written to meanwhile, before that is an error.
+_TRIES, _AGAIN_SECONDS = 3, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Two offsets that mean the same record, or where there is `record` none, the same next one."""
+
+    topic: str
+    partition: int
+    source_offset: int
+    target_topic: str
+    target_offset: int
+    record: bool
+
+
+def translate(settings: Settings, topic: str, partition: int, offset: int, *, reverse: bool, as_json: bool) -> ExitCode:
+    """Print where `offset` of a source topic is on the target; in `reverse`, where one of its target comes from.
+
+    Raises ConfigError for a topic or partition that is not mirrored or is re-keyed, and for an offset that is not
+    mirrored (yet, or any more), PartitionStop where the two logs disagree, and ClusterError as queries do.
+    """
+    found = asyncio.run(_translate(settings, TopicPartition(topic, partition), offset, reverse=reverse))
+    if as_json:
+        print_json(asdict(found))
+        return ExitCode.DONE
+    there = f"{found.topic}-{found.partition} on {settings.source.alias}"
+    here = f"{found.target_topic}-{found.partition} on {settings.target.alias}"
+    if reverse:
+        there, here = here, there
+    asked, answer = (
+        (found.target_offset, found.source_offset) if reverse else (found.source_offset, found.target_offset)
+    )
+    what = "is" if found.record else "holds no record; what comes next is"
+    print(f"offset {number(asked)} of {there} {what} offset {number(answer)} of {here}")
+    return ExitCode.DONE
+
+
+async def _translate(settings: Settings, source: TopicPartition, offset: int, *, reverse: bool) -> Translation:
+    if is_rekeyed(source.topic, settings.topics):
+        raise ConfigError(
+            f"{source.topic}: a rule re-keys its records, which land anywhere: no offset goes with another"
+        )
+    if not selects(source.topic, settings.topics):
+        raise ConfigError(f"{source.topic}: no such topic is mirrored by {settings.flow}")
+    target = TopicPartition(settings.topics.naming.target_of(source.topic), source.partition)
+    async with Cluster(Endpoint.of(settings.source)) as one, Cluster(Endpoint.of(settings.target)) as other:
+        journal = Journal(other, settings.flow)
+        await asyncio.gather(one.refresh([source.topic]), other.refresh([target.topic, journal.partition.topic]))
+        for cluster, at in ((one, source), (other, target)):
+            if not cluster.has(at):
+                raise ConfigError(f"{at}: no such partition on {cluster}")
+        sides = _Sides(settings.flow, one, source, other, target)
+        for left in reversed(range(_TRIES)):
+            try:
+                if settings.topics.offsets == "translate":
+                    return await _moved(sides, journal, offset, reverse=reverse)
+                return await _same(sides, journal, offset)
+            except (ClusterError, WireError, Unconfirmed):  # a mirror may be writing to it
+                if not left:
+                    raise
+                await asyncio.sleep(_AGAIN_SECONDS)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+
+class _Sides(NamedTuple):
+    """The flow, and both sides of a partition."""
+
+    flow: str
+    one: Cluster
+    source: TopicPartition
+    other: Cluster
+    target: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the journal keeps of a copy: where the flow began in its source, its last position, and what was lost; and
+    whether the flow was failed over, so that its end is not the source's.
+    """
+
+    since: int
+    last: LastPosition | None
+    losses: tuple[tuple[int, int], ...]
+    is_over: bool
+
+
+async def _known(sides: _Sides, journal: Journal) -> _Known:
+    """Raises ConfigError where the target topic is not the copy that the journal names, PartitionStop for a stop that
+    stands, or a source topic that is another one.
+    """
+    _, one, source, other, target = sides
+    records = await journal.newest()
+    ids = one.topic_id(source.topic), other.topic_id(target.topic)
+    seen = seen_in(records).get(target.topic)
+    if seen is None or seen.source_topic != source.topic or not same_id(seen.target_topic_id, ids[1]):
+        raise ConfigError(
+            f"{target.topic}: by the journal of {journal.flow} it is no copy of {source.topic}, so that its offsets say"
+            " nothing. `mirror adopt` takes over one that something else made"
+        )
+    if became := other_topic(one, source.topic, seen.topic_id):
+        raise located(recreated(source, -1, became), one, other, target.topic)
+    standing = standing_in(records)
+    if (stop := standing.stops.get(target)) is not None and stop.concerns(ids[1]):
+        raise stop.raised(source)
+    last = standing.positions.get(target)
+    last = last if last is not None and last.is_of(*ids) else None
+    is_over = FailedOver.standing(records) is not None
+    return _Known(seen.begins(target.partition), last, standing.lost_of(target, ids[0]), is_over)
+
+
+async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
+    """The answer where offsets are equal. Raises as `resume` does."""
+    _, _, source, other, target = sides
+    known = await _known(sides, journal)
+    begin, end = await asyncio.gather(list_offset(other, target, EARLIEST), settled_end(other, target))
+    if known.is_over:
+        end = min(end, known.last.target_end if known.last is not None else 0)
+    else:
+        begin = max(begin, await _agreeing(sides, known))
+    if not begin <= offset <= end:
+        raise ConfigError(f"{target}: holds its source's offsets {begin} to {end - 1}; {offset} is none of them")
+    return Translation(source.topic, source.partition, offset, target.topic, offset, record=offset < end)
+
+
+async def _agreeing(sides: _Sides, known: _Known) -> int:
+    """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
+    _, one, _, other, target = sides
+    try:
+        return (await resume(*sides, _ANY_LOSS, known.since, known.last, known.losses)).begin
+    except PartitionStop as stop:
+        raise located(stop, one, other, target.topic) from stop
+
+
+async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool) -> Translation:
+    """The answer where offsets moved. Raises as `complete` does."""
+    _, one, source, other, target = sides
+    known = await _known(sides, journal)
+    if not reverse and offset < known.since:
+        raise ConfigError(
+            f"{source}: the flow began at offset {known.since}; what is at offset {offset} is not mirrored"
+        )
+    index = (await indexes_of(journal)).setdefault(target, RunIndex())
+    log_start = index.log_start = await list_offset(other, target, EARLIEST)
+    if not known.is_over:
+        try:
+            await complete(index, *sides, _ANY_LOSS, known.since, known.last, known.losses, confirmed=True)
+        except PartitionStop as stop:
+            raise located(stop, one, other, target.topic) from stop
+    elif index.last is None:
+        raise ConfigError(f"{source}: the journal does not tell where its offsets are, and the flow was failed over")
+    return _answer(index, source, target, offset, log_start, reverse=reverse)
+
+
+def _answer(
+    index: RunIndex, source: TopicPartition, target: TopicPartition, offset: int, log_start: int, *, reverse: bool
+) -> Translation:
+    first, last = index.pieces[0], index.pieces[-1]
+    end = last.next_target if reverse else last.next_source
+    there = offset if reverse else index.to_target(offset)
+    here = index.to_source(offset) if reverse else offset
+    asked = target if reverse else source
+    if offset > end:
+        raise ConfigError(f"{asked}: offset {offset} is not mirrored yet; what is mirrored ends at {end}")
+    if here is None or there < log_start or (first.begin > 0 and here < first.source_begin):
+        raise ConfigError(f"{asked}: what was at offset {offset} is gone from the target, which begins at {log_start}")
+    found = there < last.next_target and index.to_source(there) == here
+    return Translation(source.topic, source.partition, here, target.topic, there, record=found)

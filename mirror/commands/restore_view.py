@@ -1,0 +1,314 @@
+"""What `mirror restore` found and did, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from mirror.errors import ExitCode
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.names import first_of
+from mirror.policy.remedies import set_configs
+from mirror.policy.rules import Finding, Severity
+from mirror.rendering import console, count, number, plain, state_text, table
+from mirror.segments.restore import UNLIMITED, GroupsReport
+from mirror.topics.apply import TopicPlan
+from mirror.topics.configs import RETENTION, SettingsPlan
+
+if TYPE_CHECKING:
+    from mirror.spark.restore import Restored
+
+#: Groups of which each is named, to a person.
+_NAMED: Final = 50
+
+
+@dataclass(slots=True)
+class Report:
+    """What a restore found and did.
+
+    plan: the topics.
+    target: where they go.
+    configs: the settings of each target topic before anything was written.
+    wanted: the folders of each partition that is restored.
+    missing: partitions without a folder.
+    dry_run: nothing was written.
+    notes: what was left out before anything was read, and what could not be read of the cluster's own logs.
+    settings: by target topic, what becomes of its settings; None where they were not asked for or not found.
+    unset: by target topic, why settings that should be set were not.
+    groups: what becomes of the groups; None where they were not asked for or not found.
+    taken: who took the flow over before settings or groups were changed, which then stay as they are; else empty.
+    results: what became of each partition.
+    """
+
+    plan: TopicPlan
+    target: Endpoint
+    configs: Mapping[str, Mapping[str, str]]
+    wanted: Mapping[TopicPartition, Sequence[Path]]
+    missing: Sequence[TopicPartition]
+    dry_run: bool
+    notes: Sequence[str] = ()
+    settings: Mapping[str, SettingsPlan] | None = None
+    unset: Mapping[str, str] = field(default_factory=dict)
+    groups: GroupsReport | None = None
+    taken: str = ""
+    results: list[Restored] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """4 where anything is missing or damaged, or a group does not go on where it stood."""
+        is_stopped = any(one.figures is not None and one.figures.state.is_stop for one in self.results)
+        if self.missing or is_stopped or any(one.at_risk for one in self.results):
+            return ExitCode.DATA_AT_RISK
+        if self.taken:
+            return ExitCode.CLUSTER
+        if self.groups is not None and not self.groups.is_whole:
+            return ExitCode.DATA_AT_RISK
+        if self.dry_run:
+            return ExitCode.CHANGES
+        return ExitCode.DONE if all(one.is_whole for one in self.results) and not self.unset else ExitCode.CLUSTER
+
+    @property
+    def made(self) -> set[str]:
+        """Target topics that this restore makes."""
+        return {one.topic for one in self.plan.creations}
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """Target topics of which nothing expires, each with the command that sets what it shall have instead."""
+        return {
+            pair.target: self._give_back(pair.target)
+            for pair in self.plan.pairs
+            if UNLIMITED.items() <= self.configs.get(pair.target, {}).items() and not self._had_none(pair.target)
+        }
+
+    def _give_back(self, topic: str) -> str:
+        known = (self.settings or {}).get(topic)
+        if known is None:
+            return set_configs(self.target, topic, {"retention.ms": "MS", "retention.bytes": "BYTES"})
+        return set_configs(self.target, topic, known.held, known.dropped)
+
+    def _had_none(self, topic: str) -> bool:
+        """Nothing of the lost topic expired either, by its own settings."""
+        known = (self.settings or {}).get(topic)
+        return known is not None and UNLIMITED.items() <= known.found.items()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "partitions": [_as_dict(one, self.wanted[one.assignment.source]) for one in self.results],
+            "create": sorted(self.made),
+            "missing": [*map(str, self.missing)],
+            "never_expire": self.kept,
+            "advice": [str(finding) for finding in self._advice()],
+            "notes": [*self.notes],
+            "taken_over": self.taken,
+            "settings": None if self.settings is None else {t: self._settings(one) for t, one in self.settings.items()},
+            "groups": None if self.groups is None else _groups(self.groups),
+        }
+
+    def _settings(self, one: SettingsPlan) -> dict[str, Any]:
+        """Nothing is set of a topic that is not whole, and `applied` says what would be in a dry run."""
+        return {
+            "found": dict(one.found),
+            "applied": {} if one.topic in self.unset else {c.name: c.after for c in one.changes},
+            "held": dict(one.held),
+            "left": dict(one.left),
+            "problem": self.unset.get(one.topic, ""),
+            "command": self._give_back(one.topic) if one.held or one.dropped else "",
+        }
+
+    def print(self) -> None:
+        """The same for people."""
+        out = console()
+        out.print(self._table())
+        for one in self.results:
+            for text in filter(None, _notes(one, dry_run=self.dry_run)):
+                style = "red" if one.at_risk else "yellow"
+                out.print(Text(f"{one.assignment.source}: {plain(text)}", style), soft_wrap=True)
+        for finding in self._advice():
+            out.print(Text(plain(str(finding)), "yellow"), soft_wrap=True)
+        if self.missing:
+            names = first_of([*map(str, self.missing)])
+            text = f"no replica in these folders of {names}: name the folders of other brokers, too"
+            out.print(Text(text, "red"), soft_wrap=True)
+        if self.taken:
+            text = f"settings and groups that are not told of were left as they are: {self.taken}"
+            out.print(Text(plain(text), "red"), soft_wrap=True)
+        for text in self._settings_lines():
+            out.print(Text(plain(text)), soft_wrap=True)
+        for topic, command in self.kept.items():
+            text = (
+                f"{topic} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had"
+                f"{self._retention(topic)}. What is older is deleted then: {command}"
+            )
+            out.print(Text(text), soft_wrap=True)
+        if self.groups is not None:
+            for text in _group_lines(self.groups, dry_run=self.dry_run):
+                out.print(Text(plain(text), "" if self.groups.is_whole else "yellow"), soft_wrap=True)
+        for text in self.notes:
+            out.print(Text(plain(text), "yellow"), soft_wrap=True)
+        whole = sum(one.is_sound if self.dry_run else one.is_whole and not one.at_risk for one in self.results)
+        done = "would be restored whole" if self.dry_run else "restored whole"
+        out.print(f"{number(whole)} of {count(len(self.results) + len(self.missing), 'partition')} {done}")
+
+    def _retention(self, topic: str) -> str:
+        if (known := (self.settings or {}).get(topic)) is None:
+            return ""
+        had = [f"{name}={known.found[name]}" for name in RETENTION if name in known.found]
+        default = [name for name in RETENTION if name not in known.found]
+        told = [*had, *([f"its brokers' default of {' and '.join(default)}"] if default else [])]
+        return f": {' and '.join(told)}"
+
+    def _settings_lines(self) -> Iterator[str]:
+        for topic, one in (self.settings or {}).items():
+            if one.changes:
+                told = ", ".join(f"{change.name}={change.after}" for change in one.changes)
+                if problem := self.unset.get(topic):
+                    command = set_configs(self.target, topic, {c.name: c.after or "" for c in one.changes})
+                    yield f"{topic}: not set are {told}, as on the lost cluster: {problem}. To set them: {command}"
+                else:
+                    yield f"{topic}: {'would be set' if self.dry_run else 'set'} as on the lost cluster: {told}"
+            held = {name: value for name, value in one.held.items() if name not in RETENTION or topic not in self.kept}
+            if held:
+                told = ", ".join(f"{name}={value}" for name, value in held.items())
+                command = set_configs(self.target, topic, held)
+                yield f"{topic}: had {told}, which is not set; to set it when nothing more is to be restored: {command}"
+            for name, why in one.left.items():
+                yield f"{topic}: had {name}={one.found[name]}, which is not set: {why}"
+
+    def _advice(self) -> list[Finding]:
+        return [finding for finding in self.plan.findings if finding.severity is Severity.ADVISE]
+
+    def _table(self) -> Table:
+        if self.dry_run:
+            shown = table("partition", "target topic", ("from", "right"), ("to", "right"), ("replicas", "right"), "in")
+            for one in self.results:
+                at, paths = one.assignment, self.wanted[one.assignment.source]
+                topic = at.target.topic + (" (to be created)" if at.target.topic in self.made else "")
+                where = Text("\n".join(plain(str(path)) for path in paths))
+                shown.add_row(str(at.source), topic, number(one.start), number(one.stable), number(len(paths)), where)
+            return shown
+        shown = table(
+            "partition", "state", ("from", "right"), ("to", "right"), ("records", "right"), ("batches", "right")
+        )
+        for one in self.results:
+            figures = one.figures
+            shown.add_row(
+                str(one.assignment.source),
+                _outcome(one),
+                number(one.start),
+                number(figures.next_offset) if figures else "",
+                number(figures.records) if figures else "",
+                number(figures.batches) if figures else "",
+            )
+        return shown
+
+
+def _notes(one: Restored, *, dry_run: bool) -> list[str]:
+    told = [one.problem, *one.notes]
+    if not dry_run and one.figures and not one.is_copied:
+        told.append(one.figures.detail or f"offsets {one.figures.next_offset} to {one.stable - 1} are not copied")
+    return told
+
+
+def _outcome(one: Restored) -> Text:
+    if one.figures is None:
+        return Text("not restored", "red")
+    if not one.is_copied:
+        return state_text(one.figures.state)
+    return Text("in part", "red") if one.at_risk else Text("restored", "green")
+
+
+def _as_dict(one: Restored, replicas: Sequence[Path]) -> dict[str, Any]:
+    figures = one.figures
+    return {
+        "topic": one.assignment.source.topic,
+        "partition": one.assignment.source.partition,
+        "target": one.assignment.target.topic,
+        "replicas": [*map(str, replicas)],
+        "start": one.start,
+        "committed_end": one.stable,
+        "end": one.end,
+        "next_offset": figures.next_offset if figures else None,
+        "records": figures.records if figures else 0,
+        "batches": figures.batches if figures else 0,
+        "bytes": figures.bytes if figures else 0,
+        "state": str(figures.state) if figures else None,
+        "detail": figures.detail if figures else "",
+        "whole": one.is_whole,
+        "expired": one.expired,
+        "lost": [
+            {"first_offset": loss.first, "last_offset": loss.next_offset - 1, "reason": loss.reason}
+            for loss in one.lost
+        ],
+        "at_risk": one.at_risk,
+        "folders": [*one.folders],
+        "notes": [*one.notes, *filter(None, [one.problem])],
+    }
+
+
+def _groups(report: GroupsReport) -> dict[str, Any]:
+    return {
+        "offsets": [
+            {"group": group, "topic": at.topic, "partition": at.partition, "offset": committed.offset}
+            for group, of in report.offsets.items()
+            for at, committed in of.items()
+        ],
+        "beyond": [
+            {"group": one.group, "topic": one.at.topic, "partition": one.at.partition}
+            | {"offset": one.offset, "goes_on_at": one.end}
+            for one in report.beyond
+        ],
+        "undecided": {group: [*map(str, of)] for group, of in report.undecided.items()},
+        "of_former_topics": report.former,
+        "not_reached": [asdict(gap) for gap in report.gaps],
+        "hindrances": [asdict(one) for one in report.hindrances],
+        "skipped": [
+            {"group": one.group, "topic": one.at.topic, "partition": one.at.partition, "records": one.records}
+            for one in report.skips
+        ],
+        "notes": [*report.notes],
+    }
+
+
+def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
+    groups = len(report.offsets)
+    offsets = sum(map(len, report.offsets.values()))
+    done = "would be committed on the target" if dry_run else "go on at the target" if report.is_whole else "were found"
+    yield f"{count(offsets, 'offset')} of {count(groups, 'group')} {done}" + (
+        f": {first_of(sorted(report.offsets))}" if groups else ""
+    )
+    told = [
+        *(
+            f"group {gap.group} does not go on where it stood in {gap.topic}-{gap.partition}, at offset"
+            f" {gap.source_offset}: {gap.cause} (reads again {gap.reads_again}, misses {gap.misses})"
+            for gap in report.gaps
+        ),
+        *(
+            f"groups: {one.cause}"
+            + (f" ({one.group})" if one.group else "")
+            + (f": {one.detail}" if one.detail else "")
+            for one in report.hindrances
+        ),
+        *(
+            f"group {one.group} had read {one.at} up to offset {one.offset}, and the files have it up to {one.end}: it"
+            f" {'would go' if dry_run else 'goes'} on there"
+            for one in report.beyond
+        ),
+        *(
+            f"group {group}: a transaction without an end had offsets for {first_of([*map(str, of)])}; those before it"
+            " count"
+            for group, of in report.undecided.items()
+        ),
+        *(f"group {one.group} passes over {one.records} records of {one.at} that are deleted" for one in report.skips),
+        *([f"{count(report.former, 'offset')} of former topics by these names are left out"] if report.former else []),
+        *report.notes,
+    ]
+    yield from told[:_NAMED]
+    if len(told) > _NAMED:
+        yield f"and {len(told) - _NAMED} more: --json has all"

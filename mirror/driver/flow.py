@@ -1,0 +1,267 @@
+"""A flow that is ready to run: from a configuration through preflight to the rules of each partition."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from mirror.config import Settings, insecure
+from mirror.driver.scheduling import MOST_LANES, epoch_length, lane_count
+from mirror.errors import ExitCode, MirrorError, PreflightError
+from mirror.journal.entries import moment
+from mirror.journal.ownership import refuse_failed_over
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST
+from mirror.observability import logs
+from mirror.observability.status import Figures
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import Finding, Severity
+from mirror.policy.rules import refused as refusal
+from mirror.policy.selection import Rekeying, selects
+from mirror.replication.assignment import Assignment, assign
+from mirror.states import State
+from mirror.topics.adoption import Gate
+from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, ensure_heartbeats, rules_from, rules_of
+from mirror.topics.history import Claim, claims_of_others, read_history, read_own
+
+# --- A flow that is ready to run, and how a run of it ended (values) --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A topic that the flow is to mirror and does not, by both of its names, with as many partitions; 0 where it has no
+    copy to report of. `reason` says what to do.
+    """
+
+    source: str
+    target: str
+    partitions: int
+    reason: str
+
+
+def _follows_every(_source: str, _target: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What to mirror and how: the outcome of configuration and preflight.
+
+    `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
+    `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there; `made`: target topics
+    that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it. `rekeyed`:
+    what the re-key query does, topic by topic. `refused`: topics that are left out. `origins`: by source topic, the ids
+    of the clusters that its records came through before they were on the source. `take_over`: from a
+    mirror that runs. `make_journal` makes the flow's journal where it is gone. `follows`: whether a source topic is of
+    the flow, under this name on the target. `claims`: asks which other flow names a target topic as its own now.
+    """
+
+    name: str
+    source: Endpoint
+    target: Endpoint
+    assignments: tuple[Assignment, ...]
+    lanes: int
+    epoch_seconds: float
+    memory_bytes: int
+    once: bool = False
+    until_caught_up: bool = False
+    groups: tuple[re.Pattern[str], ...] = ()
+    groups_seconds: float = 1.0
+    bytes_per_second: int | None = None
+    heartbeats: bool = False
+    made: frozenset[str] = frozenset()
+    start: int = EARLIEST
+    rekeyed: tuple[Rekeying, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    take_over: bool = False
+    make_journal: Callable[[], object] = dict
+    follows: Callable[[str, str], bool] = _follows_every
+    claims: Callable[[], Mapping[str, Claim]] = dict
+
+    @property
+    def copy_rate(self) -> float | None:
+        """What of the bound all lanes share: topics that are re-keyed get their part by number."""
+        return None if self.bytes_per_second is None else self.bytes_per_second * (1 - self._rekeyed_share)
+
+    @property
+    def rekey_rate(self) -> float | None:
+        """What of the bound one re-keyed topic gets."""
+        if self.bytes_per_second is None:
+            return None
+        return self.bytes_per_second * self._rekeyed_share / max(1, len(self.rekeyed))
+
+    @property
+    def _rekeyed_share(self) -> float:
+        if not self.rekeyed:
+            return 0.0
+        topics = len({one.source.topic for one in self.assignments})
+        return len(self.rekeyed) / (topics + len(self.rekeyed))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended.
+
+    `contended` names the other mirror, if one took over; `incomplete` says what a bounded run did not copy;
+    `interrupted` is the signal that ended it, or 0. `refused`: topics that were left out in the end.
+    """
+
+    figures: dict[TopicPartition, Figures] = field(default_factory=dict)
+    contended: str = ""
+    incomplete: str = ""
+    interrupted: int = 0
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def stops(self) -> list[Figures]:
+        """The partitions in a state that needs a person."""
+        return [figures for figures in self.figures.values() if figures.state.is_stop]
+
+    @property
+    def exit_code(self) -> int:
+        """Data at risk before an interruption before lost access; 0 only where everything asked for was done."""
+        if self.contended or any(figures.state is not State.DENIED for figures in self.stops):
+            return ExitCode.DATA_AT_RISK
+        if self.incomplete and self.interrupted:
+            return 128 + self.interrupted
+        if self.stops or self.incomplete:
+            return ExitCode.CLUSTER
+        return ExitCode.PREFLIGHT if self.refused else ExitCode.DONE
+
+
+# --- From a configuration to a flow that can run ----------------------------------------------------------------------
+
+_MEGABYTE = 1 << 20
+
+
+def prepare(
+    settings: Settings,
+    *,
+    once: bool = False,
+    until_caught_up: bool = False,
+    take_over: bool = False,
+    refused: Callable[[Finding], None] | None = None,
+) -> Flow:
+    """Check both clusters, create what is missing on the target, and say what to mirror.
+
+    A flow that was failed over is refused before anything is asked of the source, which may be away for good. A topic
+    that is refused, or cannot be made, is left out, and `refused` is called with why; without it that is logged. Where
+    nothing else is left, or the whole flow is refused, PreflightError is raised; not where `refused` is given.
+    Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
+    """
+    own = asyncio.run(read_own(settings))
+    refuse_failed_over(settings.flow, own.newest)
+    log = logs.get("mirror.preflight")
+    for cluster in (settings.source, settings.target):
+        for text in insecure(cluster):
+            log.warning("insecure", flow=settings.flow, cluster=cluster.alias, text=text)
+    source, target = Admin(settings.source), Admin(settings.target)
+    history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+    gate = Gate(source, target, partial(_log_held, settings.flow))
+    tell = refused or partial(_log_refusal, settings.flow)
+    whole = gate.plan(settings, history)
+    if refused is None and (not whole.allowed().has_topics or any(not one.topic for one in whole.refusals)):
+        whole.raise_refusals()
+    for finding in whole.findings:
+        if finding.severity is not Severity.REFUSE:
+            log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
+    ensure_flow_topic(target, settings.flow)
+    failures: dict[str, MirrorError] = {}
+    made = apply(target, whole.allowed(), failures)
+    if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
+        whole, failures = gate.plan(settings, history), {}
+        made |= apply(target, whole.allowed(), failures)
+    plan = whole.allowed().without(failures)
+    if refused is None and failures and not plan.has_topics:
+        raise next(iter(failures.values()))
+    failed = (refusal(topic, str(problem), Fix.AS_TOLD) for topic, problem in failures.items())
+    for finding in (*whole.refusals, *failed):
+        tell(finding)
+    assignments = assignments_of(target, plan, settings)
+    lanes = lane_count(settings.spark.lanes, len(assignments) if once else MOST_LANES)
+    flow = Flow(
+        name=settings.flow,
+        source=Endpoint.of(settings.source),
+        target=Endpoint.of(settings.target),
+        assignments=assignments,
+        lanes=lanes,
+        epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), lanes),
+        memory_bytes=settings.limits.memory_mb * _MEGABYTE,
+        once=once,
+        until_caught_up=until_caught_up,
+        take_over=take_over,
+        make_journal=partial(_make_journal, settings),
+        follows=partial(_follows, settings),
+        claims=partial(_claims, settings),
+        made=made,
+        start=moment(settings.topics.start),
+        heartbeats=ensure_heartbeats(target, settings.flow),
+        rekeyed=plan.rekeyed,
+        refused=refused_by(whole, failures),
+        origins={one.source: history.chain(one.source) for one in plan.pairs},
+    )
+    return with_settings(flow, settings)
+
+
+def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tuple[Refusal, ...]:
+    """The topics of a plan that are not mirrored, and why: what preflight refuses, or what could not be made."""
+    why = {topic: str(problem) for topic, problem in failures.items()}
+    for finding in plan.refusals:
+        why.setdefault(finding.topic, finding.text)
+    found = [
+        Refusal(pair.source, pair.target, pair.partitions, why.get(pair.target) or why.get(pair.source) or why[""])
+        for pair in plan.pairs
+        if {pair.target, pair.source, ""} & why.keys()
+    ]
+    told = {"", *(one.source for one in found), *(one.target for one in found)}
+    return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in told))
+
+
+def _log_refusal(flow: str, finding: Finding) -> None:
+    logs.get("mirror.preflight").error("not_mirrored", flow=flow, reason=str(finding))
+
+
+def _log_held(flow: str, topic: str, why: str) -> None:
+    logs.get("mirror.preflight").warning("topic_left_as_it_is", flow=flow, topic=topic, reason=why)
+
+
+def _make_journal(settings: Settings) -> None:
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+
+
+def _claims(settings: Settings) -> Mapping[str, Claim]:
+    return asyncio.run(claims_of_others(settings, Admin(settings.target).topic_names()))
+
+
+def _follows(settings: Settings, source: str, target: str) -> bool:
+    return selects(source, settings.topics) and settings.topics.naming.target_of(source) == target
+
+
+def with_settings(flow: Flow, settings: Settings) -> Flow:
+    """The flow with what of its settings can change while it runs, topics aside."""
+    return replace(
+        flow,
+        memory_bytes=settings.limits.memory_mb * _MEGABYTE,
+        groups=settings.groups.include,
+        groups_seconds=settings.groups.interval_s,
+        bytes_per_second=settings.limits.bytes_per_second,
+        follows=partial(_follows, settings),
+    )
+
+
+def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:
+    """What to mirror when a plan was carried out. Raises ClusterError."""
+    if plan.is_empty:
+        rules = {topic: rules_from(configs, settings.topics) for topic, configs in plan.target_configs.items()}
+    else:
+        rules = rules_of(target, plan.pairs, settings.topics)
+    if settings.topics.append_time == "source":  # a copy that stamps records all the same is not taken for one that may
+        own = {pair.target for pair in plan.pairs if pair.source not in plan.stamped}
+        rules |= {topic: replace(rules[topic], target_append_time=False) for topic in own & rules.keys()}
+    topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
+    return assign((pair for pair in plan.pairs if pair.target in rules), topic_ids, rules)

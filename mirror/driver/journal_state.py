@@ -1,0 +1,307 @@
+"""What the flow's journal tells a running mirror: figures of its lanes, a younger mirror, a failover, what people
+accepted and which topics they let rest, as what topics were first seen, and where offsets moved to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from mirror.background import in_background
+from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
+from mirror.journal import ownership
+from mirror.journal.entries import PREFIX as TOPIC
+from mirror.journal.entries import read_accepted, read_pause
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, Lost, Place
+from mirror.journal.offset_maps import PREFIX as RUNS
+from mirror.journal.offset_maps import Indexes
+from mirror.journal.ownership import Claims, FailedOver, Garbled, Owner, Taken
+from mirror.journal.positions import Standing
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability import logs
+from mirror.observability.logs import Once
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import KEY as GROUPS
+from mirror.observability.status import LANE_PREFIX as LANE
+from mirror.observability.status import NOT_OURS, Figures, LaneFigures
+from mirror.observability.status import PREFIX as STATE
+from mirror.replication.assignment import Assignment, KnownStop
+
+#: How long what a lane told straight stands over what it had written before: as long as a write may take that was under
+#: way, and a little more.
+HEARD_SECONDS: Final = 15.0
+#: The same for a receipt: what its lane wrote is in the journal by then, which is read every second.
+RECEIPT_SECONDS: Final = 3.0
+#: Keys of records that are said again anyway, or that are no longer true when they are.
+_FLEETING: Final = (OWNER, ENDED, ownership.KEY, STATE, LANE, GROUPS, RUNS)
+
+
+class _Heard(NamedTuple):
+    """A report that did not come by the journal: its lane's time, and until when (our own clock) older ones of the
+    journal are passed over.
+    """
+
+    at_ms: int
+    until: float
+
+
+@dataclass(slots=True, eq=False)
+class Tidings:
+    """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now, and
+    `failed_over` when the flow is to be mirrored no more. `metrics` gets every report.
+
+    `owner`: our claim, once the flow was taken; it is said again every few seconds, and where another record than a
+    newer claim came after it. Where the journal lost records that were read, all of it is read again, the flow is
+    claimed anew unless somebody else did since, and `rewrite` writes again what only we know; `on_lost` is called then.
+    `make_journal` makes a topic that is gone, and mends the settings of one that somebody else made. Figures of
+    partitions that `is_planned` does not know are passed over.
+
+    `live`: figures by source partition, the newest by the order in which they came; clocks of executors do not decide,
+    and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
+    `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys. `runs`:
+    where offsets moved to. `ends`: where the source's logs end by now, of partitions whose
+    tasks do not look. All of it, but for what lanes told straight, is what the journal had before offset `until`.
+    """
+
+    flow: str
+    instance: str
+    taken_over: Callable[[Owner], None]
+    failed_over: Callable[[FailedOver | Garbled], None]
+    metrics: Metrics
+    on_lost: Callable[[], None] = lambda: None
+    make_journal: Callable[[], object] = lambda: None
+    is_planned: Callable[[Figures], bool] = lambda _: True
+    owner: Owner | None = None
+    place: Place | None = None
+    live: dict[TopicPartition, Figures] = field(default_factory=dict)
+    standing: Standing = field(default_factory=Standing)
+    paused: set[str] = field(default_factory=set)
+    topics: dict[bytes, bytes] = field(default_factory=dict)
+    runs: Indexes = field(default_factory=Indexes)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _claims: Claims = field(default_factory=Claims)
+    _kept: dict[bytes, Entry] = field(default_factory=dict)
+    _gone: set[bytes] = field(default_factory=set)
+    _has_lost: bool = False
+    _is_over: bool = False
+    _restated: float = 0.0
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _heard: dict[TopicPartition, _Heard] = field(default_factory=dict)
+    _garbled: set[int] = field(default_factory=set)
+    _hindrances: Once = field(default_factory=Once)
+    _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
+
+    @property
+    def until(self) -> int:
+        """The journal's offset up to which all of this is known."""
+        return self.place.offset if self.place else 0
+
+    def begin(self, taken: Taken) -> None:
+        """Learn what stood in the journal when the flow was taken."""
+        self.owner, self.place, self._claims = taken.owner, taken.seen.place, taken.seen.claims
+        self._restated = time.monotonic()
+        claimed = taken.seen.claims.owner
+        if claimed is not None and claimed.instance != self.instance:  # while the one before was waited for
+            self._end(claimed)
+        self.learn(sorted(taken.seen.newest.values(), key=lambda entry: entry.offset))
+
+    async def read(self, journal: Journal) -> bool:
+        """Learn what is new in the journal; false where it cannot be read now, with one warning for each kind of reason
+        until it can.
+        """
+        async with self._reading:  # in the journal's order
+            try:
+                news = await journal.follow(self.place)
+            except (ClusterError, WireError, MalformedBatch) as problem:
+                if self._hindrances.is_new(problem):
+                    self._log.warning("journal_not_read", flow=self.flow, reason=str(problem))
+                if isinstance(problem, JournalMissing) and not self._is_over:
+                    await self._make_anew()
+                return False
+            self._hindrances.over()
+            self.place = news.place
+            if news.lost is not None:
+                self._learn_anew(news.entries, news.lost)
+                await self._make_anew()  # whoever made it may have made it otherwise
+            else:
+                self.learn(news.entries)
+            await self._say_again(journal)
+            return True
+
+    async def rewrite(self, journal: Journal) -> None:
+        """Write again what only we know of what the journal lost, while no lane writes. Raises as `Journal.append`."""
+        if not self._has_lost:
+            return
+        changes = [(key, self._kept[key].value) for key in sorted(self._gone) if key in self._kept]
+        runs = self.runs.entries()
+        await journal.append_all([*changes, *runs])
+        self._gone.clear()
+        self._has_lost = False
+        self._log.info("journal_rewritten", flow=self.flow, records=len(changes) + len(runs))
+
+    async def _make_anew(self) -> None:
+        try:
+            await in_background(self.make_journal)
+        except (ClusterError, PreflightError) as problem:
+            self._log.error("journal_not_made", flow=self.flow, reason=str(problem))
+
+    def _learn_anew(self, entries: Sequence[Entry], lost: Lost) -> None:
+        """What was read before stands, whether or not it is still there; what came since is new."""
+        self._log.error(
+            "journal_lost_records",
+            flow=self.flow,
+            reason=lost.reason,
+            first_offset=lost.kept,
+            next_offset=lost.read_until,
+            advice="what this mirror knows is written again; see to the target's disks and elections",
+        )
+        self._gone |= {key for key, entry in self._kept.items() if entry.offset >= lost.kept}
+        self._has_lost = True
+        since = [entry for entry in entries if entry.offset >= lost.kept]
+        self._gone -= {entry.key for entry in since}
+        for entry in since if not lost.kept else ():
+            with contextlib.suppress(*NOT_OURS):
+                if entry.key == OWNER and entry.value and not self._claims.knows(Owner.read(entry.value).instance):
+                    self._end(Owner.read(entry.value))  # it found an empty journal, so its number says nothing
+        self.learn(since)
+        if self.owner is not None:  # with another number: somebody may have claimed meanwhile, with what he found
+            self.owner = replace(self.owner, claim=self._claims.highest + 1)
+            self._restated = 0.0
+        self.on_lost()
+
+    async def _say_again(self, journal: Journal) -> None:
+        if self.owner is None or self._is_over or time.monotonic() - self._restated < ownership.RESTATE_SECONDS:
+            return
+        if await ownership.restate(journal, self.owner):
+            self._restated = time.monotonic()
+
+    def _end(self, owner: Owner) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self.taken_over(owner)
+
+    def hear(self, lane: int, report: bytes, held: Collection[TopicPartition]) -> None:
+        """Learn a partition's figures from its lane, which cannot write them into the journal now. They stand until the
+        journal has something newer of it, or for `HEARD_SECONDS`. `held` are the partitions that this lane has.
+        """
+        try:
+            figures = Figures.from_json(report)
+            at = TopicPartition(figures.topic, figures.partition)
+            if at not in held:
+                raise ValueError(f"{at} is not mirrored by this lane")
+        except NOT_OURS as problem:
+            if lane not in self._garbled:
+                self._garbled.add(lane)
+                self._log.warning("report_unread", flow=self.flow, lane=lane, reason=repr(problem))
+        else:
+            if figures.instance == self.instance:
+                self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)
+                self._stands(at, figures)
+
+    def receive(self, figures: Figures) -> Figures:
+        """Learn a partition's figures from the receipt of its lane, which has ended; the same, dated by our clock."""
+        at = TopicPartition(figures.topic, figures.partition)
+        self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RECEIPT_SECONDS)
+        return self._stands(at, figures)
+
+    def handed(self, one: Assignment) -> Assignment:
+        """An assignment with all that is known of its copy. A stop that does not stand is known by its last report."""
+        one, live = self.standing.handed(one), self.live.get(one.source)
+        if one.stop is None and live is not None and live.state.is_stop and live.target_topic == one.target.topic:
+            met = KnownStop(state=live.state, offset=live.next_offset, detail=live.detail, stands=False)
+            return replace(one, stop=met)
+        return one
+
+    def newest(self, receipts: Mapping[TopicPartition, Figures]) -> dict[TopicPartition, Figures]:
+        """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
+        reports = [*self.live.values(), *receipts.values()]
+        return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
+
+    def with_end(self, figures: Figures) -> Figures:
+        """The same with the lag of now, where its task does not see the source's end."""
+        if figures.sees_the_end:
+            return figures
+        return figures.with_end(self.ends.get(TopicPartition(figures.topic, figures.partition)))
+
+    @property
+    def blind(self) -> list[TopicPartition]:
+        """The partitions whose tasks do not see where the source's log ends."""
+        return [at for at, one in self.live.items() if not one.sees_the_end]
+
+    def know_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Where the source's logs end, of those that were asked for and answered; of the others nobody knows it."""
+        self.ends = ends
+        changed = {at: self.with_end(self.live[at]) for at in self.blind}
+        self.live |= changed
+        self.metrics.learn(changed.values())
+
+    def _stands(self, at: TopicPartition, figures: Figures) -> Figures:
+        """A report is dated no later than now, and no earlier than the one before it, which came before."""
+        now = int(time.time() * 1000)
+        before = self.live[at].at_ms if at in self.live else -1
+        figures = self.with_end(figures)
+        if not before < figures.at_ms <= now:
+            figures = replace(figures, at_ms=max(before, now))
+        self.live[at] = figures
+        self.metrics.learn((figures,))
+        return figures
+
+    def _is_older(self, at: TopicPartition, figures: Figures) -> bool:
+        """Whether a lane told this straight, or by its receipt, after it had written what the journal has here."""
+        heard = self._heard.get(at)
+        if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
+            return True
+        self._heard.pop(at, None)
+        return False
+
+    def learn(self, entries: Sequence[Entry]) -> None:
+        """Learn from records, in the journal's order."""
+        for entry in entries:
+            self._learn(entry)
+        self.runs.learn(entries)
+
+    def _learn(self, entry: Entry) -> None:
+        try:
+            if not entry.key.startswith(_FLEETING):
+                self._kept[entry.key] = entry
+            if entry.key == OWNER and entry.value:
+                owner = Owner.read(entry.value)
+                if owner.instance != self.instance:
+                    if self._claims.learn(owner):
+                        self._end(owner)
+                    else:  # a repetition, which must not be what the journal says in the end
+                        self._restated = 0.0
+                else:
+                    self._claims.learn(owner)
+            elif entry.key == ownership.KEY and entry.value is not None:
+                self._is_over = True
+                self.failed_over(FailedOver.told(entry.value))
+            elif entry.key.startswith(STATE) and entry.value is None:  # mirrored no longer
+                for at in [at for at, figures in self.live.items() if figures.key() == entry.key]:
+                    del self.live[at]
+                self.metrics.keep(self.live)
+            elif entry.key.startswith(STATE) and entry.value:
+                figures = Figures.from_json(entry.value)
+                at = TopicPartition(figures.topic, figures.partition)
+                is_ours = figures.instance == self.instance and self.is_planned(figures)
+                if is_ours and not self._is_older(at, figures):
+                    self._stands(at, figures)
+            elif entry.key.startswith(LANE) and entry.value:
+                lane = LaneFigures.from_json(entry.value)
+                if lane.instance == self.instance:
+                    self.metrics.learn_lane(lane)
+            elif entry.key.startswith(TOPIC) and entry.value:
+                self.topics[entry.key] = entry.value
+            elif (pause := read_pause(entry)) is not None:
+                (self.paused.add if pause.rests else self.paused.discard)(pause.topic)
+            elif (accepted := read_accepted(entry)) is not None:
+                self.standing.accepted[accepted.target] = accepted
+            else:
+                self.standing.learn(entry)
+        except NOT_OURS as problem:
+            key = entry.key.decode(errors="replace")
+            self._log.warning("journal_record_unread", key=key, reason=repr(problem))

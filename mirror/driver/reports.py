@@ -1,0 +1,235 @@
+"""What the driver reports: partition states, log events for their changes, and how a copy ended.
+
+MIRRORING and CAUGHT_UP change places with every record, and a partition is STARTING in every epoch: of those three
+only what ends another state is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from mirror.driver.flow import Refusal
+from mirror.journal.journal import Journal
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability import logs
+from mirror.observability.status import NOT_OURS, Figures, Totals
+from mirror.observability.status import PREFIX as STATE
+from mirror.replication.assignment import Assignment
+from mirror.states import Remedy, State
+
+# --- What is said of a copy at its end --------------------------------------------------------------------------------
+
+
+class Headway:
+    """How far each partition has ever come."""
+
+    def __init__(self) -> None:
+        """Nowhere yet."""
+        self._reached: dict[TopicPartition, int] = {}
+
+    def made(self, told: Mapping[TopicPartition, Figures]) -> bool:
+        """Whether any partition got further than ever before."""
+        looked = {at: one for at, one in told.items() if not one.presumed}
+        further = {at: one.next_offset for at, one in looked.items() if one.next_offset > self._reached.get(at, 0)}
+        self._reached |= further
+        return bool(further)
+
+
+def is_over(figures: Figures, until: int) -> bool:
+    """Nothing is left to do for a partition of a bounded copy, but for a person."""
+    if figures.presumed:
+        return False
+    return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.CONTENDED)
+
+
+def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> list[Assignment]:
+    """Those of a bounded copy of which something is left to do."""
+    return [one for one in assignments if one.source not in told or not is_over(told[one.source], one.until or 0)]
+
+
+def has_caught_up(figures: Figures) -> bool:
+    """Nothing is to be copied now, or not by the mirror's own doing."""
+    return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
+
+
+def is_under_way(figures: Figures) -> bool:
+    """There is something to copy, as far as is known, and nothing that is told hinders it."""
+    if figures.state is State.STARTING:
+        return True
+    return figures.state is State.MIRRORING and figures.next_offset < figures.log_end
+
+
+def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> Iterator[str]:
+    """What was not copied of each partition that is left."""
+    for assignment in left:
+        figures = told.get(assignment.source)
+        why = f"{figures.state} at offset {figures.next_offset}" if figures else "not begun"
+        detail = f", {figures.detail}" if figures and figures.detail else ""
+        yield f"{assignment.source} up to offset {assignment.until}: {why}{detail}"
+
+
+# --- One log event for each change of a partition's state that somebody may want to know of ---------------------------
+
+_log = logs.get("mirror.supervisor")
+_WELL: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
+_PASSING: Final = frozenset({State.ALIGNING, State.PAUSED, State.WAITING})
+
+
+class StopLog:
+    """Give it figures as they come, by whatever way; older ones than those known are passed over. A stop that every
+    epoch meets again is told once, and again where it is another state or another offset; so is a wait. The offset of
+    RECREATED is the copy's end, which says nothing of the source: it is 0 once somebody deletes the copy, as advised.
+    An offset of -1 is not known: an epoch met the stop before it knew where the copy stands.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[TopicPartition, tuple[State, int]] = {}
+        self._passing: dict[TopicPartition, State] = {}
+        self._seen: dict[TopicPartition, int] = {}
+
+    def tell(self, figures: Iterable[Figures]) -> None:
+        """Log what is new in them."""
+        for one in figures:
+            at, now = TopicPartition(one.topic, one.partition), (one.state, one.next_offset)
+            if one.at_ms < self._seen.get(at, 0):
+                continue
+            self._seen[at] = one.at_ms
+            before = self._told.get(at)
+            self._tell_passing(at, one)
+            says_offset = one.next_offset >= 0 and one.state is not State.RECREATED
+            is_known = before is not None and one.state is before[0] and (now == before or not says_offset)
+            if one.state.is_stop and not is_known:
+                self._told[at] = now
+                _tell_state(_log.error, "partition_stopped", one)
+            elif before and (one.state is State.CAUGHT_UP or (not one.state.is_stop and one.next_offset > before[1])):
+                del self._told[at]
+                _tell_end(one, after=before[0])
+
+    def _tell_passing(self, at: TopicPartition, one: Figures) -> None:
+        before = self._passing.get(at)
+        if one.state in _PASSING and one.state is not before:
+            self._passing[at] = one.state
+            _tell_state(_log.warning if one.state is State.WAITING else _log.info, "partition_state", one)
+        elif before and (one.state in _WELL or one.state.is_stop):
+            del self._passing[at]
+            if one.state in _WELL:
+                _tell_end(one, after=before)
+
+
+def _tell_state(tell: Callable[..., None], event: str, one: Figures) -> None:
+    tell(
+        event,
+        state=str(one.state),
+        topic=one.topic,
+        partition=one.partition,
+        offset=one.next_offset,
+        detail=one.detail,
+    )
+
+
+def _tell_end(one: Figures, after: State) -> None:
+    """The end of a state that was told."""
+    _log.info(
+        "partition_goes_on",
+        topic=one.topic,
+        partition=one.partition,
+        offset=one.next_offset,
+        after=str(after),
+    )
+
+
+# --- What the driver itself reports -----------------------------------------------------------------------------------
+
+
+def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -> Figures:
+    """The report of a partition that rests, from its last one; a stop remains one, since resting mends nothing. Where
+    the source's log ends by now is not known, and so is the lag: the driver asks for it.
+    """
+    now = int(time.time() * 1000)
+    if before is not None and before.state.is_stop:
+        return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
+    detail = f"paused; {Remedy.RESUME.told({'topic': one.source.topic})}"
+    if before is not None:
+        known = replace(before, lag_records=None, lag_ms=None)
+        return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
+    return Figures(
+        flow=flow,
+        instance=instance,
+        topic=one.source.topic,
+        partition=one.source.partition,
+        target_topic=one.target.topic,
+        state=State.PAUSED,
+        detail=detail,
+        next_offset=-1,
+        log_end=-1,
+        lag_records=None,
+        at_ms=now,
+    )
+
+
+def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[Figures]:
+    """The reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for each of
+    its partitions, from the last one in the journal, of which `known` are the newest records.
+    """
+    now, found = int(time.time() * 1000), list[Figures]()
+    for number in range(one.partitions):
+        reached = -1
+        with contextlib.suppress(*NOT_OURS):
+            reached = Figures.from_json(known.get(Figures.key_of(one.target, number), b"")).next_offset
+        found.append(
+            Figures(
+                flow=flow,
+                instance=instance,
+                topic=one.source,
+                partition=number,
+                target_topic=one.target,
+                state=State.REFUSED,
+                detail=f"not mirrored: {one.reason}",
+                next_offset=reached,
+                log_end=-1,
+                lag_records=None,
+                at_ms=now,
+            )
+        )
+    return found
+
+
+def reports_in(known: Mapping[bytes, bytes]) -> Iterator[Figures]:
+    """The reports among the newest records of a journal; those that are none of ours are passed over."""
+    for key, value in known.items():
+        if key.startswith(STATE):
+            with contextlib.suppress(*NOT_OURS):
+                figures = Figures.from_json(value)
+                if figures.key() == key:
+                    yield figures
+
+
+async def forget(journal: Journal, gone: Iterable[Assignment]) -> None:
+    """Delete the last reports of partitions that are mirrored no longer. Raises as `Journal.append` does."""
+    await journal.append_all((Figures.key_of(*one.target), None) for one in gone)
+
+
+def log_epoch(flow: str, number: int, seconds: float, figures: Collection[Figures]) -> None:
+    """An epoch's one line: where the flow stands now; counts are since this mirror began."""
+    totals = Totals.of(figures)
+    logs.get("mirror.supervisor").info(
+        "epoch_ended",
+        flow=flow,
+        epoch=number,
+        seconds=round(seconds, 1),
+        partitions=totals.partitions,
+        states={str(state): many for state, many in sorted(totals.states.items())},
+        records=totals.records,
+        batches=totals.batches,
+        bytes=totals.bytes,
+        lag_records=totals.lag_records,
+        lag_unknown=totals.lag_unknown,
+        latency_ms=totals.lag_ms,
+        filled=totals.filled,
+        lost=totals.lost,
+        stopped=totals.stopped,
+    )

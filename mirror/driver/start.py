@@ -1,0 +1,185 @@
+"""What a mirror settles before its first epoch: which topics it means, and how far a bounded copy goes.
+
+V1  a topic of the target belongs to one flow. Two that begin at once both find it free, so whoever named it in its
+    journal looks at the others' once more before the first record: at least one of the two sees the other, takes
+    the name back and is refused. Both may; neither has written anything
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+
+from mirror.background import in_background
+from mirror.errors import ClusterError, ClusterUnreachable, PreflightError, WireError
+from mirror.journal.entries import FirstSeen, same_id, seen_in, settled
+from mirror.journal.journal import Journal
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
+from mirror.kafka.retry import Backoff
+from mirror.names import first_of
+from mirror.observability import logs
+from mirror.observability.status import NOT_OURS
+from mirror.replication.assignment import Assignment
+from mirror.replication.topic_identity import MISSING_TRIES, other_topic
+from mirror.topics.adoption import claimed
+from mirror.topics.history import Claim
+
+_log = logs.get("mirror.supervisor")
+
+
+async def recorded(
+    source: Cluster,
+    journal: Journal,
+    assignments: Sequence[Assignment],
+    known: MutableMapping[bytes, bytes],
+    made: Collection[str] = (),
+    start: int = EARLIEST,
+    origins: Mapping[str, Sequence[str]] = {},
+    claims: Callable[[], Mapping[str, Claim]] = dict,
+) -> list[Assignment]:
+    """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
+    journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
+    topics the flow `made`. At the flow's first start, and then alone, `start` says where they begin
+    (`journal/entries.py`, B1 to B3). `origins`: by source topic, the ids of the clusters that its records came through
+    before they were on the source. `claims`: asks for what other flows name now, by target topic.
+
+    A topic that a cluster does not know at this moment has no id to record: what the journal tells of it stays.
+    Raises ClusterUnreachable where such a topic is none that the journal tells of, PreflightError where another flow
+    named one of them at the same moment (V1), and as `settled`, `claims` and `Journal.append` do.
+    """
+    has_begun = any(not one.compared for one in seen_in(known).values())
+    since = {} if has_begun else await _begun(source, journal, assignments, start)
+    await _all_known(source, {one.source.topic for one in assignments})
+    await _all_known(journal.cluster, {one.target.topic for one in assignments})
+    changed: dict[bytes, bytes] = {}
+    fresh = dict[str, str]()
+    found: list[Assignment] = []
+    for assignment in assignments:
+        topic, copy = assignment.source.topic, assignment.target.topic
+        key = FirstSeen.key(copy)
+        now = FirstSeen(
+            source_topic=topic,
+            topic_id=source.topic_id(topic) or assignment.topic_id,
+            target_topic_id=journal.cluster.topic_id(copy),
+            cluster_id=source.cluster_id,
+            made=copy in made,
+            since=since.get(topic, ()),
+            adopted=copy not in made,
+            origins=tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins.get(topic, ())))),
+        )
+        before = _seen(journal.flow, known.get(key))
+        if before is None or not before.is_about(now) or not same_id(before.cluster_id, now.cluster_id):
+            if copy not in journal.cluster.topics:
+                raise ClusterUnreachable(
+                    f"{journal.cluster}: no broker knows topic {copy}, which was there a moment ago"
+                )
+            changed[key] = now.to_json()
+            fresh[copy] = topic
+        else:  # ids that were not known then are by now; a copy of version 0.1.0 learns its origins
+            now = replace(
+                before,
+                topic_id=before.topic_id or now.topic_id,
+                target_topic_id=before.target_topic_id or now.target_topic_id,
+                cluster_id=before.cluster_id or now.cluster_id,
+                origins=now.origins if same_id(before.topic_id, now.topic_id) else before.origins,
+                deleted_ms=0,
+            )
+            if now != before:
+                changed[key] = now.to_json()
+        named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
+        found.append(replace(named, since=now.begins(assignment.source.partition)))
+    if changed:
+        if since:  # all topics begin later, or none does: one batch (B1)
+            await journal.append(list(changed.items()))
+        else:
+            await journal.append_all(changed.items())
+        known.update(changed)
+        if fresh:
+            await _refuse_rivals(journal, known, fresh, await in_background(claims))
+        for topic, offsets in since.items():
+            _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
+    return found
+
+
+async def _refuse_rivals(
+    journal: Journal, known: MutableMapping[bytes, bytes], named: Mapping[str, str], claims: Mapping[str, Claim]
+) -> None:
+    """Take back what another flow names by now, too (V1). `named`: by target topic, the source topic."""
+    topic_id = journal.cluster.topic_id
+    rivals = [copy for copy in named if copy in claims and same_id(claims[copy].topic_id, topic_id(copy))]
+    if not rivals:
+        return
+    await journal.append([(FirstSeen.key(copy), None) for copy in rivals])
+    for copy in rivals:
+        known.pop(FirstSeen.key(copy), None)
+    told = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
+    raise PreflightError(f"another flow began at the same moment:\n{told}")
+
+
+async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
+    """Ask again for topics that the metadata lacks: a broker that has not heard of one yet denies it for a moment."""
+    backoff = Backoff()
+    for _ in range(MISSING_TRIES):
+        if not (missing := [topic for topic in topics if topic not in cluster.topics]):
+            return
+        await asyncio.sleep(backoff.next())
+        await cluster.refresh(missing)
+
+
+async def _begun(
+    source: Cluster, journal: Journal, assignments: Sequence[Assignment], start: int
+) -> dict[str, tuple[int, ...]]:
+    """By source topic, where its partitions begin; without topics that all begin with their first record."""
+    copies = [(one.source, one.target) for one in assignments]
+    offsets: dict[str, list[int]] = {}
+    for at, offset in sorted((await settled(source, journal.cluster, copies, start)).items()):
+        offsets.setdefault(at.topic, []).append(offset)
+    return {topic: tuple(of) for topic, of in offsets.items() if any(of)}
+
+
+def _seen(flow: str, value: bytes | None) -> FirstSeen | None:
+    try:
+        return FirstSeen.read(value) if value else None
+    except NOT_OURS as problem:
+        _log.warning("journal_record_unread", flow=flow, reason=repr(problem))
+        return None
+
+
+async def bounded(
+    source: Cluster, flow: str, assignments: Sequence[Assignment]
+) -> tuple[list[Assignment], dict[TopicPartition, str]]:
+    """The assignments with the end of each partition as a committed reader sees it now, and why others have none: they
+    are left out of the copy. A topic that is another one by now has no end to copy up to: its lane says so. What lies
+    behind an open transaction is not copied, and is told.
+    """
+    written: dict[TopicPartition, int] = {}
+    with contextlib.suppress(ClusterError, WireError):  # asked before: what grows meanwhile is no transaction
+        written = await listed(source, [one.source for one in assignments], LATEST)
+
+    async def end_of(one: Assignment) -> int:
+        if other_topic(source, one.source.topic, one.topic_id):
+            return 0
+        return await list_offset(source, one.source, LATEST, READ_COMMITTED)
+
+    found: list[Assignment] = []
+    left_out: dict[TopicPartition, str] = {}
+    asked = map(end_of, assignments)
+    for assignment, end in zip(assignments, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+        if isinstance(end, ClusterError):
+            left_out[assignment.source] = str(end)
+            _log.error("partition_left_out", flow=flow, reason=str(end))
+        elif isinstance(end, BaseException):
+            raise end
+        else:
+            found.append(replace(assignment, until=end))
+    asked_of = (one for one in found if not other_topic(source, one.source.topic, one.topic_id))
+    held = [
+        f"{one.source} from offset {one.until}" for one in asked_of if (one.until or 0) < written.get(one.source, 0)
+    ]
+    if held:
+        why = "a transaction is open on the source, and what is written behind it is not copied before it ends"
+        _log.warning("open_transactions", flow=flow, partitions=first_of(held), reason=why)
+    return found, left_out

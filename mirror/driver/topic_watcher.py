@@ -1,0 +1,505 @@
+"""Follows both clusters while a mirror runs: what is new there becomes its next plan.
+
+D1  a copy goes where the flow made it (its journal says so, by the copy's id) and was not failed over since, and where
+    its source is the same cluster as then and denies several times that a topic of that name exists: one with another
+    id is a topic made anew, whose copy stays as it is (RECREATED)
+D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
+    what was lost in a day is counted against all copies of the flow, those included that were deleted in that time
+D3  none goes that no task of this process copied to, or compared with its source, that is paused, so that none looks
+    at it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody
+    else has these records
+D4  the journal is read again right before: a copy is not for a mirror to delete that has lost the flow
+
+N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says, as
+    long as its copy is there
+N2  a copy is deleted where `sync.deletions` asks for it and that is safe (`deletion.py`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Protocol
+
+from mirror.background import in_background
+from mirror.config import Settings
+from mirror.config.reading import reloaded
+from mirror.driver.flow import Refusal, assignments_of, refused_by
+from mirror.driver.scheduling import renewed
+from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
+from mirror.journal.entries import FirstSeen, same_id, seen_in
+from mirror.journal.journal import OWNER, Journal
+from mirror.journal.ownership import FailedOver, Owner
+from mirror.kafka.admin import Admin, RememberingAdmin
+from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.names import first_of
+from mirror.observability import logs
+from mirror.observability.status import NOT_OURS
+from mirror.policy.selection import OWN_PREFIX, Rekeying, selects
+from mirror.replication.assignment import Assignment
+from mirror.replication.topic_identity import MISSING_TRIES
+from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
+from mirror.topics.adoption import Gate, unacknowledged
+from mirror.topics.apply import TopicPlan, apply, plan_topics
+from mirror.topics.history import History, Own, read_history, read_own
+from mirror.topics.plan import followed_groups
+
+# --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
+
+_AGAIN_SECONDS: Final = 0.2
+#: The time in which losses are counted together: a source that loses its data may do so topic by topic.
+_WINDOW_MS: Final = 86_400_000
+
+_UNCHECKED: Final = (
+    "no task compared their ends with the source, or copied to them, since this mirror started; if they are to go"
+)
+
+_log = logs.get("mirror.sync")
+
+#: One assignment for each topic, by the target's name: the partitions of a topic have the same fate.
+Copies = Mapping[str, Assignment]
+
+
+class Deletions:
+    """Of one flow, look for look."""
+
+    def __init__(self, source: Admin, target: Admin) -> None:
+        """Nothing is asked before the first look."""
+        self._source, self._target = source, target
+        self._told = ""
+
+    def due(
+        self,
+        settings: Settings,
+        plan: TopicPlan,
+        current: Sequence[Assignment],
+        seen: Mapping[str, FirstSeen],
+        sound: Collection[str] = (),
+    ) -> list[str]:
+        """The copies to delete now, by the target's names; why none is, is told once while that lasts (D2). `sound` are
+        those that tasks of this process copied to, or found to be their sources' (D3). The journal has it before they
+        go.
+
+        Raises ClusterError, and MalformedBatch where the journal cannot be read.
+        """
+        if settings.sync.deletions == "keep":
+            return []
+        copies = {one.target.topic: one for one in current if selects(one.source.topic, settings.topics)}
+        gone = self._gone(plan, copies)
+        if why := _doubt(plan, self._lost(plan, settings, copies, gone, seen)) if gone else "":
+            why = (
+                f"{why} on cluster {settings.source.alias}, as where a source lost its data. Bring it back, or fail"
+                " over; if these topics were deleted on purpose"
+            )
+            self._tell(settings, gone, why)
+            return []
+        ours = self._made(gone, seen)
+        kept = {topic: _UNCHECKED for topic in ours if topic not in sound}
+        if checked := {topic: one for topic, one in ours.items() if topic in sound}:
+            ids = {topic: (one.topic_id, seen[topic].target_topic_id) for topic, one in checked.items()}
+            more = asyncio.run(unacknowledged(settings, ids))
+            kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
+        whys = "; ".join(sorted(set(kept.values())))
+        self._tell(settings, {topic: ours[topic] for topic in kept}, whys)
+        ours = {topic: one for topic, one in ours.items() if topic not in kept}
+        return asyncio.run(self._let_go(settings, ours)) if ours else []
+
+    def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
+        """Those whose source is there no more, each time that it is asked for."""
+        known, gone = plan.source_topics, dict(copies)
+        for tried in range(1 + MISSING_TRIES):
+            gone = {topic: one for topic, one in gone.items() if one.source.topic not in known}
+            if not gone or tried == MISSING_TRIES:
+                break
+            time.sleep(_AGAIN_SECONDS)
+            known = self._source.describe({one.source.topic for one in gone.values()})
+        return gone
+
+    def _lost(
+        self, plan: TopicPlan, settings: Settings, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
+    ) -> tuple[int, int]:
+        """How many copies lost their sources in the time that counts, and of how many (D2)."""
+        since = time.time() * 1000 - _WINDOW_MS
+        ever = {
+            topic: one
+            for topic, one in seen.items()
+            if selects(one.source_topic, settings.topics) and (not one.deleted_ms or one.deleted_ms > since)
+        }
+        deleted = {t for t, one in ever.items() if one.deleted_ms and one.source_topic not in plan.source_topics}
+        return len(deleted | gone.keys()), len(ever.keys() | copies.keys())
+
+    async def _let_go(self, settings: Settings, copies: Copies) -> list[str]:
+        """Those of the copies that the journal of now lets go (D4), which it knows then."""
+        async with Cluster(Endpoint.of(settings.target)) as target:
+            journal = Journal(target, settings.flow)
+            newest = await journal.newest()
+            if not _may_delete(newest):
+                return []
+            seen = seen_in(newest)
+            ours = sorted(await asyncio.to_thread(self._made, copies, seen))
+            now = int(time.time() * 1000)
+            await journal.append_all(
+                [(FirstSeen.key(topic), replace(seen[topic], deleted_ms=now).to_json()) for topic in ours]
+            )
+            return ours
+
+    def _made(self, copies: Copies, seen: Mapping[str, FirstSeen]) -> Copies:
+        """Those that the flow made, of topics of the cluster that the source is now (D1)."""
+        made = {topic: known for topic in copies if (known := seen.get(topic)) is not None and known.made}
+        if not made:
+            return {}
+        theirs, source_id = self._target.describe(made), self._source.cluster_id()
+        return {
+            topic: copies[topic]
+            for topic, known in made.items()
+            if topic in theirs
+            and known.target_topic_id is not None  # by name alone nothing is deleted
+            and known.target_topic_id == theirs[topic].topic_id
+            and known.cluster_id == source_id
+            and known.topic_id == copies[topic].topic_id
+        }
+
+    def _tell(self, settings: Settings, gone: Copies, why: str) -> None:
+        if why and why != self._told:
+            _log.error(
+                "copies_not_deleted",
+                flow=settings.flow,
+                topics=first_of(sorted(one.source.topic for one in gone.values())),
+                reason=f"{why}, delete their copies on cluster {settings.target.alias} by hand, and start the mirror"
+                " again",
+            )
+        self._told = why
+
+
+def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
+    """Why what is gone is no reason to delete copies; empty where it is (D2). `lost`: how many copies lost their
+    sources in the time that counts, and of how many.
+    """
+    if not plan.pairs:
+        return "no topic that the flow selects is left"
+    if any(not finding.topic for finding in plan.refusals):
+        return "topics are gone, and preflight refuses the whole flow,"
+    many, of = lost
+    if 2 * many > of:
+        return f"{many} of the flow's {of} topics are gone"
+    return ""
+
+
+def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
+    """Whether the newest records of the journal name this process as the flow's owner, and no failover (D4)."""
+    try:
+        owner = Owner.read(journal.get(OWNER, b""))
+    except NOT_OURS:  # there is none, or somebody else's record, which `mirror status` names
+        return False
+    return owner.is_this_process and FailedOver.standing(journal) is None
+
+
+# --- While a mirror runs, both clusters are looked at again -----------------------------------------------------------
+
+#: Looks in the time within which a change is to be seen.
+LOOKS: Final = 2
+#: A look that takes long is followed by a rest that is so many times as long.
+_RESTS: Final = 1
+#: The part of that time which a look may spend on each cluster to describe again what seems to be as it was.
+_AGAIN: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is to be mirrored from now on, the target topics that were made for it, and what is to be re-keyed.
+
+    `anew`: target topics that begin anew, the ones `made` among them: the journal knows them by other ids, if at all.
+    `refused`: what is left out. `origins`: as `Flow.origins`.
+    """
+
+    assignments: tuple[Assignment, ...]
+    made: frozenset[str] = frozenset()
+    rekeyed: tuple[Rekeying, ...] = ()
+    anew: frozenset[str] = frozenset()
+    refused: tuple[Refusal, ...] = ()
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def only_adds(self, current: Sequence[Assignment]) -> bool:
+        """Whether all that changes is that more is mirrored than `current`, which goes on as it is."""
+        added = self.assignments[len(current) :]
+        goes_on = self.assignments[: len(current)] == tuple(current)
+        return goes_on and bool(added) and self.made | self.anew <= {one.target.topic for one in added}
+
+
+class Renewal:
+    """The looks of one flow, at both of its clusters."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is asked before the first look. `settings` may be replaced between two looks."""
+        self.settings = settings
+        self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
+        self._gate = Gate(self._source, self._target, self._hold)
+        self._deletions = Deletions(self._source, self._target)
+        self._names, self._history = frozenset[tuple[int, str]](), History()
+        self._held: dict[str, str] = {}
+        self._acls_held: set[str] = set()
+        self._plan: TopicPlan | None = None
+        self._basis: tuple[Settings, History] | None = None
+        self._told: set[str] = set()
+        self._acl_blocker = ""
+        self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
+        self._took = 0.0
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the next look."""
+        return max(self.settings.sync.interval_s / LOOKS - self._took, self._took * _RESTS)
+
+    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()) -> Look:
+        """Look once, and make on the target what is missing; `seen` are the flow's topics by the target's name, and
+        `sound` are those copies whose every partition a task of this process copied to, or found to be its source's.
+
+        Raises ClusterError, PreflightError and MalformedBatch: the next look may do.
+        """
+        began = time.monotonic()
+        try:
+            return self._look(current, seen, sound)
+        finally:
+            self._took = time.monotonic() - began
+
+    def _look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> Look:
+        target = self._target
+        whole, history = self._planned(seen)
+        current = [one for one in current if one.target.topic not in self._gate.foreign]
+        if gone := self._deletions.due(self.settings, whole, current, seen, sound):
+            target.delete_topics(gone)
+            for topic in gone:
+                _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
+            left = tuple(one for one in current if one.target.topic not in gone)
+            return Look(left, refused=refused_by(whole), origins=_origins(whole, history))
+        anew = self._begun_anew(whole, history)
+        failures: dict[str, MirrorError] = {}
+        made = apply(target, whole.allowed(), failures)
+        self._tell([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
+        plan = whole.allowed().without(failures)
+        if failures:
+            self._plan = None  # tried again at the next look
+        if self.settings.sync.acls:
+            self._sync_acls(plan, history, made)
+        planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
+        refused = refused_by(whole, failures)
+        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to tell of
+        current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
+        lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
+        lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
+        current = [one for one in current if one.target.topic not in lost]
+        anew = anew.intersection(one.target.topic for one in planned)
+        mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
+        begun = {one.source.topic for one in mirrored}
+        return Look(
+            mirrored,
+            made.difference(*(one.own_topics for one in plan.rekeyed)),
+            plan.rekeyed,
+            anew | made.difference(*(one.own_topics for one in plan.rekeyed)),
+            tuple(one for one in refused if one.source not in begun),
+            _origins(whole, history),
+        )
+
+    def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
+        """What preflight refuses with these settings, and does not with those of now. Writes nothing. Raises as `look`
+        does.
+        """
+        for cluster in (self._source, self._target):  # there may have been no look before
+            cluster.look(self.settings.sync.interval_s * _AGAIN)
+        self._plan = None  # what is other since the last look is in the next plan
+        history = replace(self._elsewhere(), seen=seen)
+
+        def refused(asked: Settings) -> set[str]:
+            return {str(finding) for finding in plan_topics(self._source, self._target, asked, history).refusals}
+
+        if not (found := refused(settings)):
+            return []
+        return sorted(found - refused(self.settings))
+
+    def _planned(self, seen: Mapping[str, FirstSeen]) -> tuple[TopicPlan, History]:
+        """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""
+        seconds = self.settings.sync.interval_s * _AGAIN
+        is_other = [cluster.look(seconds) for cluster in (self._source, self._target)]
+        history = replace(self._elsewhere(), seen=seen)
+        basis = self.settings, history
+        if self._plan is None or any(is_other) or basis != self._basis:
+            before, self._held, self._plan = self._held, {}, None
+            plan = self._gate.plan(*basis)
+            for topic in self._held.keys() - before.keys():
+                _log.warning("topic_left_as_it_is", flow=self.settings.flow, topic=topic, reason=self._held[topic])
+            self._plan, self._basis = plan if plan.is_empty else None, basis
+            return plan, history
+        return self._plan, history
+
+    def _hold(self, topic: str, why: str) -> None:
+        self._held[topic] = why
+
+    def _begun_anew(self, plan: TopicPlan, history: History) -> frozenset[str]:
+        """Target topics that are there, and are to be filled, under another id than the journal knows."""
+        return frozenset(
+            topic
+            for topic, info in plan.target_topics.items()
+            if (seen := history.seen.get(topic)) is not None and not same_id(seen.target_topic_id, info.topic_id)
+        )
+
+    def _elsewhere(self) -> History:
+        """What journals of other flows tell, on both clusters; they are read again when a topic appears on the source,
+        which may be a copy, or a journal on the target.
+        """
+        source, target = frozenset(self._source.topics()), frozenset(self._target.topics())
+        own = {one for one in target if one.startswith(OWN_PREFIX)}
+        names = frozenset((*((0, one) for one in source), *((1, one) for one in own)))
+        if names - self._names:
+            known = Own({}, self._target.cluster_id())
+            self._history = asyncio.run(read_history(self.settings, known, source, target))
+        self._names = names
+        return self._history
+
+    def _tell(self, refusals: Iterable[str]) -> None:
+        """Each refusal once, while it lasts."""
+        now = set(refusals)
+        for text in sorted(now - self._told):
+            _log.error("not_mirrored", flow=self.settings.flow, reason=text)
+        self._told = now
+
+    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
+        settings, alias = self.settings, self._target.settings.alias
+        if self._given is None:
+            self._given = given_in(asyncio.run(read_own(settings)).newest)
+        followed = followed_groups(settings, self._source)
+        principals = settings.sync.acl_principals
+        found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
+        held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
+        acls, failures = found.leaving(held), dict[str, MirrorError]()
+        if acls.missing:  # on record before it is given: who dies in between may take back what was never there
+            self._given |= set(acls.missing)
+            asyncio.run(record_given(settings, self._given, {one.resource for one in acls.missing}))
+        create_acls(self._target, acls.missing, failures)
+        for acl in acls.missing:
+            if acl.name not in failures:
+                _log.info("acl_created", cluster=alias, acl=str(acl))
+        if acls.revoked:
+            delete_acls(self._target, acls.revoked)
+            self._given -= set(acls.revoked)
+            asyncio.run(record_given(settings, self._given, {one.resource for one in acls.revoked}))
+            for acl in acls.revoked:
+                _log.info("acl_deleted", cluster=alias, acl=str(acl), reason="the source has it no more")
+        texts = {f"{topic}: its ACLs stay as they are: {why}" for topic, why in (held | failures).items()}
+        for text in sorted(texts - self._acls_held):
+            _log.warning("acls_not_mirrored", flow=settings.flow, reason=text)
+        self._acls_held = texts
+        if acls.blocker and acls.blocker != self._acl_blocker:
+            _log.warning("acls_not_mirrored", flow=settings.flow, reason=acls.blocker)
+        self._acl_blocker = acls.blocker
+
+
+def _origins(plan: TopicPlan, history: History) -> dict[str, tuple[str, ...]]:
+    return {pair.source: history.chain(pair.source) for pair in plan.pairs}
+
+
+# --- Beside the epochs ------------------------------------------------------------------------------------------------
+
+
+class Mirroring(Protocol):
+    """The mirror that is looked out for."""
+
+    @property
+    def assignments(self) -> Sequence[Assignment] | None:
+        """What is mirrored now; None while a plan that was found waits to be adopted."""
+
+    @property
+    def seen(self) -> Mapping[str, FirstSeen]:
+        """By target topic, as what its source was first seen."""
+
+    @property
+    def sound(self) -> Collection[str]:
+        """The target topics whose every partition a task of this process found to be its source's, or copied to."""
+
+    async def refuse(self, refused: Sequence[Refusal]) -> None:
+        """These topics are left out for now."""
+
+    async def found(self, look: Look) -> None:
+        """There is something else to mirror."""
+
+    def rekey(self, rules: Sequence[Rekeying]) -> None:
+        """These topics are to be re-keyed, those that are already as before."""
+
+    def configured(self, settings: Settings) -> None:
+        """Other settings hold from now on."""
+
+
+class Lookout:
+    """One flow's; its mirror is told of what it finds."""
+
+    def __init__(self, renewal: Renewal, reload: Callable[[], Settings]) -> None:
+        """`reload` reads the configuration again, and may raise ConfigError."""
+        self._renewal, self._reload = renewal, reload
+        self._asked = asyncio.Event()
+        self._is_due = False  # the configuration is to be read again
+        self._failing = ""
+        self._log = logs.get("mirror.sync").bind(flow=renewal.settings.flow)
+
+    def read_again(self) -> None:
+        """Read the configuration again, and look at once."""
+        self._asked.set()
+
+    async def run(self, mirror: Mirroring) -> None:
+        """Until cancelled. A look that fails is told once, and the next one may do."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._renewal.rest):
+                    await self._asked.wait()
+            if self._asked.is_set():
+                self._asked.clear()
+                self._is_due = True
+            if self._is_due:
+                self._is_due = not await self._take_over(mirror)
+            if (current := mirror.assignments) is None:
+                continue  # compared with what ends, the same plan looks new again, and a deleted copy like one to keep
+            try:
+                before = tuple(current)
+                look = await in_background(partial(self._renewal.look, before, mirror.seen, mirror.sound))
+            except (ClusterError, PreflightError, MalformedBatch) as problem:
+                if str(problem) != self._failing:
+                    self._log.warning("clusters_not_looked_at", reason=str(problem))
+                self._failing = str(problem)
+                continue
+            self._failing = ""
+            mirror.rekey(look.rekeyed)
+            await mirror.refuse(look.refused)
+            if look.made or look.anew or look.assignments != before:
+                await mirror.found(look)
+
+    async def _take_over(self, mirror: Mirroring) -> bool:
+        """Take over what can change while running. A configuration with a mistake, or one that preflight refuses where
+        it does not refuse the old one, is refused whole, and the old one stays: half of it may be what nobody wants,
+        as an include with a typo that matches no topic. False while no cluster can be asked whether it is.
+        """
+        try:
+            found = reloaded(self._renewal.settings, self._reload())
+            if fixed := [name for name in found.in_vain if name.startswith("topics.")]:
+                raise ConfigError(
+                    f"{' and '.join(fixed)} cannot change while the mirror runs, and the rest of topics is meant to "
+                    "go with it: start the mirror anew"
+                )
+            if found.changed:
+                refusals = await in_background(partial(self._renewal.refusals_of, found.settings, mirror.seen))
+                if refusals:
+                    raise ConfigError("; ".join(refusals))
+        except (ConfigError, PreflightError) as problem:
+            self._log.error("configuration_refused", reason=str(problem))
+            return True
+        except (ClusterError, MalformedBatch) as problem:
+            if str(problem) != self._failing:
+                self._log.warning("configuration_waits", reason=str(problem))
+            self._failing = str(problem)
+            return False
+        self._renewal.settings = found.settings
+        self._log.info("configuration_read", changed=list(found.changed), needs_restart=list(found.in_vain))
+        if found.changed:
+            mirror.configured(found.settings)
+        return True

@@ -1,0 +1,360 @@
+"""What a failover finds: how far each partition and each group got on the target, and what is missing.
+
+A partition vouches by its lane, which compared both logs as it began, or by being compared here: one that is paused,
+that waits, or that no mirror has had since, may hold all that its source does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from mirror.config import Settings
+from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.failover.rpo import UNLIKE, AcceptedLoss, Exposure, Known
+from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
+from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
+from mirror.journal.positions import standing_in
+from mirror.kafka.admin import Admin, plain_values
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.observability import logs
+from mirror.observability.status import Figures
+from mirror.policy.rules import NO_LIMIT, may_expire
+from mirror.policy.selection import is_rekeyed
+from mirror.records.header import split
+from mirror.replication.assignment import LastPosition
+from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map_recovery import complete
+from mirror.replication.position import resume
+from mirror.replication.topic_identity import other_topic
+from mirror.states import State
+
+# --- The groups at a failover -----------------------------------------------------------------------------------------
+
+#: How many partitions are compared at a time.
+_COMPARED_AT_ONCE: Final = 32
+_SURE: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
+#: Whatever the source deleted: the records that got over are compared all the same.
+_ANY_LOSS: Final = (0, NO_LIMIT)
+
+
+class Doubt(NamedTuple):
+    """Why a partition does not vouch for the offsets of its groups; `stop` where the logs say that it must not."""
+
+    reason: str
+    stop: State | None = None
+
+
+async def doubts_of(
+    settings: Settings, source: Cluster | None, known: Known, instances: Collection[str]
+) -> dict[TopicPartition, Doubt]:
+    """By source partition. Those that a lane of one of these instances has copied without a stop need no comparison;
+    without a source that can be asked (None) there is none. Both clusters know the topics. Raises nothing that a
+    cluster can cause.
+    """
+    target = known.journal.cluster
+    seen = seen_in(known.newest)
+    starts = starts_in(known.newest, target)
+    standing = standing_in(known.newest)
+    turns = asyncio.Semaphore(_COMPARED_AT_ONCE)
+
+    async def of(one: Figures) -> Doubt | None:
+        if one.state in UNLIKE:
+            return Doubt(UNLIKE[one.state], one.state)
+        there = TopicPartition(one.target_topic, one.partition)
+        stop = standing.stops.get(there)
+        if stop is not None and stop.concerns(target.topic_id(there.topic)):
+            return Doubt(stop.detail, stop.state)
+        copy, topic_id = seen.get(there.topic), target.topic_id(there.topic)
+        if copy is not None and topic_id is not None and copy.target_topic_id != topic_id:
+            return Doubt("the target topic is another one than was mirrored to")
+        if source is None or (one.state in _SURE and one.instance in instances):
+            return None
+        async with turns:
+            last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
+            return await _compared(settings, source, known, one, copy, starts.get(there, 0), last, losses)
+
+    asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
+    found = await asyncio.gather(*map(of, asked.values()))
+    return {at: doubt for at, doubt in zip(asked, found, strict=True) if doubt is not None}
+
+
+async def _compared(
+    settings: Settings,
+    source: Cluster,
+    known: Known,
+    one: Figures,
+    seen: FirstSeen | None,
+    since: int,
+    last: LastPosition | None,
+    losses: tuple[tuple[int, int], ...],
+) -> Doubt | None:
+    """What comparing both logs tells, as a lane that began now would; nothing is written."""
+    target = known.journal.cluster
+    at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
+    if became := other_topic(source, at.topic, seen.topic_id if seen else None):
+        return Doubt(became, State.RECREATED)
+    if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
+        last = None
+    sides = settings.flow, source, at, target, there
+    try:
+        await asyncio.gather(source.require(at), target.require(there))
+        if settings.topics.offsets == "translate":
+            index = known.runs.setdefault(there, RunIndex())
+            await complete(index, *sides, _ANY_LOSS, since, last, losses, confirmed=True)
+        elif (await resume(*sides, _ANY_LOSS, since, last, losses)).begin >= 0:
+            return Doubt("padding stands in for its first records")
+    except PartitionStop as stop:
+        return Doubt(stop.detail, stop.state)
+    except MalformedBatch as damage:
+        return Doubt(str(damage), State.CORRUPT)
+    except (ClusterError, WireError) as problem:
+        # It was compared when its lane began, and has not been found to be unlike since.
+        return None if is_vouched(one) else Doubt(f"both logs could not be compared: {problem}")
+    return None
+
+
+def group_sync(
+    settings: Settings, source: Cluster, target: Cluster, known: Known, doubts: Mapping[TopicPartition, Doubt]
+) -> GroupSync:
+    """The sync of the flow as its journal has it; partitions with doubts do not vouch."""
+    figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
+    pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
+    seen, origins = seen_in(known.newest), {}
+    for one in figures.values():
+        known_as = seen.get(one.target_topic)
+        origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
+    starts = starts_in(known.newest, target)
+    since = {at: starts[there] for at, there in pairs.items() if there in starts}
+    common = source, target, settings.groups.include
+
+    def vouched(at: TopicPartition) -> bool:
+        return at in figures and at not in doubts
+
+    if settings.topics.offsets == "translate":
+        moved = translated(pairs, known.runs)
+        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since)
+    return GroupSync(*common, preserved(pairs), origins, vouched, since=since)
+
+
+# --- What a failover finds missing ------------------------------------------------------------------------------------
+
+_log = logs.get("mirror.failover")
+
+
+async def exposures_of(settings: Settings, source: Cluster | None, known: Known) -> list[Exposure]:
+    """What the target lacks now, of every partition that the flow reported of its copies of now; the others' exposures
+    stand where one of them cannot be asked about.
+
+    The target is asked before the source: while records still come, a copy must not look longer than its source.
+    """
+    told = [*known.figures.values()]
+    lost = losses_in(known.newest)
+    asked_there = (_position(settings, known, one) for one in told)
+    positions = await asyncio.gather(*asked_there, return_exceptions=True)
+    ends, stable = dict[TopicPartition, int](), dict[TopicPartition, int]()
+    if source is not None:
+        every = [_source_of(one) for one in told]
+        ends = await ends_of(source, every, READ_UNCOMMITTED)  # first: a log that grows has no open transaction for it
+        stable = await ends_of(source, every)
+    asked = (
+        _exposure(source, ends.get(_source_of(one)), stable.get(_source_of(one)), known, one, position)
+        for one, position in zip(told, positions, strict=True)
+    )
+    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in told)
+    exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
+    return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
+
+
+def with_doubts(exposures: Iterable[Exposure], doubts: Mapping[TopicPartition, Doubt]) -> list[Exposure]:
+    """The same, with what comparing both logs told of source partitions since."""
+    found: list[Exposure] = []
+    for one in exposures:
+        doubt = doubts.get(TopicPartition(one.topic, one.partition))
+        if doubt is None:
+            found.append(one)
+        elif doubt.stop is not None:
+            found.append(replace(one, state=doubt.stop))
+        else:
+            found.append(replace(one, doubted=doubt.reason))
+    return found
+
+
+async def ends_of(
+    source: Cluster, partitions: Sequence[TopicPartition], isolation: int = READ_COMMITTED
+) -> dict[TopicPartition, int]:
+    """Where each source partition ends for a reader of committed records, or for another one; without those that cannot
+    be asked.
+    """
+    asked = (_end_of(source, at, isolation) for at in partitions)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    ends: dict[TopicPartition, int] = {}
+    for at, answer in zip(partitions, answers, strict=True):
+        if isinstance(answer, int):
+            ends[at] = answer
+        elif isinstance(answer, ClusterError):
+            _log.warning("source_end_unknown", topic=at.topic, partition=at.partition, reason=str(answer))
+        else:
+            raise answer
+    return ends
+
+
+async def _end_of(source: Cluster, at: TopicPartition, isolation: int) -> int:
+    await source.require(at)
+    return await list_offset(source, at, LATEST, isolation)
+
+
+def _source_of(figures: Figures) -> TopicPartition:
+    return TopicPartition(figures.topic, figures.partition)
+
+
+def _target_of(figures: Figures) -> TopicPartition:
+    return TopicPartition(figures.target_topic, figures.partition)
+
+
+async def _spanned(
+    settings: Settings, known: Known, figures: Figures, lost: Sequence[Lost]
+) -> tuple[AcceptedLoss, ...]:
+    """What a reader of the target misses of what was lost: what the target has deleted since is nobody's loss any more.
+    Where it cannot be asked, all of it.
+    """
+    kept_from = 0
+    if lost:
+        with contextlib.suppress(ClusterError):
+            kept_from = await _kept_from(settings, known, figures)
+    return tuple(
+        AcceptedLoss(max(one.first, kept_from), one.next_offset, one.reason)
+        for one in lost
+        if one.next_offset > kept_from
+    )
+
+
+async def _kept_from(settings: Settings, known: Known, figures: Figures) -> int:
+    """The source offset from which on the target holds records; 0 where nobody can tell. Raises ClusterError."""
+    if is_rekeyed(figures.topic, settings.topics):
+        return 0
+    there = _target_of(figures)
+    await known.journal.cluster.require(there)
+    start = await list_offset(known.journal.cluster, there, EARLIEST)
+    if start and settings.topics.offsets == "translate":
+        index = known.runs.get(there)
+        return (index.to_source(start) if index is not None else None) or 0
+    return start
+
+
+async def deleted_there(settings: Settings, source: Cluster, known: Known) -> list[str]:
+    """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
+    may have deleted. Of a partition that cannot be asked about others tell.
+    """
+    asked = (_deleted(settings, source, known, one) for one in known.figures.values())
+    found = [one for one in await asyncio.gather(*asked) if one is not None]
+    if not found:
+        return []
+    topics = {target for _, target, _, _, _ in found}
+    told = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
+    return [
+        f"{at}: the target deleted offsets {first} to {upto - 1}, which the source has; its retention does not say why"
+        for at, target, first, upto, age_ms in found
+        if not may_expire(plain_values(told.get(target, {})), age_ms)
+    ]
+
+
+async def _deleted(
+    settings: Settings, source: Cluster, known: Known, figures: Figures
+) -> tuple[TopicPartition, str, int, int, int] | None:
+    """Source partition and target topic, the source offsets from and to before which the target has no records any
+    more, and the age in ms of the last of them.
+    """
+    at = _source_of(figures)
+    try:
+        upto = await _kept_from(settings, known, figures)
+        if not upto:
+            return None
+        await source.require(at)
+        if (first := await list_offset(source, at, EARLIEST)) >= upto:
+            return None
+        for offset in (upto - 1, first):
+            fetched = split((await fetch_at(source, at, offset)).records)
+            batch = next((one.header for one in fetched if one.header.last_offset >= offset), None)
+            if batch is not None and batch.base_offset < upto:
+                return at, figures.target_topic, first, upto, int(time.time() * 1000) - batch.max_timestamp
+    except (ClusterError, MalformedBatch) as problem:
+        _log.warning("start_unknown", topic=at.topic, partition=at.partition, reason=str(problem))
+    return None
+
+
+async def _position(settings: Settings, known: Known, figures: Figures) -> int:
+    """The source offset up to which the target holds everything, as far as its log and the journal tell."""
+    if is_rekeyed(figures.topic, settings.topics):
+        return figures.next_offset
+    there, target = _target_of(figures), known.journal.cluster
+    await target.require(there)
+    end = await list_offset(target, there, LATEST)
+    return _moved(known, there, figures, end) if settings.topics.offsets == "translate" else end
+
+
+def _moved(known: Known, there: TopicPartition, figures: Figures, end: int) -> int:
+    """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
+    tell where the target's last record came from.
+    """
+    index, seen = known.runs.get(there), seen_in(known.newest).get(there.topic)
+    if seen is not None and seen.target_topic_id != known.journal.cluster.topic_id(there.topic):
+        index = None  # the runs are of a topic that is gone
+    last = index.last if index is not None else None
+    if index is None or last is None:
+        if not end:
+            return figures.next_offset if seen is None or index is not None else 0
+        raise ClusterError(f"{there}: the journal does not tell where its {end} records came from")
+    if end >= last.next_target:
+        return last.next_source
+    if (found := index.to_source(end)) is None:
+        raise ClusterError(f"{there}: ends at offset {end}, and the journal tells of none below {index.begin}")
+    return found
+
+
+async def _exposure(
+    source: Cluster | None,
+    end: int | None,
+    stable: int | None,
+    known: Known,
+    figures: Figures,
+    answer: int | BaseException,
+) -> Exposure:
+    if isinstance(answer, BaseException) and not isinstance(answer, ClusterError):
+        raise answer
+    at, position = _source_of(figures), answer if isinstance(answer, int) else None
+    reached = figures.next_offset if position is None else position
+    now, contact = int(time.time() * 1000), known.contact.get(at)
+    lost_from = None
+    if source is not None and end is not None and end > reached:
+        lost_from = await _written(source, at, reached)
+    return Exposure(
+        topic=at.topic,
+        partition=at.partition,
+        target_topic=figures.target_topic,
+        position=position,
+        end=end,
+        open_from=stable if stable is not None and end is not None and stable < end else None,
+        state=figures.state,
+        lag=max(0, contact.log_end - reached) if contact else 0,
+        seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,
+        lost_from_ms=None if lost_from is None else max(0, now - lost_from),
+        problem="" if position is not None else str(answer),
+    )
+
+
+async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
+    """When the record at an offset, or the next one, was written: Unix ms, None where that cannot be told."""
+    try:
+        found = list(split((await fetch_at(source, at, offset)).records))
+    except (ClusterError, MalformedBatch):
+        return None
+    times = (one.header.base_timestamp for one in found if one.header.last_offset >= offset)
+    first = next(times, -1)
+    return first if first >= 0 else None

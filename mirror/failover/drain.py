@@ -1,0 +1,137 @@
+"""A bounded copy by one lane in this process: what a failover still gets over where no mirror runs.
+
+Decision: without Spark. Its start takes eight seconds in which an application waits for its data; one lane begins at
+once, and copies as fast as the target's broker appends. It is the lane that Spark's tasks run (`relay.run_lane`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from mirror.driver.control import MarkAddress, StopMark
+from mirror.driver.flow import Flow
+from mirror.driver.journal_state import Tidings
+from mirror.driver.start import bounded, recorded
+from mirror.journal import ownership
+from mirror.journal.entries import paused_in
+from mirror.journal.journal import Journal
+from mirror.journal.ownership import Owner
+from mirror.journal.positions import Standing, standing_in
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import Figures
+from mirror.replication.assignment import Assignment
+from mirror.spark.session import LOOPBACK
+from mirror.spark.task import Lane, Receipt, run_lane
+
+#: A stretch in which nothing moved is the last one.
+STRETCH_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 1.0
+
+
+async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
+    """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far. Topics
+    that a person lets rest are passed over, as a mirror does. It ends where another mirror takes the flow. `gone` are
+    instances that are known to have ended. Returns what a person should know of other mirrors.
+
+    Raises PreflightError where a mirror runs, ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
+    """
+    instance = uuid.uuid4().hex[:12]
+    async with Cluster(flow.source) as source, Cluster(flow.target) as target:
+        journal = Journal(target, flow.name)
+        await asyncio.gather(
+            source.refresh({a.source.topic for a in flow.assignments}),
+            target.refresh({a.target.topic for a in flow.assignments} | {journal.partition.topic}),
+        )
+        taken = await ownership.take(journal, instance, asyncio.Event(), waits=False, gone=gone)
+        assert taken is not None, "nobody stops it"
+        known = taken.seen.values
+        resting = paused_in(known)
+        active = [one for one in flow.assignments if one.source.topic not in resting]
+        assignments, _ = await bounded(
+            source, flow.name, await recorded(source, journal, active, dict(known), flow.made, origins=flow.origins)
+        )
+        standing = standing_in(known)
+        notes = list[str]()
+        mark, ended = await StopMark.open(LOOPBACK), asyncio.Event()
+
+        def end() -> None:
+            ended.set()
+            mark.set()
+
+        def taken_over(owner: Owner) -> None:
+            notes.append(f"another mirror ({owner}) took the flow over, so that no more was copied here")
+            end()
+
+        tidings = Tidings(
+            flow.name,
+            instance,
+            taken_over,
+            lambda _: end(),
+            Metrics(flow.name),
+            make_journal=flow.make_journal,
+        )
+        tidings.begin(taken)
+        watching = asyncio.create_task(_watch(tidings, journal))
+        try:
+            await _stretches(flow, taken.owner, assignments, journal, standing, mark.address, ended)
+            if not ended.is_set():
+                await tidings.rewrite(journal)
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+            await mark.close()
+        await ownership.sign_off(journal, instance)
+        return notes
+
+
+async def _watch(tidings: Tidings, journal: Journal) -> None:
+    while True:
+        await tidings.read(journal)
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def _stretches(
+    flow: Flow,
+    owner: Owner,
+    assignments: Sequence[Assignment],
+    journal: Journal,
+    standing: Standing,
+    mark: MarkAddress,
+    ended: asyncio.Event,
+) -> None:
+    """One lane after another, each with what the last one left, until all is done or nothing moves."""
+    receipts: dict[TopicPartition, Receipt] = {}
+    left, before = tuple(assignments), -1
+    while (
+        left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before
+    ):
+        before = reached
+        lane = Lane(
+            flow=flow.name,
+            instance=owner.instance,
+            claim=owner.claim or 0,
+            number=0,
+            source=flow.source,
+            target=flow.target,
+            assignments=tuple(map(standing.handed, left)),
+            seconds=STRETCH_SECONDS,
+            memory_bytes=flow.memory_bytes,
+            bytes_per_second=flow.bytes_per_second,
+            stop_mark=mark,
+            so_far={at: one.tally for at, one in receipts.items()},
+        )
+        for one in await run_lane(lane):
+            receipts[TopicPartition(one.figures.topic, one.figures.partition)] = one
+        left = tuple(
+            a for a in left if a.source not in receipts or not _is_over(receipts[a.source].figures, a.until or 0)
+        )
+        if left:
+            standing = standing_in(await journal.newest())
+
+
+def _is_over(figures: Figures, until: int) -> bool:
+    return figures.is_stopped or (figures.next_offset >= until and not figures.presumed)

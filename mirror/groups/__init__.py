@@ -1,0 +1,1 @@
+"""Consumer groups: which offsets to commit on the target, and committing them."""

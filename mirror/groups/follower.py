@@ -1,0 +1,162 @@
+"""Looks at the groups again and again while the mirror runs, and tells what comes of it: in the log and the journal.
+
+Whatever happens here, the copy goes on: groups are looked at again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror.errors import ClusterError, WireError
+from mirror.groups.decide import Standing
+from mirror.groups.sync import GroupSync, Hindrance, Look, Skip
+from mirror.journal.journal import Journal
+from mirror.names import first_of
+from mirror.observability import logs
+from mirror.observability.status import KEY, GroupFigures
+
+#: A look that took longer than the interval is followed by as long a rest, up to this: it spares brokers that labour.
+LONGEST_REST: Final = 5.0
+#: Figures that stay as they are go to the journal as often as those of a partition at rest.
+REPORT_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 0.1
+#: What the last look may take: when a bounded copy is done, and when the mirror is told to stop.
+LAST_LOOK_SECONDS: Final = 10.0
+STOP_SECONDS: Final = 1.0
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(slots=True, eq=False)
+class GroupFollower:
+    """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next;
+    `on_look` is told of each complete look.
+    """
+
+    sync: GroupSync
+    journal: Journal
+    instance: str
+    interval: float
+    on_look: Callable[[], None] = _nobody
+    _met: dict[str, set[str]] = field(default_factory=dict)
+    _told: dict[str, set[str]] = field(default_factory=dict)
+    _reported: GroupFigures | None = None
+    _mistake: str = ""
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
+
+    async def run(self) -> None:
+        """Until cancelled. Raises nothing. Groups may be asked for later, by a configuration that is read again."""
+        while True:
+            began = time.monotonic()
+            if self.sync.include:
+                await self._step()
+            took = time.monotonic() - began
+            await asyncio.sleep(max(self.interval - took, min(took, LONGEST_REST)))
+
+    async def finish(self, stopping: asyncio.Event) -> None:
+        """One more complete look, when nothing is mirrored any more: `run` may be under way, or cancelled.
+
+        Takes at most `LAST_LOOK_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
+        """
+        last = asyncio.create_task(self._last_look())
+        told = asyncio.create_task(stopping.wait())
+        await asyncio.wait([last, told], timeout=LAST_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.is_set():
+            await asyncio.wait([last], timeout=STOP_SECONDS)
+        if not last.done():
+            self._log.warning("groups_not_finished", flow=self.journal.flow, reason="no complete look in time")
+        for task in (last, told):
+            task.cancel()
+        await asyncio.wait([last, told])
+
+    async def _last_look(self) -> None:
+        while self.sync.include:
+            if await self._step():
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _step(self) -> bool:
+        """One look, told; whether it was complete."""
+        async with self._looking:
+            try:
+                look = await self.sync.look()
+                self._tell_skips(look)
+                hindrances = list(look.hindrances)
+                if look.is_complete:
+                    self.on_look()
+                    hindrances += await self._report(look)
+                self._warn(hindrances)
+            except Exception as mistake:  # one of ours, which must not end the copy
+                if repr(mistake) != self._mistake:
+                    self._mistake = repr(mistake)
+                    self._log.exception("groups_not_followed", flow=self.journal.flow)
+                return False
+            return look.is_complete
+
+    async def _report(self, look: Look) -> list[Hindrance]:
+        now = int(time.time() * 1000)
+        figures = GroupFigures(
+            instance=self.instance,
+            at_ms=now,
+            groups=sum(look.standings.values()),
+            synced=look.standings.get(Standing.SYNCED, 0),
+            held_back=look.standings.get(Standing.HELD_BACK, 0),
+            expired=look.standings.get(Standing.EXPIRED, 0),
+            ahead=look.standings.get(Standing.AHEAD, 0),
+            active=look.standings.get(Standing.ACTIVE, 0),
+            hindered=look.standings.get(Standing.HINDERED, 0),
+        )
+        before = self._reported
+        if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:
+            return []
+        try:
+            await self.journal.append([(KEY, figures.to_json())])
+        except (ClusterError, WireError) as problem:
+            return [Hindrance("the journal was not written", detail=str(problem))]
+        self._reported = figures
+        return []
+
+    def _tell_skips(self, look: Look) -> None:
+        """One event for each group that passes over records which the target has deleted, and the source has not."""
+        by_group: dict[str, list[Skip]] = {}
+        for skip in look.skips:
+            if skip.kept != 0:
+                by_group.setdefault(skip.group, []).append(skip)
+        for group, skips in by_group.items():
+            kept = [skip.kept for skip in skips]
+            self._log.warning(
+                "group_skips_records",
+                flow=self.journal.flow,
+                group=group,
+                partitions=first_of([str(skip.at) for skip in skips]),
+                records=sum(skip.records for skip in skips),
+                source_still_has="unknown" if None in kept else sum(filter(None, kept)),
+                reason="the target deleted them: the group goes on at its log start",
+            )
+
+    def _warn(self, hindrances: Iterable[Hindrance]) -> None:
+        """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What
+        is expected to heal by itself, as a coordinator that is just being made, is told where the next look meets it.
+        """
+        met: dict[str, set[str]] = {}
+        now: dict[str, set[str]] = {}
+        details: dict[str, str] = {}
+        for hindrance in hindrances:
+            cause, group = hindrance.cause, hindrance.group
+            met.setdefault(cause, set()).add(group)
+            if not hindrance.passing or group in self._met.get(cause, ()):
+                now.setdefault(cause, set()).add(group)
+            details.setdefault(cause, hindrance.detail)
+        for cause, groups in now.items():
+            if fresh := groups - self._told.get(cause, set()):
+                named = {"groups": first_of(sorted(fresh))} if any(fresh) else {}
+                more = {"reason": details[cause]} if details[cause] else {}
+                self._log.warning("groups_hindered", flow=self.journal.flow, cause=cause, **named, **more)
+        self._met, self._told = met, now

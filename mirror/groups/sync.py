@@ -1,0 +1,750 @@
+"""Group sync: what groups committed on the source is committed on the target, as far as records are mirrored.
+
+One look reads the offsets of every chosen group on the source. Those that differ from what was last seen settled are
+compared with the target, and what `policy.following` decides is committed. The others cost nothing at the target, but
+for a look at everything once a minute: offsets expire there, and operators move them.
+
+    G1  a group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
+        without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
+    G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
+        stands in for them, and not in a state in which the two logs are different ones
+    G3  no offset goes back because the source's topic was deleted and made anew: its id is looked up before
+    G4  nothing is deleted on the target
+    G5  what stands in the way is told and tried again; the groups that it does not concern are followed
+    G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
+        next is not on the target, and to go on behind that would pass over it in silence
+    G7  no group is put below the target's log start; which records it passes over is said
+
+`gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
+target where it stands on the source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from mirror import names
+from mirror.errors import AccessDenied, ClusterError, WireError
+from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
+from mirror.journal.offset_maps import Indexes
+from mirror.kafka.cluster import DENIED, Cluster, TopicPartition
+from mirror.kafka.groups import (
+    Committed,
+    ListedGroup,
+    Refusal,
+    commit_offsets,
+    coordinators,
+    fetch_offsets,
+    list_groups,
+)
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, high_watermarks, listed
+from mirror.observability.status import Figures
+from mirror.policy.rules import NO_LIMIT
+from mirror.replication.assignment import Assignment
+from mirror.states import State
+
+# --- The groups of one cluster, asked of all its brokers at once; what stands in the way is collected -----------------
+
+TOPIC_DENIED: Final = 29
+Offsets = dict[TopicPartition, Committed]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """What keeps a group (all of them, where `group` is empty) from being followed, and what to do.
+
+    `passing`: it is expected to heal by itself. `detail` may differ from one time to the next.
+    """
+
+    cause: str
+    group: str = ""
+    passing: bool = False
+    detail: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """One cluster. `right` on a group is what the mirror needs there; `hindrances` grows until it is cleared."""
+
+    cluster: Cluster
+    right: str
+    hindrances: list[Hindrance] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster.endpoint.alias}"
+
+    async def listed(self) -> dict[int, list[ListedGroup]]:
+        """The groups of each broker that answers: those that it coordinates and the principal may DESCRIBE."""
+        return await self._gathered({node: list_groups(self.cluster, node) for node in self.cluster.nodes})
+
+    async def coordinators(self, groups: Iterable[str]) -> dict[str, int]:
+        """The coordinator of each group for which one is told."""
+        asked = set(groups)
+        if not asked or not self.cluster.nodes:
+            return {}
+        nodes: dict[str, int] = {}
+        work = coordinators(self.cluster, self.cluster.nodes[0], asked)
+        for found in (await self._gathered({0: work})).values():
+            nodes |= {group: node for group, node in found.nodes.items() if group in asked}
+            self.refused(found.refused)
+        return nodes
+
+    async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
+        """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
+        work = {node: fetch_offsets(self.cluster, node, part) for node, part in _by_node(nodes).items()}
+        found: dict[str, Offsets] = {}
+        for fetched in (await self._gathered(work)).values():
+            found |= {group: offsets for group, offsets in fetched.offsets.items() if group in nodes}
+            self.refused(fetched.refused)
+        return found
+
+    async def commit(self, nodes: Mapping[str, int], commits: Mapping[str, Offsets]) -> tuple[set[str], list[Refusal]]:
+        """Commit for groups, by their coordinators `nodes`: the groups that were answered, and what was refused."""
+        parts = _by_node({group: nodes[group] for group in commits})
+        work = {
+            node: commit_offsets(self.cluster, node, {group: commits[group] for group in part})
+            for node, part in parts.items()
+        }
+        answers = await self._gathered(work)
+        answered = {group for node in answers for group in parts[node]}
+        return answered, [one for refusals in answers.values() for one in refusals]
+
+    def hindered(self, cause: str, group: str, *, passing: bool = False) -> None:
+        """Take down what stands in the way here."""
+        self.hindrances.append(Hindrance(f"{self}: {cause}", group, passing))
+
+    def refused(self, refusals: Iterable[Refusal]) -> None:
+        """Take down what a broker refused, rights by their names."""
+        for refusal in refusals:
+            code: Any = refusal.code
+            if code == TOPIC_DENIED and refusal.partition:
+                self.hindered(f"grant READ on topic {refusal.partition.topic}", refusal.group)
+            elif code in DENIED:
+                self.hindered(f"grant {self.right} on the group", refusal.group)
+            else:
+                self.hindered(f"the broker answered {int(code)} {code.name}", refusal.group, passing=code.retriable)
+
+    def lost(self, problem: ClusterError | WireError) -> None:
+        """Take down what concerns a broker or all of them."""
+        if isinstance(problem, AccessDenied):
+            cause = "a right is missing"
+        else:
+            cause = "a broker does not answer" if isinstance(problem, WireError) else "it cannot be asked"
+        self.hindrances.append(Hindrance(f"{self}: {cause}", passing=True, detail=str(problem)))
+
+    async def _gathered(self, asked: Mapping[int, Awaitable[Result]]) -> dict[int, Result]:
+        answers: dict[int, Result] = {}
+        for node, answer in zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True):
+            if isinstance(answer, ClusterError | WireError):
+                self.lost(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                answers[node] = answer
+        return answers
+
+
+def _by_node(nodes: Mapping[str, int]) -> dict[int, list[str]]:
+    parts: dict[int, list[str]] = {}
+    for group, node in nodes.items():
+        parts.setdefault(node, []).append(group)
+    return parts
+
+
+# --- Group sync -------------------------------------------------------------------------------------------------------
+
+WHOLE_SECONDS: Final = 60.0
+#: Groups remembered beyond those that exist: one deleted on the source may come again, with lower offsets.
+MOST_REMEMBERED: Final = 100_000
+#: Kafka `Errors` by which a coordinator says that a group has members (G1): ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+#: REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH.
+HAS_MEMBERS: Final = frozenset({22, 25, 27, 82, 110, 113})
+METADATA_TOO_LARGE: Final = 12
+#: A group stands as the weightiest of its partitions.
+_BY_WEIGHT: Final = (
+    *(Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED),
+    *(Standing.HELD_BACK, Standing.HINDERED, Standing.ACTIVE),
+)
+#: Why a group is beyond where it stands on the source.
+FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
+#: Why a group has no offset in a re-keyed topic.
+REKEYED: Final = (
+    "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
+)
+_SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
+#: States in which an offset may mean other records on the target than on the source, or padding (G2).
+_UNLIKE: Final = frozenset(
+    {State.STARTING, State.ALIGNING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.CONTENDED}
+    | {State.TARGET_LOST}
+)
+#: States that say nothing of the records: what was found before, or was not, still holds.
+_SILENT: Final = frozenset({State.WAITING, State.PAUSED, State.DENIED, State.CORRUPT, State.REFUSED})
+
+#: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
+Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
+
+
+class Terms(NamedTuple):
+    """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
+    mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean; `since`, of
+    a source partition, the offset below which nothing is mirrored, if there is one.
+    """
+
+    translate: Translate
+    origins: Mapping[str, tuple[str, UUID | None]]
+    told_until: Callable[[TopicPartition], int]
+    since: Mapping[TopicPartition, int]
+
+
+def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
+    """Offsets that are equal on both sides; `pairs` are the mirrored partitions, source to target."""
+
+    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
+        target = pairs.get(at)
+        return (target, committed) if target else None
+
+    return translate
+
+
+def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes) -> Translate:
+    """Offsets that moved, by the runs of the target partitions. One behind them is told as if nothing would be dropped
+    from there on: too far, so that whoever knows where the runs end holds it back.
+    """
+
+    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
+        target = pairs.get(at)
+        if target is None:
+            return None
+        index = indexes.get(target)
+        last = index.last if index is not None else None
+        if index is None or last is None:
+            return target, committed
+        beyond = max(0, committed.offset - last.next_source)
+        return target, committed._replace(offset=index.to_target(committed.offset) + beyond)
+
+    return translate
+
+
+def is_vouched(*reports: Figures | None) -> bool:
+    """Whether the newest report of a partition says that its target holds the source's records (G2)."""
+    known = [report for report in reports if report]
+    newest = max(known, key=lambda report: report.at_ms, default=None)
+    if newest is None or newest.state in _UNLIKE:
+        return False
+    return newest.verified if newest.state in _SILENT else True
+
+
+class Skip(NamedTuple):
+    """Records that a group passes over on the target, since they are deleted there (G7): as many, at source partition
+    `at`, of which the source still has `kept`; None where that is not known.
+    """
+
+    group: str
+    at: TopicPartition
+    records: int
+    kept: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look came to: groups by how they stand, how many were committed for, what stood in the way, and what was
+    passed over. `planned` is what a rehearsal would have committed.
+    """
+
+    standings: Mapping[Standing, int]
+    committed: int
+    hindrances: tuple[Hindrance, ...]
+    skips: tuple[Skip, ...] = ()
+    planned: Mapping[str, Offsets] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every group that may be followed was looked at."""
+        return not any(hindrance.passing for hindrance in self.hindrances)
+
+
+class _Stand(NamedTuple):
+    """Where one partition of a group stands: on the source, and on the target, None where it has no offset there."""
+
+    group: str
+    at: TopicPartition
+    committed: Committed
+    reached: int | None
+    ends: CopyEnds
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """One comparison with the target under way, by group. `sources` are in terms of the target."""
+
+    sources: Mapping[str, Offsets]
+    standings: dict[str, set[Standing]]
+    nodes: dict[str, int] = field(default_factory=dict)
+    targets: dict[str, Offsets] = field(default_factory=dict)
+    decisions: dict[str, dict[TopicPartition, Decision]] = field(default_factory=dict)
+    taken: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    skips: dict[str, dict[TopicPartition, Skip]] = field(default_factory=dict)
+
+    def took(self, group: str, at: TopicPartition) -> bool:
+        """Whether the target took a commit."""
+        return at in self.taken.get(group, ())
+
+    def commits(self) -> dict[str, Offsets]:
+        """What the decisions ask for."""
+        found = {
+            group: {at: made.commit for at, made in decisions.items() if made.commit}
+            for group, decisions in self.decisions.items()
+        }
+        return {group: offsets for group, offsets in found.items() if offsets}
+
+
+class GroupSync:
+    """Follows the groups of one flow. It holds nothing that a successor needs, but for what was last agreed on."""
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        include: Sequence[re.Pattern[str]],
+        translate: Translate,
+        origins: Mapping[str, tuple[str, UUID | None]],
+        vouched: Callable[[TopicPartition], bool],
+        told_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
+        since: Mapping[TopicPartition, int] = {},
+    ) -> None:
+        """`include` must match a group's whole name.
+
+        `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
+        partition whether its target holds its records (G2). `told_until`: of a target partition, the offset up to
+        which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
+        """
+        self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
+        self.include, self._vouched = tuple(include), vouched
+        self.mirrors(Terms(translate, origins, told_until, since))
+        self._settled: dict[str, Offsets] = {}
+        self._standings: dict[str, Standing] = {}
+        self._early: set[str] = set()
+        self._until: dict[TopicPartition, int] = {}
+        self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
+        self._whole_at = float("-inf")
+
+    def mirrors(self, terms: Terms) -> None:
+        """From the next look on, other partitions are mirrored."""
+        self._translate, self._origins, self._told_until, self._since = terms
+
+    async def look(self, *, rehearsing: bool = False) -> Look:
+        """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
+        have come to, and serve no further one. Raises nothing that a cluster can cause (G5).
+        """
+        whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
+        sides = (self._source, self._target)
+        stale = [side for side in sides if whole or any(hindrance.passing for hindrance in side.hindrances)]
+        for side in sides:
+            side.hindrances.clear()
+        reached = await asyncio.gather(*(self._refreshed(side) for side in stale))
+        work = _Work({}, {})
+        if all(reached):
+            sources = await self._source_offsets()
+            if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
+                work = await self._follow(moved, rehearsing)
+            self._whole_at = time.monotonic() if whole else self._whole_at
+        hindrances = [hindrance for side in sides for hindrance in side.hindrances]
+        for group in {hindrance.group for hindrance in hindrances if hindrance.group}:
+            self._standings[group] = Standing.HINDERED
+            self._settled.pop(group, None)
+        skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
+        planned = work.commits() if rehearsing else {}
+        return Look(Counter(self._told_standings().values()), len(work.taken), tuple(hindrances), skips, planned)
+
+    def _told_standings(self) -> dict[str, Standing]:
+        """How groups stand, those that are below where the mirror began being held back at least (G6)."""
+        early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._early}
+        return self._standings | early
+
+    async def _refreshed(self, side: Side) -> bool:
+        """Learn brokers and leaders anew; False where the cluster is away."""
+        try:
+            await side.cluster.refresh()
+        except ClusterError as problem:
+            side.lost(problem)
+            return False
+        return True
+
+    # --- the source
+
+    async def _followed(self) -> dict[str, Offsets]:
+        """Everything that the chosen groups have committed."""
+        listed = await self._source.listed()
+        every = {told.group for groups in listed.values() for told in groups}
+        nodes = {
+            told.group: node
+            for node, groups in listed.items()
+            for told in groups
+            if told.commits and any(pattern.fullmatch(told.group) for pattern in self.include)
+        }
+        # A group that may not be described is not listed either; one that is asked for by name is to be missed.
+        named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
+        nodes |= await self._source.coordinators(named - every)
+        if listed.keys() == set(self._source.cluster.nodes):
+            self._forget_all_but(nodes)
+        return await self._source.fetched(nodes)
+
+    async def _source_offsets(self) -> dict[str, Offsets]:
+        """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
+        these mean anything is settled at the same moment: more is known by the time that the target has answered.
+        """
+        translated: dict[str, Offsets] = {}
+        early_groups: set[str] = set()
+        until: dict[TopicPartition, int] = {}
+        for group, offsets in (await self._followed()).items():
+            vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
+            early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
+            if early:
+                early_groups.add(group)
+            told = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
+            if here := dict(filter(None, told)):
+                translated[group] = here
+                until |= {there: self._told_until(there) for there in here}
+        self._early, self._until = early_groups, until
+        return translated
+
+    def _forget_all_but(self, groups: Mapping[str, int]) -> None:
+        self._settled = {group: offsets for group, offsets in self._settled.items() if group in groups}
+        self._standings = {group: standing for group, standing in self._standings.items() if group in groups}
+        if len(self._agreed) > MOST_REMEMBERED:
+            self._agreed = {group: agreed for group, agreed in self._agreed.items() if group in groups}
+
+    # --- the target
+
+    async def _follow(self, sources: Mapping[str, Offsets], rehearsing: bool) -> _Work:
+        """Compare groups with the target and commit what follows."""
+        work = _Work(sources, {group: set() for group in sources})
+        await self._locate(work)
+        work.targets = await self._target.fetched(work.nodes)
+        await self._decide(work)
+        await self._keep_from_going_back(work)
+        if rehearsing:
+            work.taken = {group: set(offsets) for group, offsets in work.commits().items()}
+        else:
+            await self._commit(work)
+        for group in sources:
+            self._conclude(work, group)
+        return work
+
+    async def _locate(self, work: _Work) -> None:
+        """Who coordinates each group, but for those with members (G1) and those that take no offsets."""
+        known: set[str] = set()
+        for node, groups in (await self._target.listed()).items():
+            for told in groups:
+                if told.group not in work.sources:
+                    continue
+                known.add(told.group)
+                if not told.commits:
+                    self._target.hindered("a group of this name takes no offsets: rename one of them", told.group)
+                elif told.has_members:
+                    work.standings[told.group].add(Standing.ACTIVE)
+                else:
+                    work.nodes[told.group] = node
+        work.nodes |= await self._target.coordinators(work.sources.keys() - known)
+
+    async def _decide(self, work: _Work) -> None:
+        asked = {at for group in work.targets for at in work.sources[group]}
+        try:
+            starts = await listed(self._target.cluster, asked, EARLIEST)  # asked first: never behind the ends
+            ends = await high_watermarks(self._target.cluster, asked)
+        except ClusterError as problem:
+            self._target.lost(problem)
+            return
+        for group, targets in work.targets.items():
+            agreed = self._agreed.get(group, {})
+            made = work.decisions[group] = {}
+            for at, committed in work.sources[group].items():
+                if at in ends and at in starts:
+                    end = min(ends[at], self._until[at])
+                    made[at] = decide(committed, end, targets.get(at), agreed.get(at), starts[at])
+                else:
+                    self._target.hindered(f"the leader of {at} does not answer", group, passing=True)
+        await self._tell_skips(work, starts)
+
+    async def _tell_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
+        """Take down what groups are about to pass over (G7)."""
+        expired = [
+            (group, there, work.sources[group][there].offset)
+            for group, decisions in work.decisions.items()
+            for there, made in decisions.items()
+            if made.commit and made.standing is Standing.EXPIRED
+        ]
+        if not expired:
+            return
+        origins = {there: TopicPartition(self._origins[there.topic][0], there.partition) for _, there, _ in expired}
+        kept_from = await self._source_bounds(set(origins.values()), EARLIEST)
+        for group, there, offset in expired:
+            at, start = origins[there], starts[there]
+            kept = max(0, start - max(offset, kept_from[at])) if at in kept_from else None
+            work.skips.setdefault(group, {})[there] = Skip(group, at, start - offset, kept)
+
+    async def _source_bounds(self, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:
+        """Where source partitions begin or end for a reader of committed records, in offsets of the target; without
+        those that are not told.
+        """
+        try:
+            bounds = await listed(self._source.cluster, partitions, when, READ_COMMITTED)
+        except ClusterError as problem:
+            self._source.lost(problem)
+            return {}
+        told = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
+        return {at: there[1].offset for at, there in told if there is not None}
+
+    async def _keep_from_going_back(self, work: _Work) -> None:
+        """Take out what would go back for another reason than the group's being put back (G3)."""
+        back = [
+            (group, at)
+            for group, offsets in work.commits().items()
+            for at, commit in offsets.items()
+            if at in work.targets[group] and commit.offset < work.targets[group][at].offset
+        ]
+        if not back:
+            return
+        reached = await self._refreshed(self._source)
+        for group, at in back:
+            name, known = self._origins.get(at.topic, ("", None))
+            if not reached or (known and self._source.cluster.topic_id(name) != known):
+                del work.decisions[group][at]
+                self._target.hindered(f"offsets of {at.topic} stay: its source topic is gone or another one", group)
+
+    async def _commit(self, work: _Work) -> None:
+        """Commit, once more without its text what the broker will not take with one so long."""
+        commits = work.commits()
+        work.taken = {group: set(offsets) for group, offsets in commits.items()}
+        again: dict[str, Offsets] = {}
+        for refusal in await self._committed(work, commits):
+            if refusal.code == METADATA_TOO_LARGE and refusal.partition:
+                bare = Committed(commits[refusal.group][refusal.partition].offset)
+                again.setdefault(refusal.group, {})[refusal.partition] = bare
+            else:
+                self._refused(work, refusal)
+        for refusal in await self._committed(work, again):
+            self._refused(work, refusal)
+        work.taken = {group: taken for group, taken in work.taken.items() if taken}
+
+    async def _committed(self, work: _Work, commits: Mapping[str, Offsets]) -> list[Refusal]:
+        answered, refusals = await self._target.commit(work.nodes, commits)
+        for group in commits.keys() - answered:
+            work.taken[group] -= commits[group].keys()
+        return [refusal for refusal in refusals if refusal.partition in commits[refusal.group]]
+
+    def _refused(self, work: _Work, refusal: Refusal) -> None:
+        work.taken[refusal.group] -= {refusal.partition}
+        if refusal.code in HAS_MEMBERS:
+            work.standings[refusal.group].add(Standing.ACTIVE)
+        else:
+            self._target.refused([refusal])
+
+    def _conclude(self, work: _Work, group: str) -> None:
+        """Remember what is agreed now, and how the group stands."""
+        standings = work.standings[group]
+        decisions = work.decisions.get(group, {})
+        if decisions.keys() != work.sources[group].keys():
+            standings.add(Standing.HINDERED)
+        for at, made in decisions.items():
+            if made.commit and at not in work.taken.get(group, ()):
+                standings.add(Standing.HINDERED)
+                continue
+            standings.add(made.standing)
+            if made.agreed:
+                self._agreed.setdefault(group, {})[at] = made.agreed
+        standing = self._standings[group] = _weightiest(*standings)
+        if standing in _SETTLED:
+            self._settled[group] = work.sources[group]
+        else:
+            self._settled.pop(group, None)
+
+    # --- what came of it
+
+    async def gaps(
+        self,
+        planned: Mapping[str, Offsets],
+        holds: Mapping[TopicPartition, int],
+        doubts: Mapping[TopicPartition, str],
+        rekeyed: Mapping[str, str] = {},
+    ) -> tuple[list[OffsetGap], tuple[Hindrance, ...]]:
+        """Every mirrored partition of a followed group that does not go on where it stands on the source, by what both
+        sides say now, and what kept this from being known of groups. A group with members on the target that is
+        further there reads on by itself, and is none. Of `rekeyed` topics, with their names on the target, a group is
+        followed by nobody: it is named where it has no offset there at all.
+
+        `planned` counts as committed. `holds`: by source partition, the offset below which the target has all that the
+        source does, where that is known; `doubts`: why a source partition is not vouched for. Raises nothing that a
+        cluster can cause.
+        """
+        sides = (self._source, self._target)
+        for side in sides:
+            side.hindrances.clear()
+        await asyncio.gather(*(self._refreshed(side) for side in sides))
+        found: list[OffsetGap] = []
+        pairs: dict[TopicPartition, TopicPartition] = {}
+        followed: dict[str, Offsets] = {}
+        alone: dict[str, Offsets] = {}
+        for group, offsets in (await self._followed()).items():
+            for at, committed in offsets.items():
+                if told := self._translate(at, committed):
+                    pairs[at] = told[0]
+                    followed.setdefault(group, {})[at] = committed
+                elif at.topic in rekeyed:
+                    alone.setdefault(group, {})[at] = committed
+        ends = await self._ends_of(pairs) if pairs else {}
+        every = followed.keys() | alone.keys()
+        work = _Work({group: {pairs[at]: one for at, one in followed.get(group, {}).items()} for group in every}, {})
+        work.standings.update((group, set()) for group in every)
+        await self._locate(work)
+        coordinators = work.nodes | await self._target.coordinators(every - work.nodes.keys())
+        targets = await self._target.fetched(coordinators)
+        lost = {group: of for group, of in alone.items() if group in targets}
+        found += await self._left_alone(lost, targets, rekeyed)
+        for group in followed.keys() & targets.keys():
+            for at, committed in followed[group].items():
+                if pairs[at] not in ends:
+                    self._target.hindered(f"the leader of {pairs[at]} does not answer", group, passing=True)
+                    continue
+                there = planned.get(group, {}).get(pairs[at]) or targets[group].get(pairs[at])
+                one = _Stand(group, at, committed, there.offset if there else None, ends[pairs[at]])
+                is_active = Standing.ACTIVE in work.standings[group]
+                if gap := self._gap(one, is_active, holds.get(at, -1), doubts.get(at, "")):
+                    found.append(gap)
+        found.sort(key=lambda gap: (gap.group, gap.topic, gap.partition))
+        return found, tuple(hindrance for side in sides for hindrance in side.hindrances)
+
+    async def _left_alone(
+        self, alone: Mapping[str, Offsets], targets: Mapping[str, Offsets], rekeyed: Mapping[str, str]
+    ) -> list[OffsetGap]:
+        """The groups that are put nowhere in re-keyed topics, by what the source holds around where they stand."""
+        left = [
+            (group, at, one.offset)
+            for group, of in alone.items()
+            for at, one in of.items()
+            if rekeyed[at.topic] not in {there.topic for there in targets[group]}
+        ]
+        places = {at for _, at, _ in left}
+        try:
+            starts = await listed(self._source.cluster, places, EARLIEST)
+            ends = await listed(self._source.cluster, places, LATEST, READ_COMMITTED)
+        except ClusterError as problem:
+            self._source.lost(problem)
+            starts, ends = {}, {}
+        return [
+            OffsetGap(
+                group=group,
+                topic=at.topic,
+                partition=at.partition,
+                target_topic=rekeyed[at.topic],
+                source_offset=offset,
+                reached=None,
+                reads_again=max(0, min(offset, ends.get(at, offset)) - starts.get(at, 0)),
+                misses=max(0, ends.get(at, offset) - max(offset, starts.get(at, 0))),
+                cause=REKEYED,
+            )
+            for group, at, offset in left
+        ]
+
+    async def _ends_of(self, pairs: Mapping[TopicPartition, TopicPartition]) -> dict[TopicPartition, CopyEnds]:
+        """By target partition; without those whose leader does not answer."""
+        places = set(pairs.values())
+        try:
+            starts = await listed(self._target.cluster, places, EARLIEST)
+            ends = await high_watermarks(self._target.cluster, places)
+        except ClusterError as problem:
+            self._target.lost(problem)
+            return {}
+        kept_from = await self._source_bounds(pairs.keys(), EARLIEST)
+        kept_to = await self._source_bounds(pairs.keys(), LATEST)
+        return {
+            there: CopyEnds(
+                start=starts[there], end=ends[there], source_start=kept_from.get(at), source_end=kept_to.get(at)
+            )
+            for at, there in pairs.items()
+            if there in starts and there in ends
+        }
+
+    def _gap(self, one: _Stand, is_active: bool, holds: int, doubt: str) -> OffsetGap | None:
+        """What `gaps` tells of one partition of a group."""
+        at, reached, ends = one.at, one.reached, one.ends
+        there, wanted = self._on_target(at, one.committed.offset)
+        wanted = ends.within(wanted)
+        if holds >= 0 and wanted <= self._on_target(at, holds)[1]:
+            wanted = min(wanted, ends.end)  # behind the target's last record there is nothing to read on either side
+        gap = ends.gap(wanted, reached)
+        if gap is None or (is_active and reached is not None and reached > wanted):
+            return None
+        since = self._since.get(at, 0)
+        if one.committed.offset < since:
+            cause = f"it stands below offset {since} of the source, where the mirror began"
+        elif doubt or not self._vouched(at):
+            cause = doubt or "the target is not known to hold the source's records"
+        elif is_active:
+            cause = "it has members on the target, so that it reads on there by itself"
+        elif reached == ends.start > wanted:
+            still = "may still have" if ends.source_start is None else "still has"
+            cause = f"the target deleted its next records, of which the source {still} {ends.start - wanted}"
+        elif reached is not None and reached > wanted:
+            cause = FURTHER
+        elif wanted > ends.end:
+            cause = f"the target ends at offset {ends.end}"
+        else:
+            cause = "its offset was not committed there"
+        return OffsetGap(
+            group=one.group,
+            topic=at.topic,
+            partition=at.partition,
+            target_topic=there.topic,
+            source_offset=one.committed.offset,
+            reached=reached,
+            reads_again=gap[0],
+            misses=gap[1],
+            cause=cause,
+        )
+
+    def _on_target(self, at: TopicPartition, offset: int) -> tuple[TopicPartition, int]:
+        told = self._translate(at, Committed(offset))
+        assert told is not None, "a partition that is mirrored"
+        return told[0], told[1].offset
+
+
+def _weightiest(*standings: Standing | None) -> Standing:
+    return max(filter(None, standings), key=_BY_WEIGHT.index)
+
+
+def sync_of(
+    source: Cluster,
+    target: Cluster,
+    include: Sequence[re.Pattern[str]],
+    assignments: Sequence[Assignment],
+    reports: Sequence[Mapping[TopicPartition, Figures]],
+    indexes: Indexes,
+) -> GroupSync:
+    """The sync of a flow. Looked up at every look: `reports`, figures by source partition, and `indexes`, where offsets
+    moved to.
+    """
+
+    def vouched(at: TopicPartition) -> bool:
+        return is_vouched(*(figures.get(at) for figures in reports))
+
+    translate, origins, told_until, since = terms_of(assignments, indexes)
+    return GroupSync(source, target, include, translate, origins, vouched, told_until, since)
+
+
+def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
+    """How these partitions' groups are followed, for `GroupSync.mirrors`."""
+    pairs = {a.source: a.target for a in assignments}
+    origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
+    since = {a.source: a.since for a in assignments if a.since}
+    if any(a.rules.translates for a in assignments):
+        return Terms(translated(pairs, indexes), origins, indexes.told_until, since)
+    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since)

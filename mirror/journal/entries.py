@@ -1,0 +1,387 @@
+"""Entries of the journal: topic records, start offsets, losses, and pauses.
+
+The position is the target's log end, and says nothing about a source topic that was deleted and created again; its id
+does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
+
+B1  it is settled once, at the flow's first start and before any lane runs, and kept with what the topic was first
+    seen as (`firstseen.py`): who dies before the first append begins at the same offset
+B2  a target that holds anything already, or did, says itself where to go on
+B3  what the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is
+    written before a mirror has noticed a topic may be missed
+
+loss/<target topic>/<partition>/<offset>   what was lost, of a source topic by its id: kept for ever, of no account for
+                                           another topic by that name; of a re-keyed topic the partition is the source's
+accept/<target topic>/<partition>          what a person accepted, so that the flow goes on behind it; with the
+                                           offsets that were looked at, since a later loss is a new one, and the
+                                           source topic's id, since another topic of that name loses other records
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, NamedTuple, Self
+from uuid import UUID
+
+from mirror.journal.journal import Entry
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, settled_end
+from mirror.observability.status import NOT_OURS, parsed
+from mirror.replication.assignment import Assignment, Loss
+
+# --- As which topic a flow first saw a source topic, in its journal under `topic/<target topic>` ----------------------
+
+#: What the keys of all of them begin with.
+PREFIX: Final = b"topic/"
+_LARGEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstSeen:
+    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have.
+
+    `made`: the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored;
+    those that are not told of are mirrored from their first record (`starts.py`). `adopted`: the flow did not create
+    the target topic: it was empty when the flow began it, or `mirror adopt` took it over, which is `compared` and says
+    nothing of where the flow began. `origins`: the ids of the
+    clusters that the data came through, the source's own first; see `chain`. `deleted_ms`: when the flow deleted the
+    copy, since its source was gone (Unix ms); 0 where it did not.
+    """
+
+    source_topic: str
+    topic_id: UUID | None
+    target_topic_id: UUID | None
+    cluster_id: str | None
+    made: bool = False
+    since: tuple[int, ...] = ()
+    adopted: bool = False
+    compared: bool = False
+    origins: tuple[str, ...] = ()
+    deleted_ms: int = 0
+
+    @staticmethod
+    def key(target_topic: str) -> bytes:
+        """The record's key."""
+        return PREFIX + target_topic.encode()
+
+    @classmethod
+    def read(cls, value: bytes) -> Self:
+        """From the journal. Raises one of `NOT_OURS` where it is not one of ours."""
+        told = parsed(value)
+        if not isinstance(told, dict):
+            raise ValueError("a topic as it was first seen must be a JSON object")
+        return cls(
+            source_topic=str(told["source_topic"]),
+            topic_id=UUID(str(told["topic_id"])) if told["topic_id"] else None,
+            target_topic_id=UUID(str(told["target_topic_id"])) if told["target_topic_id"] else None,
+            cluster_id=told["cluster_id"],
+            made=told.get("made") is True,
+            since=_offsets(told.get("since", [])),
+            adopted=told.get("adopted") is True,
+            compared=told.get("compared") is True,
+            origins=_clusters(told.get("origins", [])),
+            deleted_ms=_time(told.get("deleted_ms", 0)),
+        )
+
+    def to_json(self) -> bytes:
+        """For the journal."""
+        return json.dumps(
+            {
+                "source_topic": self.source_topic,
+                "topic_id": str(self.topic_id or ""),
+                "target_topic_id": str(self.target_topic_id or ""),
+                "cluster_id": self.cluster_id,
+                "made": self.made,
+                "since": self.since,
+                "adopted": self.adopted,
+                **({"compared": True} if self.compared else {}),
+                "origins": self.origins,
+                **({"deleted_ms": self.deleted_ms} if self.deleted_ms else {}),
+            }
+        ).encode()
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The ids of the clusters that the data came through; a record of version 0.1.0 knows of the source alone."""
+        return self.origins or ((self.cluster_id,) if self.cluster_id else ())
+
+    def is_about(self, other: Self) -> bool:
+        """Whether both are of one source topic's name and one target topic."""
+        is_one_copy = same_id(self.target_topic_id, other.target_topic_id)
+        return self.source_topic == other.source_topic and is_one_copy
+
+    def begins(self, partition: int) -> int:
+        """The source offset below which nothing is mirrored of a partition."""
+        return self.since[partition] if partition < len(self.since) else 0
+
+
+def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
+    """Whether two ids of topics or clusters may be those of the same one: None is an id that is not known, and never
+    another one.
+    """
+    return one is None or other is None or one == other
+
+
+def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
+    """By target topic, as what its source was first seen, as the newest records of a journal tell."""
+    found: dict[str, FirstSeen] = {}
+    for key, value in journal.items():
+        if key.startswith(PREFIX):
+            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor tells
+                found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
+    return found
+
+
+def _offsets(told: object) -> tuple[int, ...]:
+    """Raises ValueError for what are none."""
+    if not isinstance(told, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in told):
+        raise ValueError("since must be a list of offsets")
+    return tuple(told)
+
+
+def _clusters(told: object) -> tuple[str, ...]:
+    """Raises ValueError for what are none."""
+    if not isinstance(told, list) or not all(type(one) is str for one in told):
+        raise ValueError("origins must be a list of cluster ids")
+    return tuple(told)
+
+
+def _time(told: object) -> int:
+    """Raises ValueError for what is none."""
+    if type(told) is not int or not 0 <= told <= _LARGEST:
+        raise ValueError("deleted_ms must be a time in ms")
+    return told
+
+
+# --- Where a flow begins in its source, as `topics.start` asks for it -------------------------------------------------
+
+#: A source partition and its copy; None for one that is not there yet.
+Copy = tuple[TopicPartition, TopicPartition | None]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def moment(start: Literal["earliest", "latest"] | datetime) -> int:
+    """`topics.start` as ListOffsets takes it: `EARLIEST`, `LATEST`, or the Unix time in ms that no record below it
+    reaches. What lies before 1970 is 1970, since negative times mean something else there.
+    """
+    if isinstance(start, datetime):
+        return max(0, -((_EPOCH - start) // _MILLISECOND))
+    return LATEST if start == "latest" else EARLIEST
+
+
+async def settled(source: Cluster, target: Cluster, copies: Iterable[Copy], when: int) -> dict[TopicPartition, int]:
+    """By source partition, the offset below which nothing is to be mirrored; 0 where all is (B2).
+
+    Raises ClusterUnreachable, AccessDenied, BrokerError where a single partition cannot be asked: to begin it
+    elsewhere than was wished for could not be mended later.
+    """
+
+    async def of(one: TopicPartition, other: TopicPartition | None) -> int:
+        if when == EARLIEST or (other is not None and await settled_end(target, other)):
+            return 0
+        return await _offset_at(source, one, when)
+
+    asked = list(copies)
+    found = await asyncio.gather(*(of(*copy) for copy in asked))
+    return {one: offset for (one, _), offset in zip(asked, found, strict=True)}
+
+
+async def _offset_at(source: Cluster, at: TopicPartition, when: int) -> int:
+    """The first offset at or after a moment, 0 for that of the log itself: what a source deletes of its first records
+    before they are mirrored is no loss. The log's end where there is none, which for the latest is where a reader of
+    committed records begins: no transaction is mirrored in part.
+    """
+    start = await list_offset(source, at, EARLIEST)
+    if when == LATEST:
+        found = await list_offset(source, at, LATEST, READ_COMMITTED)
+    else:
+        end = await list_offset(source, at, LATEST)  # asked before: what is appended in between may be of that time
+        found = await list_offset(source, at, when)
+        found = found if found >= 0 else end
+    return found if found > start else 0
+
+
+def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPartition, int]:
+    """By target partition, where its copy began, as the newest records of a journal tell; without those that began with
+    the first record, and those whose target topic is another one by now. `target` knows the topics that matter.
+    """
+    return {
+        TopicPartition(topic, number): offset
+        for topic, seen in seen_in(records).items()
+        if seen.target_topic_id == target.topic_id(topic)
+        for number, offset in enumerate(seen.since)
+        if offset
+    }
+
+
+# --- Records that the source lost before they were mirrored, as the journal tells of them -----------------------------
+
+_ACCEPT = "accept/"
+_LOSS = "loss/"
+#: Why records were lost, where a record does not say.
+RETENTION: Final = "retention"
+
+
+class Accepted(NamedTuple):
+    """One target partition and the offsets, from and to before, between which losses are accepted, of the source topic
+    with this id; None where its cluster has no ids.
+    """
+
+    target: TopicPartition
+    offsets: tuple[int, int]
+    topic_id: UUID | None
+
+    def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
+        """Whether a loss of the topic with that id was accepted already, as a whole."""
+        first, upto = self.offsets
+        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= upto
+
+
+class Lost(NamedTuple):
+    """Source offsets, from and to before, whose records never came to a target partition, and why; of the source topic
+    with this id, None where the record does not say.
+    """
+
+    first: int
+    next_offset: int
+    reason: str = RETENTION
+    topic_id: UUID | None = None
+
+    def concerns(self, topic_id: UUID | None) -> bool:
+        """Whether it is a loss of the source topic with this id."""
+        return same_id(self.topic_id, topic_id)
+
+
+def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
+    """The record that tells of a loss."""
+    told = {
+        "topic": loss.source.topic,
+        "first": loss.first,
+        "next": loss.next_offset,
+        "reason": loss.reason,
+        "detail": loss.detail,
+        "topic_id": str(loss.topic_id) if loss.topic_id else None,
+        "at_ms": _now_ms(),
+    }
+    return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
+
+
+def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
+    """By target partition and in offset order, what the newest records of a journal tell was lost of the source topics
+    of now; records that are none of ours are passed over.
+    """
+    found: dict[TopicPartition, list[Lost]] = {}
+    seen = seen_in(known)
+    for key, value in known.items():
+        with contextlib.suppress(*NOT_OURS):
+            if (told := read_loss(Entry(0, key, value))) is not None:
+                target, lost = told
+                if target.topic not in seen or lost.concerns(seen[target.topic].topic_id):
+                    found.setdefault(target, []).append(lost)
+    return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
+
+
+def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
+    """The target partition and the loss that a record tells of; None where it is about something else. Raises one of
+    `NOT_OURS` where it is not one that `loss_entry` made.
+    """
+    if not record.key.startswith(_LOSS.encode()) or record.value is None:
+        return None
+    topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
+    told = parsed(record.value)
+    first, following = int(told["first"]), int(told["next"])
+    topic_id = UUID(str(told["topic_id"])) if told.get("topic_id") else None  # version 0.1.0 told none
+    lost = Lost(first, following, str(told.get("reason", RETENTION)), topic_id)
+    if not 0 <= lost.first < lost.next_offset:
+        raise ValueError("a loss must have offsets that follow each other")
+    return TopicPartition(topic, int(partition)), lost
+
+
+def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
+    """The record that accepts a loss of the source topic with this id."""
+    told = {
+        "first": loss.first,
+        "upto": loss.next_offset,
+        "reason": loss.reason,
+        "topic_id": str(topic_id) if topic_id else None,
+        "at_ms": _now_ms(),
+    }
+    return f"{_ACCEPT}{loss.target.topic}/{loss.target.partition}".encode(), json.dumps(told).encode()
+
+
+def read_accepted(record: Entry) -> Accepted | None:
+    """What a record accepts; None where it is about something else. Raises one of `NOT_OURS` where it is not one that
+    `accept_entry` made.
+    """
+    if not record.key.startswith(_ACCEPT.encode()) or record.value is None:
+        return None
+    topic, _, partition = record.key.decode()[len(_ACCEPT) :].rpartition("/")
+    told = parsed(record.value)
+    topic_id = UUID(str(told["topic_id"])) if told["topic_id"] else None
+    return Accepted(TopicPartition(topic, int(partition)), (int(told["first"]), int(told["upto"])), topic_id)
+
+
+def accepted_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, Accepted]:
+    """By target partition, what the newest records of a journal tell; records that are none of ours are passed over."""
+    found = {}
+    for key, value in known.items():
+        with contextlib.suppress(*NOT_OURS):
+            if (accepted := read_accepted(Entry(0, key, value))) is not None:
+                found[accepted.target] = accepted
+    return found
+
+
+def accepted_for(one: Assignment, told: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
+    """What is accepted of a partition: nothing where the topic that it was accepted of was another one."""
+    found = told.get(one.target)
+    return found.offsets if found is not None and found.topic_id == one.topic_id else None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+# --- Topics that rest because a person said so ------------------------------------------------------------------------
+
+_PAUSE: Final = b"pause/"
+
+
+class Pause(NamedTuple):
+    """What a record says of a source topic: that it rests, or that it goes on."""
+
+    topic: str
+    rests: bool
+
+
+def pause_entry(topic: str) -> tuple[bytes, bytes]:
+    """The record that lets a topic rest."""
+    return _PAUSE + topic.encode(), json.dumps({"at_ms": int(time.time() * 1000)}).encode()
+
+
+def resume_entry(topic: str) -> tuple[bytes, None]:
+    """The record that lets it go on."""
+    return _PAUSE + topic.encode(), None
+
+
+def read_pause(record: Entry) -> Pause | None:
+    """What a record says; None where it is about something else. Raises ValueError for a name that is none."""
+    if not record.key.startswith(_PAUSE):
+        return None
+    return Pause(record.key[len(_PAUSE) :].decode(), record.value is not None)
+
+
+def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
+    """The source topics that rest, as the newest records of a journal tell it; names that are none are passed over."""
+    found = set()
+    for key, value in known.items():
+        with contextlib.suppress(ValueError):
+            if (pause := read_pause(Entry(0, key, value))) is not None:
+                found.add(pause.topic)
+    return frozenset(found)

@@ -1,0 +1,103 @@
+"""Heartbeats on the target, `mirror.<flow>.heartbeats`: one record every five seconds from the mirror that runs, so
+that whoever reads the target alone can tell how old its copy is at most. The source gets nothing.
+
+    key      the flow
+    value    JSON: flow, instance, at_ms (Unix ms), partitions, stopped, lag_records (null where it is known of none),
+             lag_unknown (of how many partitions it is not), lag_ms (the worst latency known)
+
+When the last one is old, the mirror is away, and records younger than that one may be missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from mirror.errors import ClusterError, WireError
+from mirror.journal.journal import encode
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.produce import append
+from mirror.observability import logs
+from mirror.observability.status import Figures, Totals, read_fields
+
+INTERVAL_SECONDS: Final = 5.0
+
+
+def heartbeat_topic(flow: str) -> str:
+    """The name of the flow's topic of heartbeats on the target."""
+    return f"mirror.{flow}.heartbeats"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """One record. `lag_records` and `lag_ms` are None while they are not known."""
+
+    flow: str
+    instance: str
+    at_ms: int
+    partitions: int
+    stopped: int
+    lag_records: int | None
+    lag_ms: int | None
+    lag_unknown: int = 0
+
+    @classmethod
+    def of(cls, flow: str, instance: str, figures: Iterable[Figures]) -> Heartbeat:
+        """The flow as of now."""
+        totals = Totals.of(figures)
+        return cls(
+            flow=flow,
+            instance=instance,
+            at_ms=int(time.time() * 1000),
+            partitions=totals.partitions,
+            stopped=totals.stopped,
+            lag_records=totals.lag_records,
+            lag_ms=totals.lag_ms,
+            lag_unknown=totals.lag_unknown,
+        )
+
+    def to_json(self) -> bytes:
+        """The record value."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Heartbeat:
+        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
+        return cls(**read_fields(data, _KINDS, _KINDS.keys() - {"lag_unknown"}, "a heartbeat"))
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("flow", "instance"), (str,)),
+    **dict.fromkeys(("at_ms", "partitions", "stopped", "lag_unknown"), (int,)),
+    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Heart:
+    """Beats for one flow. `figures` gives the newest reports of its partitions."""
+
+    target: Cluster
+    flow: str
+    instance: str
+    figures: Callable[[], Iterable[Figures]]
+
+    async def run(self) -> None:
+        """Until cancelled. A target that is away, or a right that is missing, is told once; the copy goes on."""
+        log, failing = logs.get("mirror.heartbeats"), False
+        while True:
+            beat = Heartbeat.of(self.flow, self.instance, self.figures())
+            try:
+                batch = encode([(self.flow.encode(), beat.to_json())])
+                await append(self.target, TopicPartition(heartbeat_topic(self.flow), 0), (batch,), doing="heartbeat")
+            except (ClusterError, WireError) as problem:
+                if not failing:
+                    log.warning("heartbeat_not_written", flow=self.flow, reason=str(problem))
+                failing = True
+            else:
+                failing = False
+            await asyncio.sleep(INTERVAL_SECONDS)

@@ -1,0 +1,249 @@
+"""Offset maps in the journal: recorded while a task runs, loaded by the next, and looked up.
+
+key    runs/<target topic>/<partition>/<target offset of the first run>
+    value  {"source": of the first run, "target": the same, "runs": [length, skip, length, ...], "next": ...}
+
+A `skip` is what the source has between two runs, `next` is the source offset below which all is accounted for. A record
+grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one of each.
+
+    I1  runs are recorded after their data is acknowledged. What a dead mirror had not recorded is found again from both
+        logs (`retracing.py`)
+
+What the target lost is taken back in the journal before anything else may land in its place. Other records may come
+there: a source deletes, and a target topic is made anew to begin where the source begins by now. Whoever died before
+it recorded those would leave runs that tell of the ones before, and its successor would go on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from mirror.journal.journal import Change, Entry, Journal
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.queries import EARLIEST, list_offset
+from mirror.observability import logs
+from mirror.observability.logs import get
+from mirror.observability.status import NOT_OURS, parsed
+from mirror.replication.offset_map import Ledger, RunIndex, Runs
+
+# --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
+
+PREFIX = b"runs/"
+_LARGEST = 2**63 - 1
+_log = get(__name__)
+
+
+class Recorded(NamedTuple):
+    """One record: the runs of a target partition that begin at offset `begin`; None where they are gone."""
+
+    target: TopicPartition
+    begin: int
+    runs: Runs | None
+
+
+def map_entries(target: TopicPartition, ledger: Ledger) -> list[Change]:
+    """What is to be recorded of a partition, deletions first."""
+    pending, obsolete = ledger.pending()
+    return [
+        *((_key(target, begin), None) for begin in obsolete),
+        *((_key(target, runs.begin), _value(runs)) for runs in pending),
+    ]
+
+
+def read(record: Entry) -> Recorded | None:
+    """What a record tells of runs; None where it is about something else. Raises one of `NOT_OURS` where it
+    is not one that `entries` made.
+    """
+    if not record.key.startswith(PREFIX):
+        return None
+    where, _, begin = record.key.decode()[len(PREFIX) :].rpartition("/")
+    topic, _, partition = where.rpartition("/")
+    target, first = TopicPartition(topic, int(partition)), int(begin)
+    if record.value is None:
+        return Recorded(target, first, None)
+    told = parsed(record.value)
+    source, at, numbers = int(told["source"]), int(told["target"]), [int(number) for number in told["runs"]]
+    if at != first or min(source, at, *numbers[1::2]) < 0 or not len(numbers) % 2:
+        raise ValueError("not the runs of a partition")
+    runs = Runs(source, at)
+    for skip, length in zip((0, *numbers[1::2]), numbers[::2], strict=True):
+        runs.add(runs.next_source + skip, runs.next_target, length)
+    runs.pass_over(int(told["next"]))
+    if runs.next_source > _LARGEST:
+        raise ValueError("offsets beyond 64 bits")
+    return Recorded(target, first, runs)
+
+
+def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
+    """What records tell of runs; one under such a key that is none is skipped with a warning."""
+    for record in records:
+        try:
+            told = read(record)
+        except NOT_OURS as problem:
+            key = record.key.decode(errors="replace")
+            _log.warning("journal_record_unread", key=key, reason=repr(problem))
+        else:
+            if told is not None:
+                yield told
+
+
+class Indexes(dict[TopicPartition, RunIndex]):
+    """By target partition."""
+
+    def __init__(self, records: Iterable[Entry] = ()) -> None:
+        """What `records` tell, in the order of the journal."""
+        super().__init__()
+        self.learn(records)
+
+    def learn(self, records: Iterable[Entry]) -> None:
+        """More records."""
+        for told in recorded_ranges(records):
+            self.setdefault(told.target, RunIndex()).learn(told.begin, told.runs)
+
+    def last(self) -> dict[TopicPartition, Runs]:
+        """The newest runs of each partition."""
+        found = ((target, index.last) for target, index in self.items())
+        return {target: runs for target, runs in found if runs is not None}
+
+    def entries(self) -> list[Change]:
+        """All of it, to be recorded again."""
+        return [(_key(target, piece.begin), _value(piece)) for target, index in self.items() for piece in index.pieces]
+
+    def told_until(self, target: TopicPartition) -> int:
+        """The offset of a target partition up to which it is told where its records are from."""
+        return self[target].end if target in self else 0
+
+    def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
+        """The deletion of what tells of nothing from the targets' first offsets on."""
+        return [
+            (_key(target, begin), None)
+            for target, log_start in log_starts.items()
+            if target in self
+            for begin in self[target].expired(log_start)
+        ]
+
+
+def _key(target: TopicPartition, begin: int) -> bytes:
+    return PREFIX + f"{target.topic}/{target.partition}/{begin}".encode()
+
+
+def _value(runs: Runs) -> bytes:
+    numbers: list[int] = []
+    end = None
+    for run in runs:
+        numbers += [run.length] if end is None else [run.source - end, run.length]
+        end = run.source + run.length
+    told = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+# --- The ledgers of a lane --------------------------------------------------------------------------------------------
+
+
+class Ledgers:
+    """Of the target partitions of one lane. `recall` is what a pipeline asks (`retracing.Recall`)."""
+
+    def __init__(self, journal: Journal, last: Mapping[TopicPartition, Runs], read_until: int | None) -> None:
+        """`last`: the newest runs of each partition as the journal had them before offset `read_until`; None where it
+        was not read.
+        """
+        self._journal, self._last, self._read_until = journal, dict(last), read_until
+        self._ledgers: dict[TopicPartition, Ledger] = {}
+        self._cut_back: set[TopicPartition] = set()
+        self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
+        self._is_read = False
+
+    async def recall(self, target: TopicPartition, end: int) -> Ledger:
+        """The ledger of a partition whose log ends at `end`, and neither it nor the journal tells of more than that; an
+        empty one where nothing is recorded.
+
+        Raises as `Journal.read` and `Journal.append` do.
+        """
+        async with self._reading:  # once for all partitions
+            if not self._is_read:
+                await self._read()
+        ledger = self._ledgers.get(target)
+        if ledger is None:
+            ledger = self._ledgers[target] = Ledger(self._last.pop(target, None))
+        if end < ledger.runs.next_target:
+            self._cut_back.add(target)
+        if target in self._cut_back:
+            async with self._writing:
+                if ledger.runs.begin > end:
+                    await self._go_back(target, ledger, end)
+                ledger.cut(end)
+                await self._write({target: ledger})
+            self._cut_back.discard(target)
+        return ledger
+
+    async def record(self) -> None:
+        """Write down what was mirrored since the last time. Raises as `Journal.append` does."""
+        async with self._writing:
+            await self._write(self._ledgers)
+
+    async def _write(self, ledgers: Mapping[TopicPartition, Ledger]) -> None:
+        entries = [entry for target, ledger in ledgers.items() for entry in map_entries(target, ledger)]
+        told = list(ledgers.values())  # others may begin meanwhile
+        await self._journal.append_all(entries)
+        for ledger in told:
+            ledger.recorded()
+
+    async def _read(self) -> None:
+        entries, _ = await self._journal.read(self._read_until)
+        told = list(recorded_ranges(entries))
+        if self._read_until is not None and any(map(self._takes_back, told)):
+            entries, _ = await self._journal.read()
+            self._read_until = None
+        if self._read_until is None:
+            self._last = Indexes(entries).last()
+        else:
+            for recorded in told:
+                self._learn(recorded)
+        self._is_read = True
+
+    def _takes_back(self, recorded: Recorded) -> bool:
+        """Runs that `last` tells of are gone: those before them are asked for."""
+        known = self._last.get(recorded.target)
+        return recorded.runs is None and known is not None and recorded.begin >= known.begin
+
+    def _learn(self, recorded: Recorded) -> None:
+        """Newer runs than `last`: the same ones as they are now, which may be shorter, or those that follow."""
+        known, runs = self._last.get(recorded.target), recorded.runs
+        if runs is None or known is None:
+            if runs is not None and not runs.begin:
+                self._last[recorded.target] = runs
+        elif runs.begin in (known.begin, known.next_target):
+            self._last[recorded.target] = runs
+
+    async def _go_back(self, target: TopicPartition, ledger: Ledger, end: int) -> None:
+        """The target lost more than the last runs tell of: the whole journal has to be asked."""
+        entries, _ = await self._journal.read()
+        index = Indexes(entries).get(target, RunIndex())
+        kept = [runs for runs in index.pieces if runs.begin <= end]
+        obsolete = [runs.begin for runs in index.pieces if runs.begin > end]
+        logs.get(__name__).warning(
+            "target_lost_records", topic=target.topic, partition=target.partition, offset=end, runs=len(obsolete)
+        )
+        ledger.restart(kept[-1] if kept else Runs(), obsolete)
+
+
+async def indexes_of(journal: Journal) -> Indexes:
+    """Where offsets moved to, as far as a journal tells; nothing where there is none. Raises as `Journal.read` does."""
+    return Indexes((await journal.read())[0] if journal.partition.topic in journal.cluster.topics else ())
+
+
+async def forget_expired(journal: Journal, indexes: Indexes) -> None:
+    """Delete from the journal what tells of records that the targets deleted, and let indexes know where these begin;
+    not of partitions without a leader, which may be gone for good. Raises as `list_offset` and `Journal.append` do.
+    """
+    cluster = journal.cluster
+    asked = [
+        at for at, index in indexes.items() if (index.begin or len(index.pieces) > 1) and cluster.leader(at).node >= 0
+    ]
+    found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
+    for at, log_start in zip(asked, found, strict=True):
+        indexes[at].log_start = log_start
+    await journal.append_all(indexes.expired(dict(zip(asked, found, strict=True))))

@@ -1,0 +1,296 @@
+"""How copies stand, as the journal keeps it: the last acknowledged position of each, and stops that stand.
+
+position/<target topic>/<partition>   `LastPosition`: written by tasks, by change, each second at most
+stop/<target topic>/<partition>       `KnownStop`: written by the task that meets it, deleted by what lifts it
+
+A position does not say where to resume: that is the target's log. It says what that log must have, so that a log that
+lost its tail, or has expired, is not taken for a whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+from uuid import UUID
+
+from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, read_loss
+from mirror.journal.journal import Change, Entry
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability.status import NOT_OURS, parsed
+from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition
+from mirror.states import State
+
+POSITION: Final = b"position/"
+STOP: Final = b"stop/"
+#: Losses of one partition that a task is told: those before lie below the copy's last batch.
+_MOST_LOSSES: Final = 1000
+_LARGEST: Final = 2**63 - 1
+T = TypeVar("T")
+
+
+def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, bytes]:
+    """The record of a copy's position."""
+    told: dict[str, object] = {
+        "source_next": last.source_next,
+        "target_end": last.target_end,
+        "source_epoch": last.source_epoch,
+        "epoch_until": last.epoch_until,
+        "target_epoch": last.target_epoch,
+        "source_topic_id": _id(last.source_topic_id),
+        "target_topic_id": _id(last.target_topic_id),
+        "stamp": last.stamp,
+        "accepted": last.was_accepted,
+        "at_ms": _now_ms(),
+    }
+    if (batch := last.batch) is not None:
+        told["batch"] = {
+            "base": batch.base,
+            "next": batch.next_offset,
+            "source_base": batch.source_base,
+            "crc": batch.crc,
+            "source_crc": batch.source_crc,
+            "count": batch.count,
+            "base_timestamp": batch.base_timestamp,
+            "max_timestamp": batch.max_timestamp,
+        }
+    return _key(POSITION, target), json.dumps(told, separators=(",", ":")).encode()
+
+
+def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] | None:
+    """Of which copy a record tells, and its position: None where that was deleted. None for a record about something
+    else. Raises one of `NOT_OURS` where it is not one that `position_entry` made.
+    """
+    if not record.key.startswith(POSITION):
+        return None
+    target = _target(record.key, POSITION)
+    if record.value is None:
+        return target, None
+    told = _told(record.value)
+    batch, stamp = told.get("batch"), told.get("stamp")
+    if stamp is not None and (not isinstance(stamp, list) or len(stamp) != 3):
+        raise ValueError("a stamp has three numbers")
+    return target, LastPosition(
+        source_next=_offset(told["source_next"]),
+        target_end=_offset(told["target_end"]),
+        source_epoch=_number(told.get("source_epoch", -1)),
+        epoch_until=_number(told.get("epoch_until", -1)),
+        target_epoch=_number(told.get("target_epoch", -1)),
+        source_topic_id=_uuid(told.get("source_topic_id")),
+        target_topic_id=_uuid(told.get("target_topic_id")),
+        stamp=(_number(stamp[0]), _number(stamp[1]), _number(stamp[2])) if stamp is not None else None,
+        batch=_batch(batch) if batch is not None else None,
+        was_accepted=told.get("accepted") is True,
+    )
+
+
+def _batch(told: object) -> LastBatch:
+    if not isinstance(told, dict):
+        raise ValueError("a batch must be a JSON object")
+    crc, source_crc = told.get("crc"), told.get("source_crc")
+    return LastBatch(
+        base=_offset(told["base"]),
+        next_offset=_offset(told["next"]),
+        source_base=_offset(told["source_base"]),
+        crc=None if crc is None else _number(crc),
+        source_crc=None if source_crc is None else _number(source_crc),
+        count=_number(told["count"]),
+        base_timestamp=_number(told["base_timestamp"]),
+        max_timestamp=_number(told["max_timestamp"]),
+    )
+
+
+def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
+    """The record of a stop that stands."""
+    told = {
+        "state": str(stop.state),
+        "offset": stop.offset,
+        "detail": stop.detail,
+        "advice": stop.advice,
+        "source_topic_id": _id(stop.source_topic_id),
+        "target_topic_id": _id(stop.target_topic_id),
+        "at_ms": _now_ms(),
+    }
+    return _key(STOP, target), json.dumps(told, separators=(",", ":")).encode()
+
+
+def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
+    """The record by which a stop stands no longer."""
+    return _key(STOP, target), None
+
+
+def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
+    """Of which copy a record tells, and its stop: None where that was lifted. None for a record about something else.
+    Raises one of `NOT_OURS` where it is not one that `stop_entry` made.
+    """
+    if not record.key.startswith(STOP):
+        return None
+    target = _target(record.key, STOP)
+    if record.value is None:
+        return target, None
+    told = _told(record.value)
+    state = State(str(told["state"]))
+    if not state.is_stop:
+        raise ValueError(f"{state} is not a stop")
+    return target, KnownStop(
+        state=state,
+        offset=_number(told.get("offset", -1)),
+        detail=str(told.get("detail", "")),
+        advice=str(told.get("advice", "")),
+        source_topic_id=_uuid(told.get("source_topic_id")),
+        target_topic_id=_uuid(told.get("target_topic_id")),
+    )
+
+
+@dataclass(slots=True)
+class Standing:
+    """What a journal tells of copies, by target partition.
+
+    `accepted`: the losses that a person accepted last.
+    `positions`: the last positions.
+    `stops`: those that stand.
+    `losses`: what is on record as lost, by the first of its source offsets.
+    """
+
+    accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
+    positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
+    stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
+    losses: dict[TopicPartition, dict[int, Lost]] = field(default_factory=dict)
+
+    def learn(self, record: Entry) -> bool:
+        """Whether a record is about a copy's position, stop or loss. Raises one of `NOT_OURS` where it is garbled."""
+        if (told := read_position(record)) is not None:
+            _put(self.positions, *told)
+            return True
+        if (met := read_stop(record)) is not None:
+            _put(self.stops, *met)
+            return True
+        if (lost := read_loss(record)) is not None:
+            self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1]
+            return True
+        return False
+
+    def lost_of(self, target: TopicPartition, topic_id: UUID | None) -> tuple[tuple[int, int], ...]:
+        """The last losses of a partition, in offset order and joined where they follow each other: what a copy of the
+        source topic with this id may lack behind its last batch.
+        """
+        joined: list[tuple[int, int]] = []
+        for first, lost in sorted(self.losses.get(target, {}).items()):
+            following = lost.next_offset
+            if not lost.concerns(topic_id):
+                continue
+            if joined and first <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(joined[-1][1], following)
+            else:
+                joined.append((first, following))
+        return tuple(joined[-_MOST_LOSSES:])
+
+    def updated(self, one: Assignment) -> Assignment:
+        """An assignment with what is told here of its copy's position and stop, on top of what it has."""
+        return replace(
+            one,
+            last=self.positions.get(one.target, one.last),
+            stop=self.stops.get(one.target, one.stop),
+            losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
+        )
+
+    def handed(self, one: Assignment) -> Assignment:
+        """An assignment with all that the journal tells of its copy."""
+        return replace(
+            one,
+            accepted=accepted_for(one, self.accepted),
+            last=self.positions.get(one.target),
+            stop=self.stops.get(one.target),
+            losses=self.lost_of(one.target, one.topic_id),
+        )
+
+
+def standing_in(known: Mapping[bytes, bytes]) -> Standing:
+    """What the newest records of a journal tell; records that are none of ours are passed over."""
+    found = Standing(accepted=accepted_in(known))
+    for key, value in known.items():
+        with contextlib.suppress(*NOT_OURS):
+            found.learn(Entry(0, key, value))
+    return found
+
+
+def stops_in(known: Mapping[bytes, bytes], topic_ids: Mapping[str, UUID | None]) -> dict[TopicPartition, KnownStop]:
+    """By target partition, the stops that stand now, for whoever shows them or decides by them. `topic_ids` are the
+    target topics' ids of now: a stop of another topic by that name concerns nobody; None is an id that is not known.
+    """
+    return {at: stop for at, stop in standing_in(known).stops.items() if stop.concerns(topic_ids.get(at.topic))}
+
+
+class StandingLog:
+    """What a task wrote of its copies last, so that it writes what changed alone."""
+
+    def __init__(self) -> None:
+        self._positions: dict[TopicPartition, LastPosition] = {}
+        self._stops: dict[TopicPartition, KnownStop | None] = {}
+
+    def changes(
+        self, positions: Iterable[tuple[TopicPartition, LastPosition]], stops: Mapping[TopicPartition, KnownStop | None]
+    ) -> list[Change]:
+        """The records for what is not written yet: positions, stops, and None for a stop that was lifted."""
+        moved: list[Change] = [position_entry(at, one) for at, one in positions if self._positions.get(at) != one]
+        for at, stop in stops.items():
+            if at not in self._stops or self._stops[at] != stop:
+                moved.append(lifted_entry(at) if stop is None else stop_entry(at, stop))
+        return moved
+
+    def written(
+        self, positions: Iterable[tuple[TopicPartition, LastPosition]], stops: Mapping[TopicPartition, KnownStop | None]
+    ) -> None:
+        """The journal has these."""
+        self._positions.update(positions)
+        self._stops.update(stops)
+
+
+def _put(into: dict[TopicPartition, T], at: TopicPartition, value: T | None) -> None:
+    if value is None:
+        into.pop(at, None)
+    else:
+        into[at] = value
+
+
+def _key(prefix: bytes, target: TopicPartition) -> bytes:
+    return prefix + f"{target.topic}/{target.partition}".encode()
+
+
+def _target(key: bytes, prefix: bytes) -> TopicPartition:
+    topic, _, partition = key.decode()[len(prefix) :].rpartition("/")
+    return TopicPartition(topic, int(partition))
+
+
+def _told(value: bytes) -> dict[str, object]:
+    told = parsed(value)
+    if not isinstance(told, dict):
+        raise ValueError("how a copy stands must be a JSON object")
+    return told
+
+
+def _id(topic_id: UUID | None) -> str | None:
+    return str(topic_id) if topic_id else None
+
+
+def _uuid(told: object) -> UUID | None:
+    return UUID(str(told)) if told else None
+
+
+def _number(told: object) -> int:
+    if type(told) is not int or abs(told) > _LARGEST:
+        raise ValueError("a number must be one of 64 bits")
+    return told
+
+
+def _offset(told: object) -> int:
+    if (number := _number(told)) < 0:
+        raise ValueError("an offset must not be negative")
+    return number
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

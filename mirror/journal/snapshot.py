@@ -1,0 +1,205 @@
+"""What is known of a flow from its journal on the target: whether its mirror runs, and where every partition stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from mirror.config import Settings
+from mirror.errors import ClusterError, WireError
+from mirror.journal import ownership
+from mirror.journal.entries import PREFIX as FIRST_SEEN
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import ENDED, OWNER, Journal, journal_topic
+from mirror.journal.ownership import FailedOver, Owner, ended_instance
+from mirror.journal.positions import standing_in
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import LATEST, listed
+from mirror.observability.status import KEY as GROUPS
+from mirror.observability.status import NOT_OURS, Figures, GroupFigures
+from mirror.observability.status import PREFIX as STATE
+from mirror.replication.assignment import KnownStop
+from mirror.states import State
+
+#: A running mirror reports every partition at least every ten seconds.
+STALE_MS: Final = 15_000
+#: How long the source may take to tell where it ends, and how often it is asked.
+ASK_SECONDS: Final = 2.0
+ASK_PAUSE: Final = 3.0
+#: Of such a state older mirrors told the lag as it was when they last saw the source.
+_FROZEN: Final = frozenset({State.WAITING, State.RECREATED})
+
+
+class Pulse(StrEnum):
+    """What is known of the mirror itself."""
+
+    NEVER_RAN = "never ran"
+    RUNNING = "running"
+    SILENT = "silent"
+    ENDED = "not running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A flow as its journal tells it at `now_ms`.
+
+    `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
+    which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
+    """
+
+    flow: str
+    cluster: str
+    now_ms: int
+    owner: Owner | None = None
+    ended: str = ""
+    figures: tuple[Figures, ...] = ()
+    groups: GroupFigures | None = None
+    failed_over: FailedOver | None = None
+    unread: tuple[str, ...] = ()
+    source_id: str = ""
+    target_id: str = ""
+
+    @property
+    def seen_ms(self) -> int:
+        """When the owner was last heard of; 0 for never."""
+        if self.owner is None:
+            return max((one.at_ms for one in self.figures), default=0)
+        mine = (one.at_ms for one in self.figures if one.instance == self.owner.instance)
+        return max(self.owner.at_ms, *mine, 0)
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago that was; 0 where its clock is ahead of ours."""
+        return max(0, self.now_ms - self.seen_ms)
+
+    @property
+    def pulse(self) -> Pulse:
+        """Whether the mirror runs, as far as can be known."""
+        if self.owner is None:
+            return Pulse.ENDED if self.figures else Pulse.NEVER_RAN
+        if self.ended == self.owner.instance or (self.owner.is_here and not self.owner.lives):
+            return Pulse.ENDED
+        if self.age_ms <= STALE_MS:
+            return Pulse.RUNNING
+        return Pulse.SILENT if self.owner.lives else Pulse.ENDED
+
+    def is_stale(self, figures: Figures) -> bool:
+        """What these figures say may be true no longer."""
+        return self.pulse is not Pulse.RUNNING or self.now_ms - figures.at_ms > STALE_MS
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads a flow's journal, whole the first time and then only what is new; asks `source`, if it is given, where
+    those partitions end whose lag the journal cannot tell.
+    """
+
+    settings: Settings
+    target: Cluster
+    source: Cluster | None = None
+    _ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _asked: float = -math.inf
+    _offset: int | None = None
+    _newest: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    async def look(self) -> Status:
+        """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
+        flow = self.settings.flow
+        topic = journal_topic(flow)
+        if topic not in self.target.topics:
+            await self.target.refresh({topic})
+        if topic in self.target.topics:
+            entries, self._offset = await Journal(self.target, flow).read(self._offset)
+            self._newest |= {entry.key: entry.value for entry in entries}
+        kept = {key: value for key, value in self._newest.items() if value is not None}
+        now = int(time.time() * 1000)
+        found = status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
+        return await self._with_lag(found)
+
+    async def _with_lag(self, found: Status) -> Status:
+        """The same with the lag by the source's own answer, where no fresh report has it."""
+        blind = [one for one in found.figures if found.is_stale(one) or not one.sees_the_end]
+        if self.source is None or not blind:
+            return found
+        if time.monotonic() - self._asked > ASK_PAUSE:
+            self._ends = await self._ask(self.source, {TopicPartition(one.topic, one.partition) for one in blind})
+            self._asked = time.monotonic()
+        ends = self._ends
+        known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
+        return replace(
+            found, figures=tuple(one.with_end(known[one.key()]) if one.key() in known else one for one in found.figures)
+        )
+
+    @staticmethod
+    async def _ask(source: Cluster, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Nothing where the source cannot be asked in time."""
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                return await listed(source, partitions, LATEST)
+        return {}
+
+
+def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "") -> Status:
+    """What the newest entries of a journal say."""
+    source_id, stops = "", standing_in(journal).stops
+    owner, ended, figures, groups, unread, over = None, "", [], None, [], None
+    for key, value in journal.items():
+        try:
+            if key == OWNER:
+                owner = Owner.read(value)
+            elif key == ENDED:
+                ended = ended_instance(value)
+            elif key.startswith(STATE):
+                figures.append(Figures.from_json(value))
+            elif key == GROUPS:
+                groups = GroupFigures.from_json(value)
+            elif key == ownership.KEY:
+                over = FailedOver.read(value)
+            elif key.startswith(FIRST_SEEN):
+                with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` tells
+                    source_id = FirstSeen.read(value).cluster_id or source_id
+        except NOT_OURS as problem:
+            unread.append(f"{key.decode(errors='replace')}: {problem!r}")
+    figures = [_stopped(one, stops.get(TopicPartition(one.target_topic, one.partition))) for one in figures]
+    figures.sort(key=lambda one: (one.target_topic, one.partition))
+    status = Status(
+        flow=flow,
+        cluster=cluster,
+        now_ms=now_ms,
+        owner=owner,
+        ended=ended,
+        figures=tuple(figures),
+        groups=groups,
+        failed_over=over,
+        unread=tuple(unread),
+        source_id=source_id,
+        target_id=target_id,
+    )
+    now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
+    return replace(
+        status, figures=tuple(one.with_end(None) if one.key() in now_unknown else one for one in status.figures)
+    )
+
+
+def _stopped(one: Figures, stop: KnownStop | None) -> Figures:
+    """A report that does not tell of a stop that stands was written without knowing of it."""
+    if stop is None or one.state.is_stop:
+        return one
+    detail = ". ".join(part for part in (stop.detail, stop.advice) if part)
+    return replace(one, state=stop.state, detail=detail, lag_records=None)
+
+
+def is_lag_known(figures: Figures) -> bool:
+    """Whether the lag is one of now."""
+    return figures.lag_records is not None
+
+
+def is_latency_known(figures: Figures) -> bool:
+    """Whether the latency is one of now: of a partition that stopped it is that of its last batch."""
+    return is_lag_known(figures) and not figures.state.is_stop

@@ -1,0 +1,709 @@
+"""Administration of one cluster, with typed results. The only module of the product that imports confluent-kafka.
+
+A KRaft controller writes what one request changes as one batch of metadata records, of 10,000 at most, and answers a
+request for more with POLICY_VIOLATION (Kafka `QuorumController.MAX_RECORDS_PER_USER_OP`). A topic costs a record, and
+one for each partition and each config.
+
+librdkafka tries a wrong password or an unknown certificate again and again until its deadline, and then says that no
+broker answered. The wire says at once what is wrong, and it is what copies later: both must get in. What is asked every
+few seconds is asked by the wire as well where librdkafka would end the process over an answer (`kafka/cluster.py`).
+
+confluent-kafka answers with futures, integers and one exception type; all of that ends here. Everything is asked in
+bulk, one request for all topics, or for as many as a controller takes at once. Every call has a deadline, so that a
+wrong address is an error and not a wait.
+What librdkafka may end the process over is asked by the wire (`meeting.py`).
+librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
+
+To describe a thousand topics with their configs takes a broker seconds, and one request for all metadata a tenth of
+one: it tells which topics are new, gone or have grown.
+
+    M1  those are described when they are asked for, before anything else
+    M2  the others are described again in turns, some at each look, so that other configs and topics made anew are seen;
+        a cluster with `AT_ONCE` topics or fewer is described whole each time
+    M3  what was changed from here is not remembered
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from mirror.config import ClusterSettings
+from mirror.errors import (
+    AccessDenied,
+    BrokerError,
+    ClusterError,
+    ClusterUnreachable,
+    ConfigError,
+    ConnectionLost,
+    MirrorError,
+    NotAuthenticated,
+)
+from mirror.kafka.cluster import Cluster, Described, Endpoint, cluster_rights, described
+from mirror.kafka.protocol import INIT_PRODUCER_ID, Api
+from mirror.observability import logs
+
+# --- What is asked of a cluster's controller, in portions that it takes -----------------------------------------------
+
+T = TypeVar("T")
+
+#: Metadata records that one request may cost: the half of what a controller takes, since it may need some of its own.
+RECORDS_AT_ONCE: Final = 5_000
+
+
+def portions(items: Iterable[T], records: Callable[[T], int], limit: int = RECORDS_AT_ONCE) -> Iterator[list[T]]:
+    """The items in their order, as lists that cost at most `limit` records each; one that costs more stands alone."""
+    portion: list[T] = []
+    total = 0
+    for item in items:
+        cost = records(item)
+        if portion and total + cost > limit:
+            yield portion
+            portion, total = [], 0
+        portion.append(item)
+        total += cost
+    if portion:
+        yield portion
+
+
+# --- What administration reads and what it is to make, as values; and how answers become them -------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """One partition; `leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic; `topic_id` is None on brokers older than 2.8. Partitions are in order. `rights`: what we may do to it,
+    by Kafka's names for operations; None where that was not asked for.
+    """
+
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: tuple[PartitionInfo, ...]
+    rights: frozenset[str] | None = None
+
+    @property
+    def replication_factor(self) -> int:
+        """The fewest replicas any partition has."""
+        return min((len(partition.replicas) for partition in self.partitions), default=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """A value in effect; `is_default` unless it is set on the topic (or, for a broker, on the broker) itself."""
+
+    value: str
+    is_default: bool
+
+
+def plain_values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
+    """What is in effect, wherever it was set."""
+    return {name: found.value for name, found in configs.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A topic to be created."""
+
+    topic: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A topic that is to have more partitions."""
+
+    topic: str
+    before: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """A setting of a topic that is to change; `after` None: back to the cluster's default. `before` is in effect now,
+    None where the cluster does not know the setting.
+    """
+
+    topic: str
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The offsets that a partition holds: from `start` up to `end`, which is the high watermark."""
+
+    start: int
+    end: int
+
+
+def topic_info(found: Described) -> TopicInfo:
+    """From what a broker told of a topic."""
+    return TopicInfo(
+        name=found.name,
+        topic_id=found.topic_id,
+        partitions=tuple(
+            PartitionInfo(partition=one.partition, leader=one.leader, replicas=one.replicas) for one in found.partitions
+        ),
+        rights=found.rights,
+    )
+
+
+def configs(found: Mapping[str, Any], own: ConfigSource) -> dict[str, ConfigValue]:
+    """From the client library's entries; `own`: where one that is set on the resource itself comes from."""
+    return {
+        name: ConfigValue(value=entry.value, is_default=entry.source != own.value)
+        for name, entry in found.items()
+        if entry.value is not None
+    }
+
+
+# --- A cluster by the wire, for administration ------------------------------------------------------------------------
+
+
+class _Loop:
+    """The event loop of every `Wire`, in a thread that the end of the program does not wait for: whoever asks may have
+    an event loop of its own.
+    """
+
+    lock = threading.Lock()
+    running: asyncio.AbstractEventLoop | None = None
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    with _Loop.lock:
+        if _Loop.running is None:
+            _Loop.running = asyncio.new_event_loop()
+            threading.Thread(target=_Loop.running.run_forever, daemon=True, name="mirror-admin").start()
+        return _Loop.running
+
+
+def _forked() -> None:
+    """A child has no thread but its own."""
+    _Loop.lock, _Loop.running = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class Wire:
+    """One cluster and the connections to it, which stay open for the next question; for use from any thread."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        """Connects when it is asked something."""
+        self.endpoint = Endpoint.of(settings)
+        self._cluster = Cluster(self.endpoint)
+        weakref.finalize(self, _closed, self._cluster, os.getpid())
+
+    def ask(self, what: str, timeout: float, question: Callable[[Cluster], Awaitable[T]]) -> T:
+        """The answer to a question, which is asked in order to do `what`, when a broker has answered within `timeout`
+        seconds. Raises ClusterUnreachable, AccessDenied, BrokerError.
+        """
+
+        async def asked() -> T:
+            await self._cluster.refresh(timeout=timeout)
+            return await question(self._cluster)
+
+        answer = asyncio.run_coroutine_threadsafe(asked(), _loop())
+        try:
+            return answer.result()
+        except ClusterError as problem:
+            why = str(problem).removeprefix(f"{self.endpoint}: ")
+            told = f"{self.endpoint}: cannot {what}: {why}"
+            problem.args = (told,)
+            raise
+        finally:
+            answer.cancel()
+
+
+def _closed(cluster: Cluster, process: int) -> None:
+    if os.getpid() == process:  # else the connections are a parent's
+        _loop().call_soon_threadsafe(cluster.close)
+
+
+async def newest_version(cluster: Cluster, api: Api) -> int:
+    """The newest version of an API that one of the brokers takes, -1 where it has none: so old is the cluster, but
+    while it is upgraded. Raises ClusterUnreachable, AccessDenied.
+    """
+    lost: ConnectionLost | None = None
+    for node in cluster.nodes:
+        try:
+            return (await cluster.connection(node)).versions.ranges.get(api.key, (0, -1))[1]
+        except ConnectionLost as problem:
+            lost = problem
+    raise ClusterUnreachable(f"{cluster}: {lost}")
+
+
+# --- One cluster's administration, with typed results and mirror's own errors -----------------------------------------
+
+DEADLINE_S = 8.0
+"""How long one call may take, in seconds."""
+
+#: So often a controller is asked for. The brokers of a KRaft cluster name any of themselves as the controller (Kafka
+#: `KRaftMetadataCache`), and for their session's time even one that has just died; librdkafka waits for that one alone.
+_ASKS: Final = 3
+#: No broker tells its release. Its newest InitProducerId rose with that one: 3.7.2 has 4.
+_INIT_PRODUCER_ID_OF_3_8: Final = 5
+
+Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
+
+_UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
+_ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
+
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+}
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._SSL,
+    KafkaError._PARTIAL,  # metadata without a broker
+}
+
+#: What is done begins with -> the right that it needs.
+_RIGHTS = {
+    "create topic": "CREATE on the topic or on the cluster",
+    "describe configs of topic": "DESCRIBE_CONFIGS on the topic",
+    "describe broker configs": "DESCRIBE_CONFIGS on the cluster",
+    "describe topic": "DESCRIBE on the topic",
+}
+
+log = logs.get(__name__)
+
+
+class Admin:
+    """Administration of one cluster; connects at the first call.
+
+    Every method raises a `ClusterError` (unreachable, denied, broker error) that names cluster, address and operation.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        """`ConfigError` when librdkafka refuses the settings."""
+        self.settings = settings
+        self._wire, self._has_met = Wire(settings), False
+        sink = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
+        sink.addHandler(_ToOurLog(settings.alias))
+        try:
+            self._client = AdminClient({"client.id": "mirror", **settings.client}, logger=sink)
+        except (KafkaException, ValueError) as error:
+            raise ConfigError(f"cluster {settings.alias}: client settings refused: {error}") from error
+
+    def cluster_id(self) -> str:
+        """The id the cluster was formed with."""
+
+        async def known(cluster: Cluster) -> str:
+            return cluster.cluster_id or ""
+
+        return self._wire.ask("read the cluster's id", DEADLINE_S, known)
+
+    def brokers(self) -> int:
+        """How many brokers are alive."""
+        return len(self._nodes("count the brokers"))
+
+    def _nodes(self, what: str) -> tuple[int, ...]:
+        async def known(cluster: Cluster) -> tuple[int, ...]:
+            return cluster.nodes
+
+        return self._wire.ask(what, DEADLINE_S, known)
+
+    def rights(self) -> frozenset[str]:
+        """What we may do to the cluster itself, by Kafka's names for operations."""
+        return self._wire.ask("ask for the rights on the cluster", DEADLINE_S, cluster_rights)
+
+    def may_write_markers(self) -> bool:
+        """Whether the brokers take control markers from us (Kafka `KafkaApis.handleWriteTxnMarkersRequest`): before 3.8
+        only from who may do what brokers do, since then from who may ALTER the cluster, too (KIP-1037).
+        """
+        rights = self.rights()
+        if AclOperation.CLUSTER_ACTION.name in rights:
+            return True
+        return AclOperation.ALTER.name in rights and self._is_from_3_8_on()
+
+    def _is_from_3_8_on(self) -> bool:
+        asked = partial(newest_version, api=INIT_PRODUCER_ID)
+        return self._wire.ask("ask for the brokers' versions", DEADLINE_S, asked) >= _INIT_PRODUCER_ID_OF_3_8
+
+    def topic_names(self) -> list[str]:
+        """Every topic we may see."""
+        return sorted(self.partition_counts())
+
+    def partition_counts(self) -> dict[str, int]:
+        """How many partitions each topic has that we may see, by one request; 0 where it is just being made."""
+        with self._doing("list topics"):
+            found = self._client.list_topics(timeout=DEADLINE_S).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """The same, described, by name."""
+        return self.describe(self.topic_names())
+
+    def describe(self, names: Iterable[str], *, rights: bool = False) -> dict[str, TopicInfo]:
+        """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
+        wanted = list(names)
+        if not wanted:
+            return {}
+        asked = partial(described, topics=wanted, rights=rights)
+        try:
+            found = self._wire.ask("describe topics", DEADLINE_S, asked)
+        except NotAuthenticated:
+            raise
+        except AccessDenied as denied:
+            raise AccessDenied(f"{denied} Grant {_RIGHTS['describe topic']}, or check the credentials") from denied
+        return {one.name: topic_info(one) for one in found}
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+        """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        if not resources:
+            return {}
+        with self._doing("describe topic configs"):
+            asked = self._asked(self._client.describe_configs, resources)
+        by_name = {resource.name: future for resource, future in asked.items()}
+        kind = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        return {name: configs(found, kind) for name, found in self._existing("describe configs of topic", by_name)}
+
+    def broker_configs(self) -> dict[str, ConfigValue]:
+        """The configs of one broker, which stands for all of them."""
+        with self._doing("describe broker configs"):
+            broker = min(self._nodes("describe broker configs"))
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            (future,) = self._asked(self._client.describe_configs, [resource]).values()
+            return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
+
+    def create_topics(
+        self, creations: Sequence[Creation], failures: dict[str, MirrorError] | None = None
+    ) -> frozenset[str]:
+        """Create topics; the names that were there already. One that fails does not stop the others, here and in what
+        else is changed of topics: where `failures` is given, it learns why by topic, else the first of them is raised
+        in the end. An unreachable cluster is raised.
+        """
+        existed: set[str] = set()
+        with _each(failures) as failed:
+            for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
+                for name, future in self._creating(some).items():
+                    try:
+                        with self._doing(f"create topic {name}"):
+                            future.result()
+                    except BrokerError as error:
+                        if error.code == _ALREADY_EXISTS:
+                            existed.add(name)
+                        else:
+                            failed[name] = error
+                    except AccessDenied as error:
+                        failed[name] = error
+        return frozenset(existed)
+
+    def _creating(self, creations: Sequence[Creation]) -> Mapping[str, Future[Any]]:
+        wanted = [
+            NewTopic(
+                one.topic,
+                num_partitions=one.partitions,
+                replication_factor=one.replication_factor,
+                config=dict(one.configs),
+            )
+            for one in creations
+        ]
+        with self._doing("create topics"):
+            return self._told(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
+
+    def create_partitions(self, growths: Iterable[Growth], failures: dict[str, MirrorError] | None = None) -> None:
+        """Let topics have more partitions."""
+        with _each(failures) as failed:
+            for some in portions(growths, lambda one: one.partitions):
+                wanted = [NewPartitions(one.topic, one.partitions) for one in some]
+                with self._doing("create partitions"):
+                    asked = self._told(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
+                for name, future in asked.items():
+                    with _one(failed, name), self._doing(f"create partitions of topic {name}"):
+                        future.result()
+
+    def alter_configs(self, changes: Iterable[ConfigChange], failures: dict[str, MirrorError] | None = None) -> None:
+        """Change settings of topics, each topic's together; those that are not named stay."""
+        entries: dict[str, list[ConfigEntry]] = {}
+        for one in changes:
+            kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
+            entry = ConfigEntry(one.name, one.after, incremental_operation=kind)
+            entries.setdefault(one.topic, []).append(entry)
+        with _each(failures) as failed:
+            for some in portions(entries.items(), lambda one: len(one[1])):
+                wanted = [
+                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some
+                ]
+                with self._doing("change topic configs"):
+                    asked = self._told(self._client.incremental_alter_configs, wanted)
+                for resource, future in asked.items():
+                    with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
+                        future.result()
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete topics; one that is gone already is no error."""
+        for some in portions(names, lambda _: 1):
+            with self._doing("delete topics"):
+                asked = self._told(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
+            for _ in self._existing("delete topic", asked):
+                pass
+
+    def spans(self, topics: Iterable[TopicInfo]) -> dict[tuple[str, int], Span]:
+        """Where each partition begins and ends; one without a leader is left out."""
+        partitions = [(topic.name, one.partition) for topic in topics for one in topic.partitions if one.leader >= 0]
+        if not partitions:
+            return {}
+        ends: list[dict[tuple[str, int], int]] = []
+        with self._doing("list offsets"):
+            for spec in map(OffsetSpec, (OFFSET_BEGINNING, OFFSET_END)):
+                asked = self._asked(self._client.list_offsets, {TopicPartition(*at): spec for at in partitions})
+                ends.append({(at.topic, at.partition): future.result().offset for at, future in asked.items()})
+        return {at: Span(start=ends[0][at], end=ends[1][at]) for at in partitions}
+
+    def groups(self) -> frozenset[str]:
+        """Every consumer group that we may see."""
+        with self._doing("list consumer groups"):
+            found = self._asked(self._client.list_consumer_groups).result()
+        return frozenset(one.group_id for one in found.valid)
+
+    def has_authorizer(self) -> bool:
+        """Whether the cluster keeps ACLs at all. librdkafka does not tell: its answer is then an empty list."""
+        try:
+            authorizer = self.broker_configs().get("authorizer.class.name")
+        except AccessDenied:  # who is denied that is denied it by an authorizer
+            return True
+        return authorizer is not None and bool(authorizer.value)
+
+    def acls(self, wanted: AclBindingFilter) -> tuple[AclBinding, ...]:
+        """The ACLs that a filter lets through."""
+        with self._doing("describe ACLs"):
+            return tuple(self._asked(self._client.describe_acls, wanted).result())
+
+    def create_acls(self, bindings: Sequence[AclBinding], failures: dict[str, MirrorError] | None = None) -> None:
+        """Create ACLs; those that are there already are no error. Failures are by the name of the resource."""
+        with _each(failures) as failed:
+            for some in portions(bindings, lambda _: 1):
+                with self._doing("create ACLs"):
+                    asked = self._told(self._client.create_acls, some)
+                for binding, future in asked.items():
+                    with _one(failed, binding.name), self._doing("create ACLs"):
+                        future.result()
+
+    def delete_acls(self, filters: Sequence[AclBindingFilter]) -> None:
+        """Delete the ACLs that filters let through; that there are none is no error."""
+        for some in portions(filters, lambda _: 1):
+            with self._doing("delete ACLs"):
+                for future in self._told(self._client.delete_acls, some).values():
+                    future.result()
+
+    def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+        """What a question is answered with, in one future or several; asked again where the time ran out."""
+        return self._again(_timed_out, call, *args, **options)
+
+    def _told(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+        """What an order is answered with; given again where it never reached a controller."""
+        return self._again(_found_no_controller, call, *args, **options)
+
+    def _again(
+        self, is_to_repeat: Callable[[KafkaError], bool], call: Callable[..., Asked], *args: Any, **options: Any
+    ) -> Asked:
+        for _ in range(_ASKS - 1):
+            asked = call(*args, request_timeout=DEADLINE_S, **options)
+            errors = [one.exception() for one in (asked.values() if isinstance(asked, Mapping) else (asked,))]
+            if not any(isinstance(one, KafkaException) and is_to_repeat(one.args[0]) for one in errors):
+                return asked
+            self._client.list_topics(timeout=DEADLINE_S)  # brings the controller that is named now
+        return call(*args, request_timeout=DEADLINE_S, **options)
+
+    def _existing(self, doing: str, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, Any]]:
+        for name, future in asked.items():
+            try:
+                with self._doing(f"{doing} {name}"):
+                    found = future.result()
+            except BrokerError as error:
+                if error.code == _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
+                    continue
+                raise
+            yield name, found
+
+    @contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        if not self._has_met:
+            self._nodes(what)
+            self._has_met = True
+        try:
+            yield
+        except KafkaException as error:
+            raise self._translated(error.args[0], what) from error
+        finally:
+            self._client.poll(0)  # librdkafka hands over its log lines here
+
+    def _translated(self, error: KafkaError, what: str) -> ClusterError:
+        cluster = f"cluster {self.settings.alias} ({self.settings.bootstrap_servers})"
+        doing = f"{cluster}: cannot {what}"
+        code = error.code()
+        if code in _UNREACHABLE:
+            return ClusterUnreachable(
+                f"{doing}: no broker answered within {DEADLINE_S:.0f} s ({error.str()});"
+                " check bootstrap.servers and that the brokers are up"
+            )
+        if code in _DENIED:
+            right = next((right for start, right in _RIGHTS.items() if what.startswith(start)), "the right")
+            return AccessDenied(f"{doing}: {error.str()} Grant {right}, or check the credentials")
+        if code > 0:
+            return BrokerError(code, f"{error.name()} ({error.str()})", doing)
+        return ClusterError(f"{doing}: {error.name()} ({error.str()})")
+
+
+@contextmanager
+def _each(failures: dict[str, MirrorError] | None) -> Iterator[dict[str, MirrorError]]:
+    """What fails of some topics by name, each on its own; raises the first of them where nobody takes the failures."""
+    failed: dict[str, MirrorError] = {}
+    yield failed
+    if failures is not None:
+        failures |= failed
+    elif failed:
+        raise next(iter(failed.values()))
+
+
+@contextmanager
+def _one(failed: dict[str, MirrorError], name: str) -> Iterator[None]:
+    try:
+        yield
+    except (BrokerError, AccessDenied) as error:
+        failed.setdefault(name, error)
+
+
+def _timed_out(error: KafkaError) -> bool:
+    return bool(error.code() == KafkaError._TIMED_OUT)
+
+
+def _found_no_controller(error: KafkaError) -> bool:
+    """Whether a request was never sent. The code alone does not tell: one that was, and may have been obeyed, times
+    out by the same.
+    """
+    return _timed_out(error) and "waiting for controller" in error.str()
+
+
+class _ToOurLog(logging.Handler):
+    """librdkafka's lines as debug events of ours."""
+
+    def __init__(self, alias: str) -> None:
+        super().__init__()
+        self._log = log.bind(cluster=alias)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.debug("librdkafka", line=record.getMessage())
+
+
+# --- Administration that remembers topics, for whoever looks at a cluster every few seconds ---------------------------
+
+#: Topics that one request describes; at every look there is at least one.
+AT_ONCE: Final = 100
+
+
+class RememberingAdmin(Admin):
+    """`topics` and `topic_configs` answer from what was known at the last `look`."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        """As `Admin` does."""
+        super().__init__(settings)
+        self._topics: dict[str, TopicInfo] = {}
+        self._configs: dict[str, dict[str, ConfigValue]] = {}
+        self._due: list[str] = []
+        self._had_others = False
+
+    def look(self, seconds: float) -> bool:
+        """Learn what is new, and describe for about so long some of what is not. True where something is other than
+        before, or everything has been described again since the last time that it was.
+        """
+        counts = self.partition_counts()
+        known = {name: len(topic.partitions) for name, topic in self._topics.items()}
+        others = {name for name, _ in counts.items() ^ known.items()}
+        for name in others:
+            self._topics.pop(name, None)
+            self._configs.pop(name, None)
+        self._topics |= self.describe(sorted(others & counts.keys()))
+        if others and not self._had_others:  # they do not wait, and in the long run they do not keep the rest waiting
+            self._had_others = True
+            return True
+        self._had_others = False
+        return self._describe_again(seconds) or bool(others)
+
+    def _describe_again(self, seconds: float) -> bool:
+        began, is_other = time.monotonic(), False
+        self._due = self._due or sorted(self._configs)
+        while self._due:
+            some = [name for name in self._due[:AT_ONCE] if name in self._configs]
+            topics, configs = self.describe(some), super().topic_configs(some)
+            for name in some:
+                is_other |= (topics.get(name), configs.get(name)) != (self._topics.get(name), self._configs[name])
+                self._topics.pop(name, None)
+                del self._configs[name]
+            self._topics |= topics
+            self._configs |= configs
+            self._due = self._due[AT_ONCE:]
+            if time.monotonic() - began > seconds:
+                break
+        return is_other or not self._due
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Every topic that was there."""
+        return dict(sorted(self._topics.items()))
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+        """What is not remembered of them is asked for."""
+        wanted = list(names)
+        unknown = (name for name in wanted if name not in self._configs)
+        for some in portions(unknown, lambda _: 1, AT_ONCE):  # each within the deadline of a request
+            self._configs |= super().topic_configs(some)
+        return {name: self._configs[name] for name in wanted if name in self._configs}
+
+    def alter_configs(self, changes: Iterable[ConfigChange], failures: dict[str, MirrorError] | None = None) -> None:
+        """As `Admin` does (M3)."""
+        changing = list(changes)
+        try:
+            super().alter_configs(changing, failures)
+        finally:
+            for one in changing:
+                self._configs.pop(one.topic, None)

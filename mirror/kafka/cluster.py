@@ -1,0 +1,577 @@
+"""One Kafka cluster: metadata, who leads which partition, and a connection to each broker for each purpose.
+
+A broker serves one request of a connection at a time, so whoever must not wait behind a long poll asks for a
+connection under a purpose of its own. Connections are made when asked for and made anew when found broken.
+
+    K1  metadata never goes back: a leader epoch older than the one known is ignored (KIP-320)
+    K2  at most one refresh runs at a time, and whoever wants one meanwhile shares it
+
+librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
+of a broker does that has only just started (`rd_kafka_admin_response_parse`, 2.16); so these are asked by the wire.
+
+All raise ClusterUnreachable, AccessDenied and BrokerError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from mirror.config import ClusterSettings
+from mirror.errors import (
+    AccessDenied,
+    BrokerError,
+    ClusterError,
+    ClusterUnreachable,
+    ConnectionLost,
+    MalformedFrame,
+    NotAuthenticated,
+    TlsRefused,
+    WireError,
+)
+from mirror.kafka.addresses import AllFailed, in_turns, looked_up
+from mirror.kafka.auth import Plaintext, Security, security_of
+from mirror.kafka.connection import CLIENT_ID, Connection
+from mirror.kafka.protocol import (
+    DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_PRODUCERS,
+    FETCH,
+    LEADER_EPOCH,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    Api,
+)
+from mirror.kafka.rate_limit import Bucket
+from mirror.kafka.retry import Backoff
+
+# --- One Kafka cluster ------------------------------------------------------------------------------------------------
+
+CALL_TIMEOUT: Final = 10.0
+CONNECT_TIMEOUT: Final = 5.0
+#: How long a broker is silent before the next one is asked as well.
+NEXT_BROKER: Final = 1.0
+#: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
+#: transactional id, SASL).
+DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
+_TOPIC_DENIED: Final = 29
+UNKNOWN_TOPIC: Final = frozenset({3, 100})
+OFFSET_OUT_OF_RANGE: Final = 1
+#: What a request of ours needs on the topic it is about (Kafka's table "Authorization primitives", `KafkaApis`).
+_NEEDS: Final[Mapping[int, str]] = {
+    PRODUCE.key: "WRITE",
+    FETCH.key: "READ",
+    LIST_OFFSETS.key: "DESCRIBE",
+    DELETE_RECORDS.key: "DELETE",
+    LEADER_EPOCH.key: "DESCRIBE",
+    DESCRIBE_PRODUCERS.key: "READ",
+}
+
+
+def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
+    """The error for a broker's error code (kio's), whatever it is that was `doing`."""
+    return AccessDenied(f"{doing}: {code.name}") if code in DENIED else BrokerError(int(code), code.name, doing)
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name, as people write it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The leader of a partition: `node` is -1 while there is none."""
+
+    node: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the last metadata answer had it."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    leaders: Mapping[int, Leader]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a cluster is and how to talk to it. Pickles: lanes carry it, and its secrets, which do not print.
+
+    `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
+    `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded.
+    """
+
+    alias: str
+    bootstrap: tuple[tuple[str, int], ...]
+    security: Security = field(default_factory=Plaintext)
+    client_id: str = CLIENT_ID
+    patience: float | None = None
+    bytes_per_second: float | None = None
+
+    @classmethod
+    def of(cls, settings: ClusterSettings) -> Self:
+        """A configured cluster as the wire knows it."""
+        return cls(
+            settings.alias,
+            settings.bootstrap,
+            security_of(settings),
+            settings.client_id or CLIENT_ID,
+            settings.socket_timeout_ms / 1000 if settings.socket_timeout_ms else None,
+        )
+
+    @property
+    def servers(self) -> str:
+        """As in `bootstrap.servers`."""
+        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+
+    def bounded(self, bytes_per_second: float | None, readers: int = 1) -> Self:
+        """The same for one of several `readers` that share a bound; itself where there is none."""
+        return self if bytes_per_second is None else replace(self, bytes_per_second=bytes_per_second / max(1, readers))
+
+    def __str__(self) -> str:
+        return f"cluster {self.alias} ({self.servers})"
+
+
+class Cluster:
+    """Use as an async context manager, inside one event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.cluster_id: str | None = None
+        self.topics: dict[str, Topic] = {}
+        self.bucket = Bucket(endpoint.bytes_per_second) if endpoint.bytes_per_second else None
+        self._bootstrap = endpoint.bootstrap
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[int, str], asyncio.Task[Connection]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._wanted: set[str] = set()
+        self._answered: frozenset[str] = frozenset()
+        self._denied: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection, and give up what is under way."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        for task in self._connections.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+            else:
+                task.cancel()
+        self._connections.clear()
+
+    def __str__(self) -> str:
+        return str(self.endpoint)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The brokers that the last metadata answer named."""
+        return tuple(self._brokers)
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        """The leader known now; node -1 where none is."""
+        topic = self.topics.get(partition.topic)
+        return topic.leaders.get(partition.partition, Leader(-1, -1)) if topic else Leader(-1, -1)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether metadata names the partition, with a leader or without."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and partition.partition in topic.leaders
+
+    async def require(self, partition: TopicPartition) -> None:
+        """Raise ClusterError for a partition that metadata does not name, whose leader would be waited for in vain."""
+        if not self.has(partition):
+            await self.refresh((partition.topic,))
+        if not self.has(partition):
+            raise ClusterError(f"{self}: there is no partition {partition}")
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        """The id that the topic has now, or None where the topic is not known or its cluster has no ids."""
+        topic = self.topics.get(name)
+        return topic.topic_id if topic else None
+
+    async def connection(self, node: int, purpose: str = "") -> Connection:
+        """An open connection to a broker, one for each purpose. Raises ConnectionLost, AccessDenied."""
+        key = (node, purpose)
+        task = self._connections.get(key)
+        if task is None or (task.done() and not _usable(task)):
+            if node not in self._brokers:
+                raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
+            task = self._connections[key] = asyncio.create_task(self._open(self._brokers[node]))
+            task.add_done_callback(_looked_at)
+        return await asyncio.shield(task)
+
+    async def _open(self, address: tuple[str, int]) -> Connection:
+        told = self.endpoint
+        try:
+            return await Connection.open(address, told.security, CONNECT_TIMEOUT, told.client_id, told.patience)
+        except NotAuthenticated as refused:
+            raise NotAuthenticated(f"{self}: {refused}") from refused
+
+    async def call(self, node: int, api: Api, purpose: str = "", timeout: float = CALL_TIMEOUT, **fields: Any) -> Any:
+        """Send one request made of `fields` in the version spoken there, and wait for the answer. Raises
+        ConnectionLost, AccessDenied.
+        """
+        connection = await self.connection(node, purpose)
+        try:
+            request = api.request(connection.version(api))(**fields)
+        except WireError as problem:
+            raise ConnectionLost(f"{connection}: {problem}") from problem
+        return await connection.call(api, request, timeout)
+
+    async def refresh(self, topics: Iterable[str] = (), timeout: float = CALL_TIMEOUT) -> None:
+        """Learn brokers, leaders and topic ids, of `topics` and of every topic asked for before.
+
+        Tries the known brokers and the bootstrap addresses in random order, the next one where one is silent for
+        `NEXT_BROKER` seconds, until one answers. Metadata without a broker is no answer: so does a broker that has only
+        just started, and one that is cut off from its controller. Raises
+        ClusterUnreachable, at once where no broker's TLS is to be had; NotAuthenticated; and AccessDenied where one of
+        `topics` may not be described.
+        """
+        asked = frozenset(topics)
+        self._wanted |= asked
+        while True:
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = asyncio.create_task(self._refresh(timeout))
+                self._refreshing.add_done_callback(_looked_at)
+            await asyncio.shield(self._refreshing)  # K2
+            if asked <= self._answered:
+                break
+        if denied := sorted(asked & self._denied):
+            raise AccessDenied(f"{self}: no DESCRIBE right on topic {', '.join(denied)}")
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these no more."""
+        for topic in topics:
+            self._wanted.discard(topic)
+            self.topics.pop(topic, None)
+
+    def is_denied(self, topic: str) -> bool:
+        """Whether the last metadata answer refused to tell of the topic."""
+        return topic in self._denied
+
+    async def _refresh(self, timeout: float) -> None:
+        problem: Exception | None = None
+        if not self._brokers:  # a lookup has a time of its own
+            problem = await looked_up(host for host, _ in self._bootstrap)
+        deadline = time.monotonic() + timeout
+        backoff = Backoff(first=0.1, longest=1.0)
+        while True:
+            known: list[int | tuple[str, int]] = [*self._brokers]
+            start: list[int | tuple[str, int]] = [*self._bootstrap]
+            random.shuffle(known)
+            random.shuffle(start)
+            try:
+                async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                    asks = [partial(self._ask_metadata, where) for where in (*known, *start)]
+                    await in_turns(asks, NEXT_BROKER, WireError)
+                return
+            except TimeoutError as silence:
+                problem = problem or silence  # what is known says more
+            except AllFailed as failed:
+                problem = failed.problems[-1]
+                if all(isinstance(one, TlsRefused) for one in failed.problems):
+                    raise ClusterUnreachable(f"{self}: {problem}") from problem
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(
+                    f"{self}: no broker answered within {timeout:g} s (last: {str(problem) or 'silence'}). "
+                    "Check bootstrap.servers and the network"
+                ) from problem
+            await asyncio.sleep(backoff.next())
+
+    async def _ask_metadata(self, where: int | tuple[str, int]) -> None:
+        wanted = frozenset(self._wanted)
+        if isinstance(where, int):
+            connection = await self.connection(where)
+        else:
+            connection = await self._open(where)
+        try:
+            answer = await connection.call(METADATA, _metadata_request(connection, wanted), CONNECT_TIMEOUT)
+        finally:
+            if not isinstance(where, int):
+                connection.close()
+        self._learn(answer, wanted)
+
+    async def describe(self, topic: str, timeout: float = CALL_TIMEOUT) -> Topic | None:
+        """One topic as a broker knows it now, None where there is none. `refresh` asks for every topic, and learns.
+
+        Raises ClusterUnreachable, AccessDenied.
+        """
+        deadline, backoff = time.monotonic() + timeout, Backoff()
+        problem = "no broker is known"
+        while True:
+            for node in random.sample(self.nodes, len(self.nodes)):
+                try:
+                    connection = await self.connection(node)
+                    answer = await connection.call(METADATA, _metadata_request(connection, [topic]), CONNECT_TIMEOUT)
+                except WireError as lost:
+                    problem = str(lost)
+                    continue
+                for told in answer.topics:
+                    if told.error_code in UNKNOWN_TOPIC:
+                        return None
+                    if told.error_code in DENIED:
+                        raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
+                    if not told.error_code:
+                        return _topic(told)
+                    problem = told.error_code.name
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(f"{self}: no answer about {topic} within {timeout:g} s (last: {problem})")
+            await asyncio.sleep(backoff.next())
+            await self.refresh(timeout=max(0.1, deadline - time.monotonic()))
+
+    def _learn(self, answer: Any, wanted: frozenset[str]) -> None:
+        code = getattr(answer, "error_code", None)  # by which it asks to begin at the bootstrap addresses (KIP-1102)
+        if code:
+            raise ConnectionLost(f"{self}: its metadata is of no use: {code.name}")
+        if not answer.brokers:
+            raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
+        self.cluster_id = answer.cluster_id
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._denied = {told.name for told in answer.topics if told.error_code in DENIED}
+        for told in answer.topics:
+            if told.name in self._denied:
+                continue
+            if told.error_code in UNKNOWN_TOPIC:
+                self.topics.pop(told.name, None)
+            if told.error_code:
+                continue  # an answer with an error has no topic id and no leaders to believe
+            before = self.topics.get(told.name)
+            same = before is not None and before.topic_id == told.topic_id
+            leaders: dict[int, Leader] = dict(before.leaders) if before and same else {}
+            for partition in told.partitions:
+                known = leaders.get(partition.partition_index)
+                if known is None or partition.leader_epoch >= known.epoch:  # K1
+                    leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
+            self.topics[told.name] = Topic(told.name, told.topic_id, leaders)
+        self._answered = wanted
+
+    async def call_leader(
+        self,
+        partition: TopicPartition,
+        api: Api,
+        *,
+        build: Callable[[int, int], Any],
+        read: Callable[[Any], Any],
+        doing: str,
+        timeout: float = CALL_TIMEOUT,
+        once: bool = False,
+    ) -> Any:
+        """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
+
+        `build(version, epoch)` makes the request, `read(answer)` finds the partition's part of the answer, which has
+        an `error_code`. Raises ClusterUnreachable after `timeout` seconds, or as soon as a request that may be sent
+        only `once` has not been answered well; AccessDenied and BrokerError at once.
+        """
+        deadline = time.monotonic() + timeout
+        backoff = Backoff()
+        problem = "no leader"
+        if self.leader(partition).node < 0:
+            await self.refresh((partition.topic,), timeout)
+        while True:
+            asked = False
+            leader = self.leader(partition)
+            if leader.node >= 0:
+                try:
+                    left = max(0.1, deadline - time.monotonic())
+                    async with asyncio.timeout(left):
+                        connection = await self.connection(leader.node)
+                    request = build(connection.version(api), leader.epoch)
+                    asked = True
+                    answer = await connection.call(api, request, left)
+                    part = _part(read, answer)
+                    if not part.error_code:
+                        return part
+                    if part.error_code == _TOPIC_DENIED and (right := _NEEDS.get(api.key)):
+                        need = f"needs {right} on topic {partition.topic}"
+                        raise AccessDenied(f"{self}: {doing} of {partition} {need}", right)
+                    if part.error_code in DENIED or not part.error_code.retriable:
+                        raise refusal(part.error_code, f"{self}: {doing} of {partition}")
+                    problem = f"{int(part.error_code)} {part.error_code.name}"
+                except (WireError, TimeoutError) as lost:
+                    problem = str(lost) or "no connection in time"
+            if once and asked:
+                raise ClusterUnreachable(f"{self}: {doing} of {partition}: no clear answer: {problem}")
+            if time.monotonic() > deadline:
+                raise ClusterUnreachable(
+                    f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})"
+                )
+            await asyncio.sleep(backoff.next())
+            await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
+
+
+def _metadata_request(connection: Connection, topics: Iterable[str]) -> Any:
+    version = connection.version(METADATA)
+    named = METADATA.schema(version, "request").MetadataRequestTopic
+    fields: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
+    return METADATA.request(version)(
+        topics=tuple(named(topic_id=None, name=name) for name in sorted(topics)),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+        **fields,
+    )
+
+
+def _topic(told: Any) -> Topic:
+    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in told.partitions}
+    return Topic(told.name, told.topic_id, leaders)
+
+
+def _part(read: Callable[[Any], Any], answer: Any) -> Any:
+    try:
+        return read(answer)
+    except (LookupError, StopIteration):
+        raise MalformedFrame(f"{type(answer).__name__} without the partition that was asked for") from None
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """Whoever waits gets the exception; where nobody waits any more, it is not an accident."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _usable(task: asyncio.Task[Connection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+# --- Questions about a cluster and its topics as a whole, which any broker answers ------------------------------------
+
+#: Kafka's operations by their codes (`AclOperation`), which are the bits of an answer.
+_OPERATIONS: Final = {
+    3: "READ",
+    4: "WRITE",
+    5: "CREATE",
+    6: "DELETE",
+    7: "ALTER",
+    8: "DESCRIBE",
+    9: "CLUSTER_ACTION",
+    10: "DESCRIBE_CONFIGS",
+    11: "ALTER_CONFIGS",
+    12: "IDEMPOTENT_WRITE",
+    13: "CREATE_TOKENS",
+    14: "DESCRIBE_TOKENS",
+    15: "TWO_PHASE_COMMIT",
+}
+#: How rights are told that were not asked for.
+_NOT_ASKED: Final = -(2**31)
+#: The newest version of Metadata that tells of the rights on the cluster; newer brokers have a request for that alone.
+_TELLS_CLUSTER_RIGHTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """A partition: its leader, -1 where it has none, and the brokers that have it."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic; its partitions are in order. `rights`: what we may do to it; None where that was not asked for."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: tuple[Replicas, ...]
+    rights: frozenset[str] | None
+
+
+async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
+    """What we may do to the cluster itself, by Kafka's names for operations."""
+    connection = await _some_connection(cluster, timeout)
+    api, version = DESCRIBE_CLUSTER, 0
+    if DESCRIBE_CLUSTER.key in connection.versions.ranges:
+        version = connection.version(api)
+        request = api.request(version)(include_cluster_authorized_operations=True)
+    else:
+        api, version = METADATA, min(connection.version(METADATA), _TELLS_CLUSTER_RIGHTS)
+        request = api.request(version)(
+            topics=(),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=True,
+            include_topic_authorized_operations=False,
+        )
+    answer = await _asked(cluster, connection, api, request, timeout)
+    if code := getattr(answer, "error_code", 0):
+        raise refusal(code, f"{cluster}: DescribeCluster")
+    return _rights(answer.cluster_authorized_operations) or frozenset()
+
+
+async def described(
+    cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
+) -> list[Described]:
+    """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
+    connection = await _some_connection(cluster, timeout)
+    version = connection.version(METADATA)
+    named = METADATA.schema(version, "request").MetadataRequestTopic
+    older: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
+    request = METADATA.request(version)(
+        topics=tuple(named(topic_id=None, name=name) for name in topics),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=rights,
+        **older,
+    )
+    answer = await _asked(cluster, connection, METADATA, request, timeout)
+    if not answer.brokers:
+        raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
+    return [_described(cluster, topic) for topic in answer.topics if topic.error_code not in UNKNOWN_TOPIC]
+
+
+def _described(cluster: Cluster, topic: Any) -> Described:
+    if topic.error_code in DENIED or (topic.error_code and not topic.partitions):
+        raise refusal(topic.error_code, f"{cluster}: topic {topic.name}")
+    partitions = (Replicas(one.partition_index, one.leader_id, tuple(one.replica_nodes)) for one in topic.partitions)
+    return Described(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
+        rights=_rights(topic.topic_authorized_operations),
+    )
+
+
+def _rights(bits: int) -> frozenset[str] | None:
+    if bits == _NOT_ASKED:
+        return None
+    return frozenset(name for code, name in _OPERATIONS.items() if bits >> code & 1)
+
+
+async def _some_connection(cluster: Cluster, timeout: float) -> Connection:
+    """One that answered a moment ago, and so will likely answer again."""
+    await cluster.refresh(timeout=timeout)
+    problem: WireError | None = None
+    for node in cluster.nodes:
+        try:
+            return await cluster.connection(node)
+        except ConnectionLost as lost:
+            problem = lost
+    raise ClusterUnreachable(f"{cluster}: {problem}")
+
+
+async def _asked(cluster: Cluster, connection: Connection, api: Any, request: Any, timeout: float) -> Any:
+    try:
+        return await connection.call(api, request, timeout)
+    except ConnectionLost as lost:
+        raise ClusterUnreachable(f"{cluster}: {lost}") from lost

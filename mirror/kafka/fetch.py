@@ -1,0 +1,187 @@
+"""Fetch: what to ask of a source broker, and its answer partition by partition.
+
+Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes
+in and the epoch of the last batch it has, so that a stale leader and a truncated log are told by the broker
+(KIP-320, KIP-595). Sessions are not used: (0, -1) asks for everything each time, and a lane has few partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from mirror.errors import ClusterUnreachable, MalformedFrame, OpenTransaction
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.kafka.protocol import FETCH
+from mirror.kafka.queries import READ_COMMITTED
+from mirror.kafka.retry import Backoff
+
+#: How long a leader that was just elected is asked for what lies below a log's known end.
+EMPTY_SECONDS: Final = CALL_TIMEOUT
+_BY_ID: Final = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One partition's part of a fetch request. `last_epoch` is -1 where no batch was fetched before."""
+
+    partition: TopicPartition
+    topic_id: uuid.UUID | None
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One partition's part of a fetch answer. `records` is the record set as stored; its tail may be partial."""
+
+    partition: TopicPartition
+    error_code: Any
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    diverging: tuple[int, int] | None
+    aborted: tuple[tuple[int, int], ...]
+    records: memoryview
+
+
+def fetch_request(
+    version: int,
+    asks: Sequence[Ask],
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+    min_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
+) -> Any:
+    """A request in kio's schema for `version`. The order of the asks is kept: brokers fill an answer in that order."""
+    schema = FETCH.schema(version, "request")
+    topics = []
+    for (name, topic_id), group in groupby(asks, key=lambda ask: (ask.partition.topic, ask.topic_id)):
+        partitions = tuple(
+            schema.FetchPartition(
+                partition=ask.partition.partition,
+                current_leader_epoch=ask.leader_epoch,
+                fetch_offset=ask.offset,
+                last_fetched_epoch=ask.last_epoch,
+                partition_max_bytes=ask.max_bytes,
+            )
+            for ask in group
+        )
+        named = {"topic_id": topic_id} if version >= _BY_ID else {"topic": name}
+        topics.append(schema.FetchTopic(partitions=partitions, **named))
+    return schema.FetchRequest(
+        max_wait=timedelta(milliseconds=max_wait_ms),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        topics=tuple(topics),
+        forgotten_topics_data=(),
+    )
+
+
+def read_fetch(answer: Any, asks: Sequence[Ask]) -> Iterator[Fetched]:
+    """The partitions of an answer, named by the asks that it answers; what was not asked for is left out."""
+    by_id = answer.__version__ >= _BY_ID
+    names = {(ask.topic_id if by_id else ask.partition.topic): ask.partition.topic for ask in asks}
+    asked = {ask.partition for ask in asks}
+    for topic in answer.responses:
+        name = names.get(topic.topic_id if by_id else topic.topic)
+        for part in topic.partitions:
+            partition = TopicPartition(name or "", part.partition_index)
+            if partition not in asked:
+                continue
+            asked.discard(partition)  # a hostile answer may name one twice
+            diverging = part.diverging_epoch
+            yield Fetched(
+                partition=partition,
+                error_code=part.error_code,
+                high_watermark=part.high_watermark,
+                last_stable_offset=part.last_stable_offset,
+                log_start=part.log_start_offset,
+                diverging=(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
+                aborted=tuple(
+                    (aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions or ()
+                ),
+                records=memoryview(part.records or b""),
+            )
+
+
+async def fetch_at(
+    cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1, isolation: int = READ_COMMITTED
+) -> Fetched:
+    """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset,
+    whole. Waits first where the endpoint's bound on bytes per second asks for it.
+
+    Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range.
+    """
+    asks: list[Ask] = []
+
+    def build(version: int, epoch: int) -> Any:
+        asks[:] = [Ask(partition, cluster.topic_id(partition.topic), epoch, offset, -1, max_bytes)]
+        return fetch_request(version, asks, max_wait_ms=0, max_bytes=max_bytes, isolation=isolation)
+
+    def read(answer: Any) -> Any:
+        for fetched in read_fetch(answer, asks):
+            return fetched
+        if answer.error_code:
+            return answer
+        raise MalformedFrame(f"a fetch answer without {partition}")
+
+    clock = asyncio.get_running_loop()
+    if cluster.bucket is not None:
+        while wait := cluster.bucket.wait(clock.time()):  # noqa: ASYNC110 -- a bucket fills with time alone
+            await asyncio.sleep(wait)
+    found: Fetched = await cluster.call_leader(
+        partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}"
+    )
+    if cluster.bucket is not None:
+        cluster.bucket.spend(len(found.records))
+    return found
+
+
+async def fetch_below(
+    cluster: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    end: int,
+    *,
+    max_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
+    may_be_open: bool = False,
+) -> Fetched:
+    """The same, for a log that is known to end at `end`: an answer without records is believed only of a leader that
+    has caught up with it.
+
+    A leader that was just elected shows no more than the high watermark that it knows, which rises within a moment to
+    the one before (Kafka `ReplicaManager.readFromLog`). So an empty answer below `end` is asked for again while its
+    high watermark is lower, or the last stable offset for a committed read, unless a transaction `may_be_open` there.
+    From a leader that knows all, it means that nothing can be read from `offset` on: compaction left a hole up to the
+    log's end, or a transaction is open.
+
+    Raises as `fetch_at` does, and ClusterUnreachable where no leader has caught up after `EMPTY_SECONDS`; as
+    OpenTransaction where one has, but for what a reader of committed records gets.
+    """
+    deadline, backoff = asyncio.get_running_loop().time() + EMPTY_SECONDS, Backoff()
+    while True:
+        found = await fetch_at(cluster, partition, offset, max_bytes=max_bytes, isolation=isolation)
+        is_stable = isolation == READ_COMMITTED and not may_be_open
+        shown = found.last_stable_offset if is_stable else found.high_watermark
+        if found.records or shown >= end or offset >= end:
+            return found
+        if asyncio.get_running_loop().time() > deadline:
+            text = (
+                f"{cluster}: {partition}: nothing came back for offset {offset} within {EMPTY_SECONDS:g} s: its log"
+                f" ended at {end}, and its leader shows it up to {shown}"
+            )
+            if found.high_watermark >= end:
+                raise OpenTransaction(f"{text}, where a transaction is open", str(cluster), shown)
+            raise ClusterUnreachable(text)
+        await asyncio.sleep(backoff.next())

@@ -1,0 +1,232 @@
+"""Questions that a partition's leader answers: ListOffsets, OffsetForLeaderEpoch, DescribeProducers; for one or many.
+
+All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_leader` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from mirror.errors import ClusterUnreachable, WireError
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.kafka.groups import PURPOSE
+from mirror.kafka.protocol import DELETE_RECORDS, DESCRIBE_PRODUCERS, LEADER_EPOCH, LIST_OFFSETS
+
+# --- Small questions about one partition ------------------------------------------------------------------------------
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+_CONSUMER: Final = -1
+#: Pause between two looks at a high watermark that lags the log end, in seconds.
+_SETTLE_PAUSE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What a partition's leader remembers of one producer (KIP-664)."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """A record's offset, and its timestamp in ms since 1970."""
+
+    offset: int
+    timestamp: int
+
+
+def list_offsets_request(
+    version: int, epochs: Mapping[TopicPartition, int], when: int, isolation: int = READ_UNCOMMITTED
+) -> Any:
+    """The request behind `list_offset`, for all partitions of `epochs`, which are those of the leader asked."""
+    schema = LIST_OFFSETS.schema(version, "request")
+    parts: dict[str, list[Any]] = {}
+    for at, epoch in epochs.items():
+        parts.setdefault(at.topic, []).append(
+            schema.ListOffsetsPartition(partition_index=at.partition, current_leader_epoch=epoch, timestamp=when)
+        )
+    topics = tuple(schema.ListOffsetsTopic(name=name, partitions=tuple(of)) for name, of in parts.items())
+    late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
+    return schema.ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=isolation, topics=topics, **late)
+
+
+def _only_part(answer: Any) -> Any:
+    """What is told of the one partition that was asked about. Raises IndexError where nothing is."""
+    return answer.topics[0].partitions[0]
+
+
+async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, isolation: int = READ_UNCOMMITTED) -> int:
+    """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable
+    offset when committed.
+    """
+    return int((await _listed(cluster, partition, when, isolation)).offset)
+
+
+async def first_since(cluster: Cluster, partition: TopicPartition, when: int) -> Dated | None:
+    """The first record by offset, below the high watermark, whose timestamp is `when` (ms since 1970, not negative) or
+    later; None where there is none.
+
+    Brokers answer exactly, inside compressed batches too, and count markers and records of aborted transactions (Kafka
+    `FileRecords.searchForTimestamp`, `Partition.fetchOffsetForTimestamp`). They look into one segment alone, the first
+    that has such a time, and find none where all of that lies below the log's start (`UnifiedLog`).
+    """
+    part = await _listed(cluster, partition, when, READ_UNCOMMITTED)
+    return Dated(int(part.offset), int(part.timestamp)) if part.offset >= 0 else None
+
+
+async def _listed(cluster: Cluster, partition: TopicPartition, when: int, isolation: int) -> Any:
+    def build(version: int, epoch: int) -> Any:
+        return list_offsets_request(version, {partition: epoch}, when, isolation)
+
+    return await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
+
+
+async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
+    """The log end offset: the next one the leader will give out, whether or not its followers have caught up.
+
+    ListOffsets tells a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch tells the
+    true end (Kafka `Partition.lastOffsetForLeaderEpoch`); where it is undefined, the log holds nothing newer than
+    the high watermark.
+    """
+
+    return max(await epoch_end(cluster, partition), await list_offset(cluster, partition, LATEST))
+
+
+async def epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | None = None) -> int:
+    """Behind the last record that the log has of leader epoch `asked`, the leader's own where it is None, or one before
+    it; -1 where the leader knows of no such epoch. Below what was read of that epoch once: the log was cut back
+    (KIP-101).
+    """
+
+    def build(version: int, epoch: int) -> Any:
+        schema = LEADER_EPOCH.schema(version, "request")
+        part = schema.OffsetForLeaderPartition(
+            partition=partition.partition,
+            current_leader_epoch=epoch,
+            leader_epoch=epoch if asked is None else asked,
+        )
+        topics = (schema.OffsetForLeaderTopic(topic=partition.topic, partitions=(part,)),)
+        return schema.OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+
+    part = await cluster.call_leader(
+        partition,
+        LEADER_EPOCH,
+        build=build,
+        read=_only_part,
+        doing="OffsetForLeaderEpoch",
+    )
+    return int(part.end_offset)
+
+
+async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Producer, ...]:
+    """The producers that the leader remembers, the idempotent ones only: nothing is kept for records without a
+    producer id.
+    """
+
+    def build(version: int, _epoch: int) -> Any:
+        schema = DESCRIBE_PRODUCERS.schema(version, "request")
+        topics = (schema.TopicRequest(name=partition.topic, partition_indexes=(partition.partition,)),)
+        return schema.DescribeProducersRequest(topics=topics)
+
+    part = await cluster.call_leader(
+        partition,
+        DESCRIBE_PRODUCERS,
+        build=build,
+        read=_only_part,
+        doing="DescribeProducers",
+    )
+    return tuple(Producer(p.producer_id, p.producer_epoch, p.last_sequence) for p in part.active_producers)
+
+
+async def delete_records(cluster: Cluster, partition: TopicPartition, before: int) -> int:
+    """Delete every record below `before`, at most up to the high watermark; the new log start."""
+
+    def build(version: int, _epoch: int) -> Any:
+        schema = DELETE_RECORDS.schema(version, "request")
+        part = schema.DeleteRecordsPartition(partition_index=partition.partition, offset=before)
+        topics = (schema.DeleteRecordsTopic(name=partition.topic, partitions=(part,)),)
+        return schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=CALL_TIMEOUT))
+
+    part = await cluster.call_leader(
+        partition,
+        DELETE_RECORDS,
+        build=build,
+        read=_only_part,
+        doing="DeleteRecords",
+    )
+    return int(part.low_watermark)
+
+
+async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
+    """The log end, once every in-sync replica has it. Raises ClusterUnreachable where that does not come about
+    in time.
+    """
+    deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
+    while True:
+        end, settled = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
+        if settled >= end:
+            return settled
+        if asyncio.get_running_loop().time() > deadline:
+            raise ClusterUnreachable(
+                f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
+            )
+        await asyncio.sleep(_SETTLE_PAUSE)
+
+
+# --- Where many partitions begin or end, at once ----------------------------------------------------------------------
+
+
+async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """The high watermark of each partition, as `listed` has it."""
+    return await listed(cluster, partitions, LATEST)
+
+
+async def listed(
+    cluster: Cluster, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """As `queries.list_offset`, of each partition whose leader answered; the others are left out.
+
+    Leaders are looked up anew where one is not known or did not answer, for the next time. Raises ClusterUnreachable,
+    AccessDenied.
+    """
+    unknown = {at.topic for at in partitions if at.topic not in cluster.topics}
+    if unknown:
+        await cluster.refresh(unknown)
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for at in partitions:
+        by_leader.setdefault(cluster.leader(at).node, []).append(at)
+    by_leader.pop(-1, None)
+    found: dict[TopicPartition, int] = {}
+    asked = (_ask(cluster, node, led, when, isolation) for node, led in by_leader.items())
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(answer, dict):
+            found |= answer
+        elif not isinstance(answer, WireError):
+            raise answer
+    if len(found) < len(partitions):
+        await cluster.refresh()
+    return found
+
+
+async def _ask(
+    cluster: Cluster, node: int, partitions: Sequence[TopicPartition], when: int, isolation: int
+) -> dict[TopicPartition, int]:
+    connection = await cluster.connection(node, PURPOSE)
+    epochs = {at: cluster.leader(at).epoch for at in partitions}
+    request = list_offsets_request(connection.version(LIST_OFFSETS), epochs, when, isolation)
+    answer = await connection.call(LIST_OFFSETS, request, CALL_TIMEOUT)
+    return {
+        TopicPartition(topic.name, part.partition_index): int(part.offset)
+        for topic in answer.topics
+        for part in topic.partitions
+        if not part.error_code
+    }

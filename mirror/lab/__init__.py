@@ -1,0 +1,1 @@
+"""The laboratory: what shows and measures the mirror. Nothing but the command line imports it."""

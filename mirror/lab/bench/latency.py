@@ -1,0 +1,170 @@
+"""How late records are on the target at a fixed rate, and how much of that a copy adds to what a consumer of the source
+sees. Both consumers are in this process, so both are as late as Python is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count as numbers
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mirror.errors import BenchError
+from mirror.lab.bench.arms import Arm, Job
+from mirror.lab.bench.copies import removed
+from mirror.lab.bench.result import Latency
+from mirror.lab.bench.workloads import Shape, create
+from mirror.lab.demo.processes import Bound
+from mirror.lab.embedded import Cluster
+
+PARTITIONS: Final = 2
+#: Seconds at the rate that do not count, at first; for the first record to come over; for the last one.
+WARM_S: Final = 15.0
+_FIRST_S: Final = 120.0
+_LAST_S: Final = 30.0
+#: Upper bounds of the buckets, in ms; what is later has the largest one's as its own bound.
+BOUNDS: Final = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+_FILLER: Final = "." * 300
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Records a second, and for how many seconds they count. A change of epoch, once a minute, is part of 60 s."""
+
+    rate: float = 1000.0
+    seconds: float = 60.0
+
+
+def measured(arm: Arm, source: Cluster, target: Cluster, run: str, pace: Pace, round_: int) -> Latency:
+    """One arm, live, for as long as the pace says. Raises BenchError."""
+    shape = Shape(name="ticks", title="", codec="none", batch_bytes=1, megabytes=1, partitions=PARTITIONS)
+    with tempfile.TemporaryDirectory(prefix="mirror-bench-") as folder:
+        job = Job(
+            run=run,
+            source=source.bootstrap,
+            target=target.bootstrap,
+            topic=f"{run}-ticks",
+            shape=shape,
+            folder=Path(folder),
+            live=True,
+        )
+        copy = arm.target_topic(job)
+        create(source.bootstrap, job.topic, PARTITIONS)
+        create(target.bootstrap, copy, PARTITIONS)
+        direct, mirrored = Reader(source.bootstrap, job.topic), Reader(target.bootstrap, copy)
+        try:
+            with arm.start(job) as process:
+                sent = _sent(source.bootstrap, job.topic, pace, process, (direct, mirrored))
+        finally:
+            for reader in (direct, mirrored):
+                reader.end()
+        removed(source, job.topic)
+        removed(target, copy)
+    return summary(arm.facts.name, pace.rate, round_, sent, direct.arrived, mirrored.arrived)
+
+
+def summary(
+    arm: str,
+    rate: float,
+    round_: int,
+    sent: Mapping[int, float],
+    direct: Mapping[int, float],
+    copy: Mapping[int, float],
+) -> Latency:
+    """From the seconds at which each number was sent and came to the two consumers (pure)."""
+    late = sorted((copy[number] - at) * 1e3 for number, at in sent.items())
+    added = sorted((copy[number] - direct[number]) * 1e3 for number in sent)
+    bounds = (*(bound for bound in BOUNDS if bound < late[-1]), next((b for b in BOUNDS if b >= late[-1]), late[-1]))
+    counts = [0] * len(bounds)
+    for one in late:
+        counts[bisect_left(bounds, one)] += 1
+    return Latency(
+        arm=arm,
+        rate=rate,
+        round=round_,
+        records=len(late),
+        p50_ms=at_share(late, 0.5),
+        p90_ms=at_share(late, 0.9),
+        p99_ms=at_share(late, 0.99),
+        max_ms=late[-1],
+        added_p50_ms=at_share(added, 0.5),
+        added_p99_ms=at_share(added, 0.99),
+        buckets=tuple(zip(bounds, counts, strict=True)),
+    )
+
+
+def at_share(ordered: Sequence[float], share: float) -> float:
+    """The value that so large a share does not exceed (pure)."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+class Reader(threading.Thread):
+    """Notes when each numbered record arrives."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.arrived: dict[int, float] = {}
+        self._done = threading.Event()
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "mirror-bench-latency", "log_level": 0})
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        self.start()
+
+    def run(self) -> None:
+        """Until the end."""
+        while not self._done.is_set():
+            message: Any = self._consumer.poll(0.2)
+            if message is not None and not message.error():
+                self.arrived.setdefault(int(message.value()[:12]), time.perf_counter())
+        self._consumer.close()
+
+    def end(self) -> None:
+        """Stop, and let go of the connection."""
+        self._done.set()
+        self.join()
+
+
+def _sent(bootstrap: str, topic: str, pace: Pace, process: Bound, readers: tuple[Reader, Reader]) -> dict[int, float]:
+    """When each record that counts was sent, once all of them have come to both readers."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+    number = _begun(producer, topic, process, readers[1])
+    sent: dict[int, float] = {}
+    began = time.perf_counter()
+    due = 0
+    while (elapsed := time.perf_counter() - began) < WARM_S + pace.seconds:
+        while due < elapsed * pace.rate:
+            due, number = due + 1, number + 1
+            if elapsed >= WARM_S:
+                sent[number] = time.perf_counter()
+            producer.produce(topic, f"{number:012d}{_FILLER}".encode(), partition=number % PARTITIONS)
+        producer.poll(0.001)
+    producer.flush(_LAST_S)
+    deadline = time.monotonic() + _LAST_S
+    while not all(sent.keys() <= reader.arrived.keys() for reader in readers):
+        if process.exit_code is not None or time.monotonic() > deadline:
+            missing = len(sent.keys() - readers[1].arrived.keys())
+            raise BenchError(f"{missing:,} of {len(sent):,} records did not arrive:\n{process.tail()}")
+        time.sleep(0.05)
+    return sent
+
+
+def _begun(producer: Producer, topic: str, process: Bound, copy: Reader) -> int:
+    """The number of the first record that came over; others were sent before it, once a second."""
+    deadline = time.monotonic() + _FIRST_S
+    for number in numbers():
+        producer.produce(topic, f"{number:012d}".encode(), partition=number % PARTITIONS)
+        producer.flush(_LAST_S)
+        waited = time.monotonic() + 1.0
+        while time.monotonic() < waited:
+            if len(copy.arrived) > number:
+                return number
+            time.sleep(0.05)
+        if process.exit_code is not None or time.monotonic() > deadline:
+            break
+    raise BenchError(f"no record came over:\n{process.tail()}")

@@ -1,0 +1,78 @@
+"""The mirror's writer fed from memory, in several processes: what the target's brokers take, and no more.
+
+python -m mirror.lab.bench.replay SOURCE TARGET FROM TO PARTITIONS PROCESSES
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.synchronize import Barrier
+from typing import Final
+
+from mirror.host import keep_what_is_freed
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import settled_end
+from mirror.lab.bench.stored import endpoint, loaded
+from mirror.records.header import RawBatch, Stamp
+from mirror.replication.classifier import OWN_PRODUCER
+from mirror.replication.partition_writer import Sink
+from mirror.replication.position import Position, producer_id
+from mirror.replication.writer import Writer
+
+MEMORY_BYTES: Final = 8 << 20
+
+
+def main() -> None:
+    """Load the batches, then append them all."""
+    source, target, topic, copy, partitions, lanes = sys.argv[1:]
+    batches = loaded(source, topic, int(partitions))
+    context = multiprocessing.get_context("fork")  # the batches are shared, not copied
+    go = context.Barrier(int(lanes))
+    shares = [{p: b for p, b in batches.items() if p % int(lanes) == lane} for lane in range(int(lanes))]
+    workers = [context.Process(target=_lane, args=(target, copy, share, go)) for share in shares]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    sys.exit(any(worker.exitcode for worker in workers))
+
+
+def _lane(target: str, topic: str, batches: Mapping[int, Sequence[RawBatch]], go: Barrier) -> None:
+    keep_what_is_freed()  # as Spark's workers have it
+    asyncio.run(_replay(target, topic, batches, go))
+
+
+async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBatch]], go: Barrier) -> None:
+    async with Cluster(endpoint("target", target)) as cluster, asyncio.TaskGroup() as tasks:
+        await cluster.refresh([topic])
+        moved = asyncio.Event()
+        writer = Writer(cluster, lambda _: moved.set(), tasks.create_task, MEMORY_BYTES)
+        sinks = []
+        for partition, raws in batches.items():
+            at = TopicPartition(topic, partition)
+            begin = await settled_end(cluster, at)  # waits for the leader of a topic that was just made
+            sink = Sink(at, at, Position(begin, Stamp(producer_id("bench", at)), False, -1))
+            writer.begin(sink)
+            sinks.append((sink, iter(raws)))
+        await asyncio.to_thread(go.wait)
+        while sinks:
+            for sink, left in tuple(sinks):
+                if sink.unsettled:
+                    raise RuntimeError(f"{sink.source}: {sink.unsettled}")
+                while writer.room(sink.source) > 0:
+                    if (raw := next(left, None)) is None:
+                        if sink.is_idle:
+                            sinks.remove((sink, left))
+                        break
+                    writer.carry_out(OWN_PRODUCER, (raw,), sink)
+            writer.flush()
+            if sinks:
+                moved.clear()
+                await moved.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""What a comparison copies: shapes of source topics, their records, and how they are filled."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from mirror.errors import BenchError, ClusterUnreachable, ConfigError
+from mirror.lab.bench.result import Workload
+from mirror.lab.bench.stored import Stored, stored
+
+# --- What a comparison copies -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A source topic to be made. `megabytes` is the size of its records before they are compressed (10^6 bytes).
+
+    `transactional` is the share of partitions that are written in transactions, `keyed` that of records with a key;
+    `compacted` takes away records that have a younger one with their key, and leaves holes in most batches.
+    """
+
+    name: str
+    title: str = ""
+    codec: str = "zstd"
+    batch_bytes: int = 1_000_000
+    megabytes: int
+    record_bytes: int = 400
+    partitions: int = 4
+    transactional: float = 0.0
+    compacted: bool = False
+    keyed: float = 0.5
+    seed: int = 1
+
+    def filled(self, *, records: int, batches: int, uncompressed_bytes: int, stored_bytes: int) -> Workload:
+        """With what lies in the topic now."""
+        return Workload(
+            name=self.name,
+            title=self.title,
+            codec=self.codec,
+            batch_bytes=self.batch_bytes,
+            record_bytes=self.record_bytes,
+            partitions=self.partitions,
+            transactional=self.transactional,
+            compacted=self.compacted,
+            keyed=self.keyed,
+            seed=self.seed,
+            records=records,
+            batches=batches,
+            uncompressed_bytes=uncompressed_bytes,
+            stored_bytes=stored_bytes,
+        )
+
+
+#: By name; the first one is what single figures are given for.
+SHAPES: Final[Mapping[str, Shape]] = {
+    shape.name: shape
+    for shape in (
+        Shape(name="1MB-zstd", title="1 MB batches, zstd", codec="zstd", batch_bytes=1_000_000, megabytes=1200),
+        Shape(
+            name="64KB-lz4-txn",
+            title="64 KB batches, lz4, half of the partitions in transactions",
+            codec="lz4",
+            batch_bytes=64_000,
+            megabytes=200,
+            transactional=0.5,
+        ),
+        Shape(
+            name="8KB-lz4",
+            title="8 KB batches, lz4, keyed, 16 partitions",
+            codec="lz4",
+            batch_bytes=8_000,
+            megabytes=200,
+            partitions=16,  # producers that write small batches have many
+            keyed=1.0,
+        ),
+        Shape(
+            name="64KB-zstd-compacted",
+            title="64 KB batches, zstd, compacted",
+            codec="zstd",
+            batch_bytes=64_000,
+            megabytes=400,
+            compacted=True,
+            keyed=1.0,
+        ),
+        Shape(
+            name="64KB-none-small",
+            title="64 KB batches, uncompressed, 100-byte records",
+            codec="none",
+            batch_bytes=64_000,
+            megabytes=100,
+            record_bytes=100,
+        ),
+    )
+}
+#: What is measured unless somebody names others.
+USUAL: Final = ("1MB-zstd", "64KB-lz4-txn", "8KB-lz4", "64KB-zstd-compacted")
+
+
+def chosen(names: Sequence[str], megabytes: int | None = None) -> tuple[Shape, ...]:
+    """The shapes of these names, all with as much data as `megabytes` where given. Raises ConfigError."""
+    if unknown := [name for name in names if name not in SHAPES]:
+        raise ConfigError(f"there is no workload {', '.join(unknown)}: choose from {', '.join(SHAPES)}")
+    return tuple(sized(SHAPES[name], megabytes) for name in dict.fromkeys(names))
+
+
+def sized(shape: Shape, megabytes: int | None) -> Shape:
+    """The same with another amount of data, in 10^6 bytes."""
+    return shape if megabytes is None else replace(shape, megabytes=megabytes)
+
+
+# --- Seeded records, JSON as event logs have it, and topics to put them in (pure, but for `create`) -------------------
+
+NO_LIMIT: Final = str(2**63 - 1)
+#: Bytes: of a record with next to nothing in it; from which on there are properties; of what does not grow; as usual.
+_SMALLEST: Final = 50
+_WITH_PROPERTIES: Final = 200
+_FIXED: Final = 130
+_USUAL: Final = 400
+
+
+def records(seed: int, count: int = 20_000, vocabulary: int = 600, size: int = 400) -> list[bytes]:
+    """Records of about `size` bytes (not below 60) that compress about three to one with zstd, as event logs do; four
+    to one with 50 words. The same ones for the same seed.
+    """
+    rng = random.Random(seed)
+    words = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 9))) for _ in range(vocabulary)]
+    return [_record(rng, words, index, size) for index in range(count)]
+
+
+def _record(rng: random.Random, words: list[str], index: int, size: int) -> bytes:
+    made: dict[str, object] = {"user": rng.randrange(1_000_000), "event": rng.choice(words)}
+    if size < _WITH_PROPERTIES:
+        made |= {"text": " ".join(rng.choices(words, k=max(1, (size - _SMALLEST) // 7)))}
+    else:
+        share = (size - _FIXED) / (_USUAL - _FIXED)
+        made |= {
+            "page": "/" + "/".join(rng.choices(words, k=3)),
+            "at": 1_700_000_000_000 + index * 13,
+            "session": f"{rng.getrandbits(48):012x}",
+            "properties": {word: rng.randrange(100) for word in rng.choices(words, k=round(9 * share))},
+            "text": " ".join(rng.choices(words, k=round(24 * share))),
+        }
+    return json.dumps(made).encode()
+
+
+def create(
+    bootstrap: str, topic: str, partitions: int, replicas: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    """A topic that takes batches as they come. Raises confluent_kafka's KafkaException."""
+    settings = {"compression.type": "producer", "message.timestamp.after.max.ms": NO_LIMIT, **(config or {})}
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic(topic, partitions, replicas, config=settings)]).values():
+        created.result()
+
+
+# --- Makes a source topic of a given shape, and says what came to lie in it -------------------------------------------
+
+#: Batches of a transaction, so that markers are few beside them.
+TRANSACTION_BATCHES: Final = 8
+#: What lets a broker's cleaner begin at once; of the source's broker.
+CLEANS_AT_ONCE: Final = {"log.cleaner.backoff.ms": 300}
+_COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": str(1 << 20),  # what is being written to is never cleaned
+    "retention.ms": "-1",
+}
+_PATIENCE_S: Final = 120.0
+_CLEAN_LOOK_S: Final = 1.0
+#: Looks at a log that find the same number of records, before its cleaning is taken to be over.
+_CLEAN_LOOKS: Final = 4
+
+
+def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
+    """Create the topic and fill its partitions evenly, batch by batch in turn. The same shape gives the same keys and
+    values in the same partitions; timestamps are those of now. Raises ClusterUnreachable, BenchError.
+    """
+    create(bootstrap, topic, shape.partitions, config=_COMPACTED if shape.compacted else {})
+    _Writing(bootstrap, topic, shape).run()
+    found = stored(bootstrap, topic, shape.partitions)
+    return _cleaned(bootstrap, topic, shape, found) if shape.compacted else found
+
+
+def values(shape: Shape) -> Iterator[tuple[int, bytes | None, bytes]]:
+    """Every record of a shape: its partition, key and value (pure)."""
+    pool = records(shape.seed, size=shape.record_bytes)
+    run = shape.batch_bytes // len(pool[0]) + 1
+    total = shape.megabytes * 1_000_000
+    # With two records for each key, on the average, cleaning leaves less than half of them.
+    keys = max(1, total // shape.record_bytes // shape.partitions // 2)
+    rng = random.Random(shape.seed + 1)
+    size = count = 0
+    while size < total:
+        key = b"%010d" % rng.randrange(keys) if rng.random() < shape.keyed else None
+        value = pool[count % len(pool)]
+        yield count // run % shape.partitions, key, value
+        count, size = count + 1, size + len(value) + len(key or b"")
+
+
+class _Writing:
+    """One producer for the partitions in transactions, one for the others."""
+
+    def __init__(self, bootstrap: str, topic: str, shape: Shape) -> None:
+        self._topic, self._shape = topic, shape
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "log_level": 0,
+            "compression.type": shape.codec,
+            "batch.size": shape.batch_bytes,
+            "batch.num.messages": 100_000,
+            "linger.ms": 500,
+            "queue.buffering.max.kbytes": 400_000,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+
+    def run(self) -> None:
+        """Everything, acknowledged. Raises ClusterUnreachable."""
+        plain = Producer(self._settings)
+        in_transactions = round(self._shape.partitions * self._shape.transactional)
+        careful = Producer({**self._settings, "transactional.id": self._topic}) if in_transactions else plain
+        if in_transactions:
+            careful.init_transactions(_PATIENCE_S)
+            careful.begin_transaction()
+        runs, last = 0, -1
+        for count, (partition, key, value) in enumerate(values(self._shape)):
+            if partition != last and partition == 0:
+                runs += 1
+                if in_transactions and runs % TRANSACTION_BATCHES == 0:
+                    careful.commit_transaction(_PATIENCE_S)
+                    careful.begin_transaction()
+            last = partition
+            producer = careful if partition < in_transactions else plain
+            while True:
+                try:
+                    producer.produce(self._topic, value, key, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+            if count % 2_000 == 0:
+                producer.poll(0)
+        if in_transactions:
+            careful.commit_transaction(_PATIENCE_S)
+        if left := plain.flush(_PATIENCE_S):
+            raise ClusterUnreachable(f"{self._topic}: {left} records were not acknowledged within {_PATIENCE_S:.0f} s")
+
+
+def _cleaned(bootstrap: str, topic: str, shape: Shape, written: Stored) -> Stored:
+    """What is left when the broker's cleaner has done its work; from then on it leaves the topic, and its copies which
+    take over its settings, as they are.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    found, same = written, 0
+    while found.records == written.records or same < _CLEAN_LOOKS:
+        if time.monotonic() > deadline:
+            raise BenchError(f"{topic}: the broker's cleaner was not done within {_PATIENCE_S:.0f} s")
+        time.sleep(_CLEAN_LOOK_S)
+        before, found = found, stored(bootstrap, topic, shape.partitions)
+        same = same + 1 if found == before else 0
+    kept = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[kept])
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # its answers come as long as it lives
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result()
+    return found

@@ -1,0 +1,231 @@
+"""The demonstration, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mirror import config
+from mirror.commands.verify import verify_flow
+from mirror.errors import EmbeddedError
+from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.demo.copying import STOP_SECONDS, Copying, Cost, Line, Result, Tell, verdicts_of
+from mirror.lab.demo.processes import Bound
+from mirror.lab.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, Record, TransactionalFiller, pool
+from mirror.lab.embedded import Cluster, Spec, jars, start_many
+
+FLOW: Final = "demo"
+#: Of each topic that lies ready, about 400 bytes each.
+RECORDS: Final = 240_000
+#: Of the topic with transactions, a tenth of them aborted.
+IN_TRANSACTIONS: Final = 60_000
+LIVE_RATE: Final = 1_000
+#: Short, so that the plan is made anew while the live topic is written.
+EPOCH_S: Final = 12
+LIVE_S: Final = 10
+#: Producers at once; the Java one comes first, since it takes longest to start.
+WRITERS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic to fill: its name, partitions, and codec."""
+
+    name: str
+    partitions: int
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The backlog: records for a reader, by topic, and the bytes of all their keys and values."""
+
+    records: Mapping[str, int]
+    bytes: int
+
+
+JAVA: Final = Topic("java", 2, "zstd")
+TRANSACTIONS: Final = Topic("transactions", 2, "lz4")
+BY_LIBRDKAFKA: Final = (
+    Topic("gzip", 2, "gzip"),  # the slowest: first
+    Topic("lz4", 3, "lz4"),
+    Topic("none", 3, "none"),
+    Topic("snappy", 2, "snappy"),
+    Topic("zstd", 3, "zstd"),
+)
+LIVE: Final = Topic("live", 2, "lz4")
+BACKLOG: Final = (JAVA, TRANSACTIONS, *BY_LIBRDKAFKA)
+
+
+class Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is inside counts as this phase."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+
+def play(tell: Tell) -> Result:
+    """All of it; leaves nothing behind. Raises MirrorFailed when the mirror fails, MirrorError for anything else."""
+    clock = Clock()
+    with ExitStack() as stack:
+        with clock.phase("brokers"):
+            downloads = _fetch_jars(tell)
+            source, target = (
+                stack.enter_context(cluster)
+                for cluster in start_many([Spec(name="demo-source", jit="full"), Spec(name="demo-target", jit="full")])
+            )
+        tell.step(f"two clusters are up: source {source.bootstrap}, target {target.bootstrap}")
+        scratch = tempfile.TemporaryDirectory(prefix="mirror-demo-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(scratch))
+        ends = Ends(source.bootstrap), Ends(target.bootstrap)
+        records = pool()
+        with clock.phase("filling"):
+            filled = _fill(source, records, folder, ends[0], tell)
+        file = folder / "demo.yaml"
+        file.write_text(_configuration(source, target), encoding="utf-8")
+        settings = config.load(file)
+        live = Live(source.bootstrap, LIVE.name, LIVE.codec, records, LIVE_RATE)
+        with clock.phase("mirroring"):
+            live.start()
+            stack.callback(live.stop)
+            mirror = stack.enter_context(_mirror(file, folder))
+            tell.step(f"mirror run {file} (live); {LIVE.name} is written, {LIVE_RATE:,} records/s")
+            copying = Copying(FLOW, Endpoint.of(settings.target), mirror, ends, tell)
+            backlog = {topic.name: topic.partitions for topic in BACKLOG}
+            asyncio.run(copying.run(backlog, live, LIVE.partitions, LIVE_S))
+            tell.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
+            stopping = time.monotonic()
+            exit_code = mirror.stop()
+            stopped = time.monotonic() - stopping
+        tell.step(f"the mirror ended with exit code {exit_code} after {stopped:.1f} s")
+        with clock.phase("comparing"):
+            report = verify_flow(settings)
+        tell.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
+        course = copying.course
+        verdicts = verdicts_of(course.figures.values())
+        written = {**filled.records, LIVE.name: live.written}
+        plans = {topic.name: (topic.codec, written[topic.name]) for topic in (*BACKLOG, LIVE)}
+        cost = Cost(
+            start_s=course.first.at - course.began.at,
+            start_cpu_s=course.first.cpu_s,
+            backlog_s=course.last.at - course.first.at,
+            backlog_cpu_s=course.last.cpu_s - course.first.cpu_s,
+            backlog_bytes=sum(topic.bytes for topic in report.topics if topic.topic in backlog),
+            record_bytes=filled.bytes,
+            peak_rss=copying.tree.tally.peak_rss,
+            peak_pss=copying.tree.tally.peak_pss,
+            stop_s=stopped,
+            exit_code=exit_code,
+        )
+        missing = plans.keys() - {topic.topic for topic in report.topics}
+        result = Result(
+            lines=tuple(Line.of(t, verdicts.get(t.topic, {}), *plans[t.topic]) for t in report.topics),
+            cost=cost,
+            misfits=(
+                *map(str, (*report.differences, *report.shortfalls)),
+                *(f"{name} was not compared" for name in sorted(missing)),
+            ),
+            seconds=clock.seconds,
+            downloads=downloads,
+        )
+        with clock.phase("cleaning up"):
+            stack.close()
+    return result
+
+
+def _fetch_jars(tell: Tell) -> float:
+    """Seconds that the download took."""
+    if jars.jars_folder().exists():
+        tell.step(f"Kafka {jars.KAFKA_VERSION} is in the cache, no download")
+        return 0.0
+    tell.step(f"fetching Kafka {jars.KAFKA_VERSION} (44 MB, kept in the cache)")
+    began = time.monotonic()
+    jars.fetch()
+    seconds = time.monotonic() - began
+    tell.step(f"fetched: {seconds:.1f} s of download")
+    return seconds
+
+
+def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, tell: Tell) -> Filled:
+    """Create the topics and write the backlog. Raises EmbeddedError."""
+    address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
+    wanted = [Creation(topic=t.name, partitions=t.partitions, replication_factor=1) for t in (*BACKLOG, LIVE)]
+    Admin(address).create_topics(wanted)
+    stopping = threading.Event()
+    in_transactions = TransactionalFiller(
+        source.bootstrap, TRANSACTIONS.name, TRANSACTIONS.codec, records, IN_TRANSACTIONS, stopping
+    )
+    fillers: list[Filler] = [
+        JavaFiller(source.bootstrap, JAVA.name, JAVA.codec, records, RECORDS, stopping, folder),
+        in_transactions,
+        *(PlainFiller(source.bootstrap, t.name, t.codec, records, RECORDS, stopping) for t in BY_LIBRDKAFKA),
+    ]
+    every = sum(filler.count for filler in fillers)
+    with ThreadPoolExecutor(WRITERS) as writers:
+        try:
+            filling: list[Future[int]] = [writers.submit(filler.run) for filler in fillers]
+            waiting: set[Future[int]] = set(filling)
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                tell.progress("filling", sum(filler.written for filler in fillers), every)
+        except BaseException:
+            stopping.set()
+            writers.shutdown(cancel_futures=True)
+            raise
+        size = sum(future.result() for future in filling)
+    _count(ends)
+    counts = {filler.topic: filler.written for filler in fillers} | {TRANSACTIONS.name: in_transactions.committed}
+    total, aborted = sum(counts.values()), in_transactions.written - in_transactions.committed
+    tell.step(f"{len(BACKLOG)} topics hold {total:,} records, {size / 1e6:.0f} MB uncompressed; {aborted:,} aborted")
+    return Filled(counts, size)
+
+
+def _count(ends: Ends) -> None:
+    """Where there is no transaction, a log's end is its number of records."""
+    plain = (JAVA, *BY_LIBRDKAFKA)
+    found = ends.of({topic.name: topic.partitions for topic in plain})
+    for topic in plain:
+        there = sum(end for (name, _), end in found.items() if name == topic.name)
+        if there != RECORDS:
+            raise EmbeddedError(f"{topic.name}: {RECORDS:,} records were written, the source holds {there:,}")
+
+
+def _mirror(file: Path, folder: Path) -> Bound:
+    command = [sys.executable, "-m", "mirror", "run", str(file)]
+    scratch = {"SPARK_LOCAL_DIRS": str(folder)}
+    return Bound(command, folder / "mirror.log", grace=STOP_SECONDS, folder=folder, environment=scratch)
+
+
+def _configuration(source: Cluster, target: Cluster) -> str:
+    """A flow as one would write it; JSON is YAML."""
+    told = {
+        "name": FLOW,
+        "source": {"alias": "source", "bootstrap.servers": source.bootstrap},
+        "target": {"alias": "target", "bootstrap.servers": target.bootstrap},
+        "topics": {"include": [topic.name for topic in (*BACKLOG, LIVE)]},
+        "metrics": {"listen": None},
+        "spark": {"epoch_s": EPOCH_S},
+    }
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in told.items())

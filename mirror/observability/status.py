@@ -1,0 +1,365 @@
+"""Status records: what tasks, partitions, and groups report on the flow's journal.
+
+They travel as JSON on the flow's compacted topic, keyed by target partition: the newest report of each partition is
+what remains there, and `status` works from anywhere. Reading ignores keys it does not know, so that an older `status`
+can watch a newer mirror.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, Final, Self
+
+from mirror.states import State
+
+# --- JSON as it comes back from a topic -------------------------------------------------------------------------------
+
+#: What reading a record may raise that is of another version, or of somebody else's: OverflowError is an infinity's,
+#: where a whole number should be.
+NOT_OURS: Final = (ValueError, KeyError, TypeError, OverflowError)
+#: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
+_LARGEST: Final = 1 << 63
+
+
+def parsed(value: bytes) -> Any:
+    """A record's JSON. Raises ValueError for what is none, however deep it is nested, and for text that could not be
+    shown: JSON can name halves of a character, which UTF-8 cannot encode.
+    """
+    try:
+        text = value.decode()  # JSONDecodeError, UnicodeDecodeError and UnicodeEncodeError are ValueErrors
+        found = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+
+
+def is_of(value: object, kinds: tuple[type, ...]) -> bool:
+    """Whether a value is of one of these types; to Python, but not to JSON, true is a number."""
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def read_fields(
+    value: bytes, kinds: Mapping[str, tuple[type, ...]], required: Iterable[str], what: str
+) -> dict[str, Any]:
+    """The fields of a JSON object that `kinds` names, each with its types; others are ignored.
+
+    Raises ValueError, which begins with `what`, where the record is no object, a field is of another type or beyond 64
+    bits, or one of `required` is missing.
+    """
+    found = parsed(value)
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} must be a JSON object")
+    fields = {name: found[name] for name in kinds if name in found}
+    for name, held in fields.items():
+        if not is_of(held, kinds[name]):
+            raise ValueError(f"{what}: {name} is {held!r}")
+        if isinstance(held, int) and not -_LARGEST <= held < _LARGEST:
+            raise ValueError(f"{what}: {name} is a number of more than 64 bits")
+    if absent := set(required) - fields.keys():
+        raise ValueError(f"{what} lack {', '.join(sorted(absent))}")
+    return fields
+
+
+# --- How long things took, counted by size ----------------------------------------------------------------------------
+
+#: Upper bounds of the buckets in seconds, the bound itself included; a last bucket takes what is longer.
+BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """`counts`: durations in each bucket, one more than `BOUNDS` has; `total`: their sum in seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def copy(self) -> Self:
+        """The same as of now."""
+        return type(self)(self.counts.copy(), self.total)
+
+    def since(self, before: Self) -> Self:
+        """What came since an earlier look; nothing where it was begun anew meanwhile."""
+        grown = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
+        if min(grown) < 0:
+            return type(self)()
+        return type(self)(grown, max(0.0, self.total - before.total))
+
+    def join(self, other: Self) -> None:
+        """Count everything that `other` counted, too."""
+        self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Self:
+        """From JSON. Raises ValueError where it is no histogram, or one with other buckets."""
+        counts, total = value.get("counts"), value.get("total")
+        if not isinstance(counts, list) or len(counts) != len(BOUNDS) + 1:
+            raise ValueError("a histogram with other buckets")
+        if not all(is_of(count, (int,)) and 0 <= count < _LARGEST for count in counts):
+            raise ValueError("a histogram's counts must be counts")
+        if not (isinstance(total, int | float) and -_LARGEST < total < _LARGEST):
+            raise ValueError(f"a histogram's total is {total!r}")
+        return cls(counts, float(total))
+
+
+# --- The live figures of one partition, as a lane reports them every second -------------------------------------------
+
+#: What the keys of all of them begin with.
+PREFIX: Final = b"state/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One partition, now.
+
+    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
+    last seen, -1 where it never was. `lag_records`: up to the source's end of now, None where nobody knows that: a
+    partition that rests, waits or stopped does not look at its source, so whoever asks the source fills it in
+    (`with_end`). `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's
+    timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
+    control markers took), `lost` (those among them that the source had lost), `target_lost` (records that the
+    target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`),
+    `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each acknowledged batch whose
+    records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report,
+    Unix ms. `verified`: since the task began, the copy's last records were found to be the source's. `presumed`: the
+    state is a stop that was known before, and the task has not looked at the partition yet.
+    """
+
+    flow: str
+    instance: str
+    topic: str
+    partition: int
+    target_topic: str
+    state: State
+    detail: str = ""
+    next_offset: int
+    log_end: int
+    lag_records: int | None
+    lag_ms: int | None = None
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    filled: int = 0
+    lost: int = 0
+    target_lost: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    verdict_bytes: Mapping[str, int] = field(default_factory=dict)
+    latency: Histogram = field(default_factory=Histogram)
+    at_ms: int
+    verified: bool = False
+    presumed: bool = False
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """The lag in bytes as stored, by the mean size of the records that were copied; None while none was."""
+        if not self.lag_records:
+            return self.lag_records
+        return self.lag_records * self.bytes // self.records if self.records else None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Its task looked, and it stops."""
+        return self.state.is_stop and not self.presumed
+
+    @property
+    def sees_the_end(self) -> bool:
+        """The task that reports it looks at the source's end all the time."""
+        return self.state in _SEEING
+
+    def with_end(self, end: int | None) -> Figures:
+        """The same, where the source ends at `end` by now; None where nobody knows.
+
+        Not of a partition whose source topic is another one by now: what that holds is no lag of this copy.
+        """
+        if end is None or self.next_offset < 0 or self.state is State.RECREATED:
+            return self if self.lag_records is None else replace(self, lag_records=None)
+        return replace(self, log_end=end, lag_records=max(0, end - self.next_offset))
+
+    def key(self) -> builtins.bytes:
+        """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""
+        return self.key_of(self.target_topic, self.partition)
+
+    @staticmethod
+    def key_of(target_topic: str, partition: int) -> builtins.bytes:
+        """The record key of a target partition."""
+        return PREFIX + f"{target_topic}/{partition}".encode()
+
+    def to_json(self) -> builtins.bytes:
+        """The record value."""
+        counts = {name: dict(getattr(self, name)) for name in _BY_VERDICT}
+        return json.dumps({**asdict(self), **counts}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: builtins.bytes) -> Figures:
+        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
+        values = read_fields(data, _KINDS, _REQUIRED, "figures")
+        if not all(is_of(count, (int,)) for name in _BY_VERDICT for count in values.get(name, {}).values()):
+            raise ValueError("figures: verdicts must be counts")
+        if "latency" in values:
+            values["latency"] = Histogram.read(values["latency"])
+        return cls(**{**values, "state": State(values["state"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The figures of several partitions together. `lag_records` is the sum of those that are known, None where none
+    is, and `lag_unknown` counts the others; `lag_ms` is the worst one known.
+    """
+
+    partitions: int
+    states: Mapping[State, int]
+    stopped: int
+    lag_records: int | None
+    lag_unknown: int
+    lag_ms: int | None
+    records: int
+    batches: int
+    bytes: int
+    filled: int
+    lost: int
+    verdicts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, figures: Iterable[Figures]) -> Totals:
+        """Add up one report per partition."""
+        every = list(figures)
+        lags = [one.lag_records for one in every if one.lag_records is not None]
+        verdicts: Counter[str] = Counter()
+        for one in every:
+            verdicts.update(one.verdicts)
+        return cls(
+            partitions=len(every),
+            states=Counter(one.state for one in every),
+            stopped=sum(one.state.is_stop for one in every),
+            lag_records=sum(lags) if lags or not every else None,
+            lag_unknown=len(every) - len(lags),
+            lag_ms=max((one.lag_ms for one in every if one.lag_ms is not None), default=None),
+            records=sum(one.records for one in every),
+            batches=sum(one.batches for one in every),
+            bytes=sum(one.bytes for one in every),
+            filled=sum(one.filled for one in every),
+            lost=sum(one.lost for one in every),
+            verdicts=verdicts,
+        )
+
+
+_SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
+_TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
+_PLACES = ("partition", "next_offset", "log_end", "at_ms")
+_BY_VERDICT = ("verdicts", "verdict_bytes")
+_COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(_TEXTS, (str,)),
+    **dict.fromkeys(_PLACES + _COUNTS, (int,)),
+    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
+    **dict.fromkeys(_BY_VERDICT, (dict,)),
+    "latency": (dict,),
+    **dict.fromkeys(("verified", "presumed"), (bool,)),
+}
+_REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}
+
+
+# --- What a lane as a whole reports beside its partitions -------------------------------------------------------------
+
+LANE_PREFIX: Final = b"lane/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFigures:
+    """One lane in one epoch, counted since this attempt at it began.
+
+    `attempt` is 0 unless Spark started the lane again. `fetch`: from a fetch request to its answer, of answers with
+    records; `produce`: from a produce request to its acks; both in seconds. `throttled_ms`: how long the brokers of
+    either side muted us for a quota.
+    """
+
+    instance: str
+    lane: int
+    epoch: int
+    attempt: int = 0
+    at_ms: int
+    fetch: Histogram = field(default_factory=Histogram)
+    produce: Histogram = field(default_factory=Histogram)
+    source_throttled_ms: int = 0
+    target_throttled_ms: int = 0
+
+    def key(self) -> bytes:
+        """The record key on the flow's topic: the newest report of a lane replaces the older ones."""
+        return LANE_PREFIX + str(self.lane).encode()
+
+    def to_json(self) -> bytes:
+        """The record value."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> LaneFigures:
+        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
+        values = read_fields(data, _LANE_KINDS, _LANE_REQUIRED, "figures of a lane")
+        for name in _HISTOGRAMS & values.keys():
+            values[name] = Histogram.read(values[name])
+        return cls(**values)
+
+
+_HISTOGRAMS: Final = {"fetch", "produce"}
+_LANE_REQUIRED: Final = ("instance", "lane", "epoch", "at_ms")
+_LANE_COUNTS: Final = ("lane", "epoch", "attempt", "at_ms", "source_throttled_ms", "target_throttled_ms")
+_LANE_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "instance": (str,),
+    **dict.fromkeys(_LANE_COUNTS, (int,)),
+    **dict.fromkeys(_HISTOGRAMS, (dict,)),
+}
+
+
+# --- How the consumer groups of a flow stand --------------------------------------------------------------------------
+
+KEY: Final = b"groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """The groups that have committed offsets for mirrored partitions.
+
+    `instance`: the process that reports; `at_ms`: wall clock of the look at all of them, Unix ms. `groups` is the sum
+    of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `expired`, at the
+    target's log start, since what they would read next is deleted there; `active`, with members there; and `hindered`,
+    by what the log says.
+    """
+
+    instance: str
+    at_ms: int
+    groups: int = 0
+    synced: int = 0
+    held_back: int = 0
+    ahead: int = 0
+    active: int = 0
+    hindered: int = 0
+    expired: int = 0
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All but who reports, and when."""
+        return self.groups, self.synced, self.held_back, self.ahead, self.active, self.hindered, self.expired
+
+    def to_json(self) -> bytes:
+        """The record value."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> GroupFigures:
+        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
+        return cls(**read_fields(data, _GROUP_KINDS, {"instance", "at_ms"}, "figures of groups"))
+
+
+_GROUP_KINDS: Final = {one.name: (str,) if one.name == "instance" else (int,) for one in fields(GroupFigures)}

@@ -1,0 +1,141 @@
+"""Whether a batch in the target is what the source holds at its offsets.
+
+Batches that were passed on are compared by header and the bytes of their records. Where that does not do, because one
+of them was rewritten, records are compared by offset; a record that only the target has is no difference where the
+source shows a hole, since compaction may have taken it away after it was mirrored: out of a batch, or with all of its
+batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirror.errors import BadRecords
+from mirror.records.header import APPEND_TIME, RawBatch, Stamp, is_a_mirrors, same_records
+
+if TYPE_CHECKING:
+    from mirror.records.columns import Records
+
+_TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
+
+
+def is_our_padding(raw: RawBatch, own: Stamp) -> bool:
+    """Whether a batch is padding by the producer of `own`."""
+    return own.is_kin(raw.header.producer_id) and is_a_mirrors_padding(raw)
+
+
+def is_a_mirrors_padding(raw: RawBatch) -> bool:
+    """Whether a batch is padding, by whatever flow. The header tells most batches from it: to look inside loads the
+    compiler, for which a lane stands still a second or more.
+    """
+    header = raw.header
+    untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
+    if not (untimed and is_a_mirrors(header.producer_id)):
+        return False
+    from mirror.records.rewrite import is_padding  # noqa: PLC0415 -- see above
+
+    return is_padding(raw)
+
+
+def marker_difference(first: int, end: int, theirs: RawBatch | None) -> str:
+    """What is wrong with markers of ours from offset `first` to before `end`, or the empty string: the source must have
+    no record there.
+
+    `theirs` is a batch of the source that holds some of these offsets, or the next one; None where there is none, or an
+    aborted one.
+    """
+    if theirs is None or theirs.header.is_control:
+        return ""
+    its = theirs.header
+    if its.last_offset < first or (its.magic == 2 and (end <= its.base_offset or not its.count)):
+        return ""
+    if its.magic == 2 and its.is_dense:
+        return "the source has a record where the target has a marker"
+    from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    try:
+        there = any(((first <= part.offsets) & (part.offsets < end)).any() for part in portions(theirs))
+    except BadRecords as damage:
+        return f"the source's batch cannot be read: {damage.detail}"
+    return "the source has a record where the target has a marker" if there else ""
+
+
+def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritten: bool) -> str:
+    """What differs between a batch of the target and the source's batch at its offset or the next one, or the empty
+    string.
+    """
+    if theirs is None:
+        return "the source has no batch there"
+    mine, its = ours.header, theirs.header
+    if may_be_rewritten and its.magic == 2 and its.base_offset > mine.last_offset:
+        return ""  # the source has a hole there
+    if mine.is_control or its.is_control:
+        return "one of them is a control batch"
+    names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
+    unlike = next((name for name in names if getattr(mine, name) != getattr(its, name)), "")
+    if not unlike and same_records(ours, theirs):
+        return ""
+    if may_be_rewritten:
+        return _records_difference(ours, theirs)
+    if not unlike:
+        return "the records"
+    return f"{unlike.replace('_', ' ')} {getattr(mine, unlike)} against {getattr(its, unlike)}"
+
+
+class Joined:
+    """A batch of ours, to be compared with one after another of the source's batches that it was made of."""
+
+    def __init__(self, ours: RawBatch) -> None:
+        """It is decoded once. Raises BadRecords."""
+        from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        self._header, self._portions = ours.header, list(portions(ours))
+
+    def difference(self, theirs: RawBatch) -> str:
+        """What differs between a batch of the source and the records of ours at its offsets, or the empty string."""
+        from mirror.records.rewrite import portions  # noqa: PLC0415 -- see above
+
+        if theirs.header.is_control:
+            return f"the source has a control batch at offset {theirs.header.base_offset}"
+        if not theirs.header.count:
+            return ""
+        timed = not self._header.attributes & APPEND_TIME
+        try:
+            for its in portions(theirs):
+                for mine in self._portions:
+                    first, last = mine.offsets.searchsorted((its.offsets[0], its.offsets[-1] + 1))
+                    if difference := records_difference(mine.rows(int(first), int(last)), its, timed=timed):
+                        return difference
+        except BadRecords as damage:
+            return f"the source's batch at offset {theirs.header.base_offset} cannot be read: {damage.detail}"
+        return ""
+
+
+def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:
+    from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    timed = not ours.header.attributes & APPEND_TIME
+    try:
+        pairs = ((mine, its) for mine in portions(ours) for its in portions(theirs))
+        return next(filter(None, (records_difference(mine, its, timed=timed) for mine, its in pairs)), "")
+    except BadRecords as damage:
+        return f"one of them cannot be read: {damage.detail}"
+
+
+def records_difference(ours: Records, theirs: Records, *, timed: bool) -> str:
+    """What differs between records at the same offsets, or the empty string; those on one side only do not count.
+    Timestamps do where they are `timed`: an append-time target has a clock of its own.
+    """
+    from mirror.records.columns import headers, key, value  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+    at = {int(offset): index for index, offset in enumerate(theirs.offsets)}
+    for index, offset in enumerate(map(int, ours.offsets)):
+        twin = at.get(offset)
+        if twin is None:  # a hole, before the source's batch or in it, or a record of its next batch
+            continue
+        for name, field in (("key", key), ("value", value), ("headers", headers)):
+            if field(ours, index) != field(theirs, twin):
+                return f"the {name} of the record at offset {offset}"
+        if timed and ours.timestamps[index] != theirs.timestamps[twin]:
+            return f"the timestamp of the record at offset {offset}"
+    return ""

@@ -1,0 +1,177 @@
+"""What is to be mirrored of a flow, partition by partition, and what was lost of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from mirror.errors import PartitionStop
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability import logs
+from mirror.policy.rules import Rules
+from mirror.policy.selection import TopicPair
+from mirror.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatch:
+    """The last data batch of a copy.
+
+    `base` and `next_offset`: its offsets on the target. `source_base`: its base offset on the source.
+    `crc`: its CRC-32C on the target, None where the broker stamps batches itself.
+    `source_crc`: the CRC-32C of the source's batch, None where the copy was rewritten.
+    `base_timestamp`, `max_timestamp` (ms) and `count` as on the target.
+    """
+
+    base: int
+    next_offset: int
+    source_base: int
+    crc: int | None
+    source_crc: int | None
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPosition:
+    """The last position of a copy that its task knew to be acknowledged, as the journal keeps it.
+
+    `source_next`: the next offset to copy from the source. `target_end`: the target's log end that goes with it.
+    `source_epoch`: the leader epoch of the last source batch that is accounted for, -1 where none is known;
+    `epoch_until`: up to which source offset that epoch reaches at least, so that OffsetForLeaderEpoch of it answers no
+    less while the source keeps its log (KIP-101).
+    `target_epoch`: the target's leader epoch, as far as known, when it acknowledged.
+    `stamp`: producer id, producer epoch and sequence of what is appended next.
+    `batch`: the last data batch, None where none is known. `was_accepted`: a person vouched for it (`mirror accept`).
+    """
+
+    source_next: int
+    target_end: int
+    source_epoch: int = -1
+    epoch_until: int = -1
+    target_epoch: int = -1
+    source_topic_id: UUID | None = None
+    target_topic_id: UUID | None = None
+    stamp: tuple[int, int, int] | None = None
+    batch: LastBatch | None = None
+    was_accepted: bool = False
+
+    def is_of(self, source_topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
+        """It tells of these two topics, not of others by their names."""
+        return (self.source_topic_id, self.target_topic_id) == (source_topic_id, target_topic_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownStop:
+    """A stop that a task met before. One that `stands` is not looked at again: neither growth of the source nor
+    expired evidence lifts it, but a person, a policy, or another target topic by that name.
+
+    `offset` is the source's next one to copy, or -1. `detail` and `advice` are for people.
+    """
+
+    state: State
+    offset: int
+    detail: str
+    advice: str = ""
+    source_topic_id: UUID | None = None
+    target_topic_id: UUID | None = None
+    stands: bool = True
+
+    def concerns(self, target_topic_id: UUID | None) -> bool:
+        """Whether it stands for the copy in the target topic with this id; None where that cannot be asked now."""
+        return self.stands and target_topic_id in (None, self.target_topic_id)
+
+    def raised(self, source: TopicPartition) -> PartitionStop:
+        """The same as an error."""
+        return PartitionStop(self.state, *source, self.offset, self.detail, told=self.advice)
+
+
+#: What a person, a policy or another target topic lifts, and nothing else.
+STANDING: frozenset[State] = frozenset({State.TRUNCATED, State.DIVERGED, State.TARGET_LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One partition to mirror. `until` bounds a copy; None follows the source for ever. Between the offsets
+    `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
+    source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
+    journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
+    are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
+    the journal names; nothing is written to another one by its name. None where that is not known.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    topic_id: UUID | None
+    rules: Rules
+    until: int | None = None
+    accepted: tuple[int, int] | None = None
+    since: int = 0
+    last: LastPosition | None = None
+    stop: KnownStop | None = None
+    losses: tuple[tuple[int, int], ...] = ()
+    target_topic_id: UUID | None = None
+
+    @property
+    def place(self) -> tuple[TopicPartition, TopicPartition]:
+        """From where to where: what tells one partition to mirror from another, whatever else of it changes."""
+        return self.source, self.target
+
+
+#: Why records are lost: the source deleted them before they were mirrored, they are damaged there, the target does not
+#: take records of their size, or the target lost them.
+_REASONS: Mapping[str, str] = {
+    "retention": "the source deleted them before they were mirrored",
+    "damage": "they are damaged in the source's log",
+    "too_large": "they are larger than the target takes",
+    "target": "the target lost them after they were mirrored, and the source has them no more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that are not mirrored, and will not be: offsets from `first` up to `next_offset`. `detail`: what was
+    found there, in words. `topic_id` is the source topic's, None where it is not known.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    first: int
+    next_offset: int
+    reason: str = "retention"
+    detail: str = ""
+    topic_id: UUID | None = None
+
+
+#: Told of a loss.
+OnLoss = Callable[[Loss], Awaitable[None]]
+
+
+def log_loss(loss: Loss) -> None:
+    """One event, when the mirror has gone on behind it."""
+    logs.get(__name__).error(
+        "records_lost",
+        topic=loss.source.topic,
+        partition=loss.source.partition,
+        first_offset=loss.first,
+        last_offset=loss.next_offset - 1,
+        reason=f"{_REASONS[loss.reason]}: {loss.detail}" if loss.detail else _REASONS[loss.reason],
+    )
+
+
+def assign(
+    pairs: Iterable[TopicPair], topic_ids: Mapping[str, UUID | None], rules: Mapping[str, Rules]
+) -> tuple[Assignment, ...]:
+    """Every partition of the selected topics; `topic_ids` by source name, `rules` by target name."""
+    return tuple(
+        Assignment(
+            source=TopicPartition(pair.source, index),
+            target=TopicPartition(pair.target, index),
+            topic_id=topic_ids.get(pair.source),
+            rules=rules[pair.target],
+        )
+        for pair in pairs
+        for index in range(pair.partitions)
+    )

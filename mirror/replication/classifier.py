@@ -1,0 +1,127 @@
+"""The verdict on a batch: a pure table from its header and the rules of its partition.
+
+Read top to bottom; the first row that applies decides. Nothing is decompressed and nothing is asked of a broker.
+What a broker does with each kind of batch is Kafka's `LogValidator` and `ProduceRequest.validateRecords`; the row
+names the rule.
+
+A verdict is a deterministic function of the source log, so that two runs append the same batches (invariant P2 in
+`position.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirror.policy.rules import Rules
+from mirror.records.header import APPEND_TIME, CODECS, DELETE_HORIZON, BatchHeader
+
+
+class Action(StrEnum):
+    """What the writer does with a batch, from the cheapest to the last resort."""
+
+    PASS = "PASS"  # noqa: S105 -- a verdict, not a password
+    RESTAMP = "RESTAMP"
+    REWRITE = "REWRITE"
+    DROP = "DROP"
+    REFUSE = "REFUSE"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An action and the reason for it, as the metrics count them."""
+
+    action: Action
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.action}/{self.reason}"
+
+
+CLEAN = Verdict(Action.PASS, "clean")
+
+OWN_PRODUCER = Verdict(Action.RESTAMP, "own_producer")
+WAS_TRANSACTIONAL = Verdict(Action.RESTAMP, "transactional")
+HAD_HORIZON = Verdict(Action.RESTAMP, "delete_horizon")
+APPEND_TIME_BOTH = Verdict(Action.RESTAMP, "append_time")
+FOREIGN_PRODUCER = Verdict(Action.RESTAMP, "foreign_producer")
+
+LEGACY = Verdict(Action.REWRITE, "legacy_magic")
+STARTS_INSIDE = Verdict(Action.REWRITE, "starts_inside")
+HOLES = Verdict(Action.REWRITE, "holes")
+APPEND_TIME_KEPT = Verdict(Action.REWRITE, "append_time")
+TOO_LARGE = Verdict(Action.REWRITE, "too_large")
+CODEC_FIXED = Verdict(Action.REWRITE, "codec")
+
+ALREADY_MIRRORED = Verdict(Action.DROP, "already_mirrored")
+CONTROL_MARKER = Verdict(Action.DROP, "control")
+ABORTED = Verdict(Action.DROP, "aborted")
+EMPTY = Verdict(Action.DROP, "empty")
+
+BAD_CRC = Verdict(Action.REFUSE, "bad_crc")
+UNKNOWN_MAGIC = Verdict(Action.REFUSE, "unknown_magic")
+UNKNOWN_CODEC = Verdict(Action.REFUSE, "unknown_codec")
+IMPOSSIBLE = Verdict(Action.REFUSE, "impossible_header")
+
+#: The header tells which offsets the batch takes, and no version of the mirror can read its records.
+UNREADABLE = frozenset({UNKNOWN_CODEC, IMPOSSIBLE})
+
+VERDICTS = (
+    *(CLEAN, OWN_PRODUCER, WAS_TRANSACTIONAL, HAD_HORIZON, APPEND_TIME_BOTH, FOREIGN_PRODUCER),
+    *(LEGACY, STARTS_INSIDE, HOLES, APPEND_TIME_KEPT, TOO_LARGE, CODEC_FIXED),
+    *(ALREADY_MIRRORED, CONTROL_MARKER, ABORTED, EMPTY),
+    *(BAD_CRC, UNKNOWN_MAGIC, UNKNOWN_CODEC, IMPOSSIBLE),
+)
+
+
+def classify(
+    header: BatchHeader, rules: Rules, *, next_offset: int, aborted: bool = False, crc_holds: bool = True
+) -> Verdict:
+    """The verdict on one batch.
+
+    `next_offset` is the partition's position: the first offset not mirrored yet. `aborted` says that the fetch
+    answer's index lists the batch's transaction as aborted. `crc_holds` is the result of the check over the stored
+    bytes.
+    """
+    if not 0 <= header.magic <= 2:
+        return UNKNOWN_MAGIC
+    if not crc_holds:
+        return BAD_CRC
+    if header.magic < 2:  # ProduceRequest.validateRecords: a live Produce version takes magic 2 alone
+        return LEGACY if header.last_offset >= next_offset else ALREADY_MIRRORED
+    if min(header.base_offset, header.last_offset_delta) < 0:
+        return IMPOSSIBLE
+    if header.last_offset < next_offset:
+        return ALREADY_MIRRORED  # whatever it holds: nobody has to read it again
+    if header.codec >= len(CODECS):
+        return UNKNOWN_CODEC
+    if not 0 <= header.count <= header.last_offset_delta + 1:
+        return IMPOSSIBLE
+    if header.is_control:
+        return CONTROL_MARKER  # LogValidator.validateBatch: clients may not write control records
+    if aborted:
+        return ABORTED
+    if not header.count:
+        return EMPTY  # a header that compaction kept for its producer's sequence
+    if header.base_offset < next_offset:
+        return STARTS_INSIDE
+    if not header.is_dense:
+        return HOLES  # LogValidator.validateBatch: inconsistent batch offset range
+    attributes = header.attributes
+    if attributes & APPEND_TIME and not rules.target_append_time:
+        return APPEND_TIME_KEPT  # a broker would clear the bit and show the producers' create times
+    if header.size > rules.max_message_bytes:
+        return TOO_LARGE  # UnifiedLog.analyzeAndValidateRecords
+    if rules.codec is not None and rules.codec != header.codec:
+        return CODEC_FIXED
+    if header.is_transactional:
+        return WAS_TRANSACTIONAL
+    if attributes & DELETE_HORIZON:
+        return HAD_HORIZON
+    if attributes & APPEND_TIME:
+        return APPEND_TIME_BOTH
+    if rules.producer_id:
+        return OWN_PRODUCER
+    if header.producer_id >= 0:
+        return FOREIGN_PRODUCER  # ids belong to one cluster: a foreign one collides with a native producer's
+    return CLEAN

@@ -1,0 +1,108 @@
+"""What a mirror cannot write of a live log: which offsets it takes, so that these may be left out, and no others.
+
+What a damaged header says cannot be believed. The next sound batch tells where the damage ends: a leader gives the
+bytes of its log as they follow each other, whatever a header says. Behind the last batch of a log there is none; then
+the end of the log tells, as the same answer has it.
+
+A sound batch that must be rewritten may hold records that nobody can read, or one that is too large for the target: its
+header is true, and tells the offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.fetch import Fetched, fetch_at
+from mirror.kafka.queries import READ_COMMITTED, READ_UNCOMMITTED
+from mirror.policy.rules import Rules
+from mirror.records.header import split
+from mirror.records.recipe import Recipe
+from mirror.records.segment import DamageKind, Walk
+from mirror.records.transactions import Aborted
+from mirror.replication.classifier import UNREADABLE, Action, classify
+
+#: Bytes asked for, one after the other, until the next sound batch is among them.
+_SIZES: Final = (1 << 20, 8 << 20, 64 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Offsets from `first` to before `next_offset` that a damaged batch takes, or what else cannot be written; none
+    where nothing tells how far it reaches. `reason` is that of the loss (`assignment.Loss`).
+    """
+
+    first: int
+    next_offset: int
+    detail: str
+    reason: str = "damage"
+
+    def is_between(self, offsets: tuple[int, int] | None) -> bool:
+        """Whether it is known how far it reaches, and all of it lies between two offsets."""
+        if offsets is None or self.next_offset <= self.first:
+            return False
+        return offsets[0] <= self.first and self.next_offset <= offsets[1]
+
+
+async def damaged_at(cluster: Cluster, partition: TopicPartition, offset: int) -> Damaged | None:
+    """What is damaged from an offset on; None where the batch that holds it, or the next one, is sound, and where the
+    log ends. Raises as `fetch_at` does.
+    """
+    found: Damaged | None = None
+    for size in _SIZES:
+        fetched = await fetch_at(cluster, partition, offset, max_bytes=size, isolation=READ_UNCOMMITTED)
+        found = look(fetched, offset, is_all=len(fetched.records) < size)
+        if found is None or found.next_offset > found.first:
+            break
+    return found
+
+
+def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
+    """The same of one answer; `is_all`: the log has no more bytes than it has."""
+    walk = Walk(fetched.records)
+    if any(raw.header.last_offset >= offset for raw in walk) or walk.damage is None:
+        return None
+    detail = str(walk.damage)
+    sound = walk.resume()
+    if sound is None:
+        is_last = is_all and walk.announced == len(fetched.records)
+        upto = fetched.high_watermark if is_last else offset
+        return Damaged(offset, max(offset, upto), detail)
+    behind = Walk(fetched.records, offset, position=sound.position)
+    first = next(islice(behind, 1), None)
+    for _ in behind:
+        break
+    lies = behind.damage is not None and behind.damage.kind is DamageKind.ORDER
+    if first is None or (lies and behind.next_offset == first.header.next_offset):
+        return Damaged(offset, offset, detail)  # no CRC covers a base offset: that of the next batch does not fit
+    return Damaged(offset, max(offset, sound.base_offset), detail)
+
+
+async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int, rules: Rules) -> Damaged | None:
+    """What a mirror by these rules comes to from an offset on, of sound batches, and cannot write; None where it comes
+    to what it can write, and where the log ends. Raises as `fetch_at` does, and MalformedBatch.
+    """
+    while True:
+        fetched = await fetch_at(cluster, partition, offset, max_bytes=_SIZES[0], isolation=READ_COMMITTED)
+        before, aborted = offset, Aborted(fetched.aborted)
+        for raw in split(fetched.records):
+            is_aborted = aborted.covers(raw)
+            if raw.header.last_offset < offset:
+                continue
+            verdict = classify(raw.header, rules, next_offset=offset, aborted=is_aborted)
+            if verdict.action is not Action.DROP:
+                if verdict in UNREADABLE:
+                    header = raw.header
+                    return Damaged(max(offset, header.base_offset), header.next_offset, f"REFUSE for {verdict.reason}")
+                if verdict.action is not Action.REWRITE:
+                    return None
+                from mirror.records.rewrite import unfit  # noqa: PLC0415 -- loads the compiler, seldom needed
+
+                recipe = Recipe(first_offset=offset, codec=rules.codec, max_bytes=rules.max_message_bytes)
+                found = unfit(raw, recipe)
+                return None if found is None else Damaged(*found)
+            offset = raw.header.next_offset
+        if offset == before:
+            return None

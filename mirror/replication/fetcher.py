@@ -1,0 +1,530 @@
+"""The reading side: raw batches from the source, in offset order for each partition, each with its CRC verified.
+
+One task for each source leader keeps one fetch request open there: the broker holds it until there is data, so an
+idle partition costs a request every half second and a new record arrives at once.
+
+    R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
+        needs
+    R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
+        what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than
+        reading
+        One budget of bytes rules over all partitions, whatever their number: what a request may bring is taken from it
+        before the request goes out, and what readers and writers hold counts. A broker gives a whole batch whatever was
+        asked for, so what is held may exceed it by one batch for each leader, not by one for each partition; a batch
+        that is larger than half of it is fetched when there is room for that half
+    R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition;
+        so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever.
+        Where that is allowed, the batch is left out instead, to where the next sound one begins
+    R4  where the flow has a bound, no request goes out before the lane's bucket has something for it; what comes is
+        taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
+        their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
+        that was cut back
+    R5  what a mirror pads a log with so that it begins where another one does (`aligning.py`) is no record. A source
+        that is such a copy, and begins with padding still, is waited for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from mirror.errors import (
+    AccessDenied,
+    ClusterError,
+    ConnectionLost,
+    MalformedBatch,
+    MirrorError,
+    NotAuthenticated,
+    PartitionStop,
+    WireError,
+)
+from mirror.kafka.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
+from mirror.kafka.connection import throttled_seconds
+from mirror.kafka.fetch import Ask, Fetched, fetch_request, read_fetch
+from mirror.kafka.protocol import FETCH
+from mirror.kafka.queries import LATEST, READ_COMMITTED, listed
+from mirror.kafka.rate_limit import Bucket
+from mirror.kafka.retry import Backoff
+from mirror.observability.status import Histogram
+from mirror.policy.remedies import grant
+from mirror.records.compare import is_a_mirrors_padding
+from mirror.records.header import RawBatch, crc_holds, split
+from mirror.replication.damage import Damaged, damaged_at
+from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
+from mirror.states import RESOLVED_BY, Remedy, State
+
+MAX_WAIT_MS: Final = 500
+#: How long a request waits at the broker when it had to leave out a partition that had no room.
+HURRIED_WAIT_MS: Final = 10
+ANSWER_BYTES: Final = 16 * 1024 * 1024
+FETCH_TIMEOUT: Final = 15.0
+DAMAGE_TRIES: Final = 3
+#: Seconds between two looks at the source while the bound lets nothing be fetched.
+DEBT_LOOK: Final = 1.0
+#: Seconds after which a partition that was left out for want of memory is given what others would take.
+MEMORY_TURN: Final = 1.0
+
+#: Starts a task whose failure ends the lane.
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the
+    last batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and
+    the one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
+    `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
+    `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
+    reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
+    where none is open. `is_past_padding`: it came to a batch that is none (R5).
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    next_offset: int
+    last_epoch: int = -1
+    until: int | None = None
+    readable_until: int = -1
+    written_until: int = -1
+    held_since: float | None = None
+    damaged: int = 0
+    missing: int = 0
+    held: int = 0
+    unrelayed: int = 0
+    largest: int = 0
+    left_out_at: float | None = None
+    skips: tuple[int, int] | None = None
+    is_past_padding: bool = False
+    backoff: Backoff = field(default_factory=Backoff)
+    not_before: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """A bounded copy has read everything it was asked for."""
+        return self.until is not None and self.next_offset >= self.until
+
+    def sees(self, stable: int, written: int) -> None:
+        """The source ends here now, for a reader of committed records and for everybody."""
+        if stable >= written:
+            self.held_since = None
+        elif self.held_since is None or stable != self.readable_until:
+            self.held_since = time.monotonic()
+        self.readable_until, self.written_until = stable, written
+
+    @property
+    def has_all(self) -> bool:
+        """Nothing more can be read now."""
+        return self.is_done or self.next_offset >= self.readable_until
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
+    passes by itself. `size` is in bytes of the batches.
+    """
+
+    cursor: Cursor
+    batches: tuple[RawBatch, ...] = ()
+    aborted: tuple[tuple[int, int], ...] = ()
+    stop: PartitionStop | None = None
+    lost: Damaged | None = None
+    trouble: str = ""
+    astray: bool = False
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))
+
+
+class Request(NamedTuple):
+    """What to ask a leader for: at most `most` bytes, of which with what a broker adds `reserved` may come. `hurried`:
+    somebody had to be left out for a moment.
+    """
+
+    asks: list[Ask]
+    hurried: bool
+    most: int
+    reserved: int
+
+
+class Fetcher:
+    """Give it cursors with `start`; iterate to get arrivals until `finish`.
+
+    `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
+    (R2). `took` has the seconds from a request to its answer, of answers with
+    records; `throttled_s` are those for which brokers muted us.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        room: Callable[[TopicPartition], int],
+        spawn: Spawn,
+        partition_bytes: int,
+        bucket: Bucket | None = None,
+        memory: int = sys.maxsize,
+        writers_hold: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._source, self._bucket = source, bucket
+        self._memory, self._writers_hold, self._reserved = memory, writers_hold, 0
+        self._spawn = spawn
+        self._room = room
+        self._partition_bytes = partition_bytes
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._arrivals: deque[Arrival] = deque()
+        self._arrived = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._readers: dict[int, asyncio.Task[None]] = {}
+        self._finished = False
+        self.took, self.throttled_s = Histogram(), 0.0
+
+    def start(self, cursor: Cursor) -> None:
+        """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
+        self.stop(cursor.partition)
+        self._cursors[cursor.partition] = cursor
+        self._assign((cursor.partition,))
+        self._changed.set()
+
+    def stop(self, partition: TopicPartition) -> None:
+        """Read a partition no more."""
+        self._cursors.pop(partition, None)
+        self._arrivals = deque(a for a in self._arrivals if a.cursor.partition != partition)
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing more is taken from the source."""
+        return self._finished
+
+    def nudge(self) -> None:
+        """Some partition has room again."""
+        self._changed.set()
+
+    def finish(self) -> None:
+        """End the iteration, and every reader."""
+        self._finished = True
+        self._arrived.set()
+        for reader in self._readers.values():
+            reader.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Arrival]:
+        """Arrivals as they come. A cursor that was replaced or stopped yields none."""
+        while not self._finished:
+            if not self._arrivals:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            arrival = self._arrivals.popleft()
+            arrival.cursor.held -= arrival.size
+            if arrival.batches:
+                self.nudge()
+            yield arrival
+
+    def _deliver(self, arrival: Arrival) -> None:
+        arrival.cursor.held += arrival.size
+        arrival.cursor.unrelayed += 1
+        self._arrivals.append(arrival)
+        self._arrived.set()
+
+    def _assign(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """A reader for every leader of `partitions`, or of all of ours; a reader whose partitions moved away waits
+        idle.
+        """
+        if self._finished:
+            return
+        for partition in self._cursors if partitions is None else partitions:
+            node = self._source.leader(partition).node
+            if node not in self._readers or self._readers[node].done():
+                self._readers[node] = self._spawn(self._read(node) if node >= 0 else self._await_leader())
+
+    async def _await_leader(self) -> None:
+        """Ask for metadata until every partition has a leader again."""
+        backoff = Backoff()
+        while any(self._source.leader(partition).node < 0 for partition in self._cursors):
+            await asyncio.sleep(backoff.next())
+            await self._look_again()
+
+    async def _read(self, node: int) -> None:
+        """Fetch from one leader, for as long as there are cursors."""
+        backoff, clock = Backoff(), asyncio.get_running_loop()
+        while True:
+            idle: Collection[TopicPartition] | None = None
+            if self._bucket and (wait := self._bucket.wait(clock.time())):  # R4
+                await asyncio.sleep(min(wait, DEBT_LOOK))
+                if wait <= DEBT_LOOK or not (idle := await self._idle(node)):
+                    continue
+            request = self._request(node, idle)
+            asks = request.asks
+            if not asks:
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.05 if request.hurried else MAX_WAIT_MS / 1000):
+                        await self._changed.wait()
+                self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
+                continue
+            sent_at = clock.time()
+            try:
+                self._reserved += request.reserved
+                try:
+                    answer = await self._fetch(node, request)
+                finally:
+                    self._reserved -= request.reserved
+            except (WireError, AccessDenied) as problem:
+                self._trouble(asks, problem)
+                await asyncio.sleep(backoff.next())
+                await self._look_again()
+                continue
+            if answer.error_code:
+                self._trouble(asks, ConnectionLost(f"the source answered {answer.error_code.name}"))
+                await asyncio.sleep(backoff.next())
+                await self._look_again()
+                continue
+            backoff.reset()
+            stale, size = False, 0
+            asked = {ask.partition: ask.offset for ask in asks}
+            for fetched in read_fetch(answer, asks):
+                size += len(fetched.records)
+                cursor = self._cursors.get(fetched.partition)
+                if cursor is None or cursor.next_offset != asked[fetched.partition]:
+                    continue  # stopped or started anew while the request was under way
+                try:
+                    stale |= self._take(cursor, fetched)
+                except PartitionStop as stop:
+                    self._stopped(cursor, stop)
+            self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
+            if stale:
+                await self._look_again()
+
+    def _measure(self, size: int, took: float, throttled: float) -> None:
+        """What one answer cost."""
+        self.throttled_s += throttled
+        if size:
+            self.took.add(took)
+            if self._bucket:
+                self._bucket.spend(size)
+
+    def _trouble(self, asks: list[Ask], problem: MirrorError) -> None:
+        """The leader cannot be used: for now, or for want of a right."""
+        for ask in asks:
+            if cursor := self._cursors.get(ask.partition):
+                if isinstance(problem, AccessDenied):
+                    self._halt(cursor, self._denied(cursor, problem))
+                else:
+                    self._deliver(Arrival(cursor, trouble=str(problem)))
+
+    def _stopped(self, cursor: Cursor, stop: PartitionStop) -> None:
+        if stop.state is State.CORRUPT and cursor.skips is not None:
+            cursor.not_before = float("inf")
+            self._spawn(self._skip(cursor, stop))
+        else:
+            self._halt(cursor, stop)
+
+    async def _skip(self, cursor: Cursor, stop: PartitionStop) -> None:
+        """Leave out the batch at a cursor, which stays damaged; its partition stops where it is not known how far that
+        reaches, or more of it than may be left out.
+        """
+        at = cursor.next_offset
+        try:
+            found = await damaged_at(self._source, cursor.partition, at)
+        except (ClusterError, WireError) as problem:
+            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+            self._deliver(Arrival(cursor, trouble=str(problem)))
+            return
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+            return
+        if found is not None and not found.is_between(cursor.skips):
+            self._halt(cursor, stop)
+            return
+        cursor.damaged, cursor.not_before = 0, 0.0
+        if found is not None:
+            cursor.next_offset = found.next_offset
+            self._deliver(Arrival(cursor, lost=found))
+        self.nudge()
+
+    def _halt(self, cursor: Cursor, stop: PartitionStop) -> None:
+        del self._cursors[cursor.partition]
+        self._deliver(Arrival(cursor, stop=stop))
+
+    def _free(self) -> int:
+        """Bytes of the budget that nobody holds or asked for; negative where a batch was larger than expected."""
+        fetched = sum(cursor.held for cursor in self._cursors.values())
+        return self._memory - self._writers_hold() - fetched - self._reserved
+
+    async def _idle(self, node: int) -> list[TopicPartition]:
+        """Which partitions of a leader have nothing that was not read; where the others end is noted (R4)."""
+        mine = [at for at, one in self._cursors.items() if self._source.leader(at).node == node and not one.is_done]
+        try:
+            ends = await listed(self._source, mine, LATEST, READ_COMMITTED)
+        except MirrorError:  # the next fetch tells
+            return []
+        idle: list[TopicPartition] = []
+        for at, end in ends.items():
+            if (cursor := self._cursors.get(at)) is None:
+                continue
+            if end <= cursor.next_offset:
+                idle.append(at)
+            elif end > cursor.readable_until:
+                cursor.readable_until = end
+                self._deliver(Arrival(cursor))
+        return idle
+
+    def _request(self, node: int, only: Collection[TopicPartition] | None = None) -> Request:
+        """What to ask a leader for now; `only` of some partitions where they are given."""
+        asks: dict[str, list[Ask]] = {}
+        first: TopicPartition | None = None
+        hurried = False
+        now = asyncio.get_running_loop().time()
+        least, half = self._partition_bytes // 2, self._memory // 2
+        free, total, largest = self._free(), 0, 0
+        for partition, cursor in list(self._cursors.items()):
+            leader = self._source.leader(partition)
+            if leader.node != node or cursor.is_done or (only is not None and partition not in only):
+                continue
+            room = min(self._partition_bytes, self._room(partition) - cursor.held)
+            if room < least or cursor.not_before > now:
+                hurried = True
+                continue
+            need = min(max(least, cursor.largest), half)
+            if free < need:
+                hurried = True
+                if cursor.left_out_at is None:
+                    cursor.left_out_at = now
+                elif now - cursor.left_out_at > MEMORY_TURN:
+                    free = min(free, 0)  # it goes before those that came later
+                continue
+            cursor.left_out_at = None
+            ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, cursor.last_epoch, room)
+            asks.setdefault(partition.topic, []).append(ask)
+            first = first or partition
+            total, largest = total + room, max(largest, cursor.largest)
+        if first:  # a broker fills an answer in the order of the asks and cuts it by size: take turns
+            self._cursors[first] = self._cursors.pop(first)
+        share = half // max(1, len(self._readers))  # a leader that has nothing must not keep the others waiting
+        most = max(1, min(ANSWER_BYTES, share, free))
+        reserved = min(max(min(total, most), largest), share)
+        return Request([ask for of_topic in asks.values() for ask in of_topic], hurried, most, reserved)
+
+    async def _fetch(self, node: int, request: Request) -> Any:
+        connection = await self._source.connection(node, "fetch")
+        most, wait = request.most, HURRIED_WAIT_MS if request.hurried else MAX_WAIT_MS
+        if self._bucket:
+            most = max(1, min(most, self._bucket.left(asyncio.get_running_loop().time())))
+        asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
+        return await connection.call(FETCH, asked, connection.patience or FETCH_TIMEOUT)
+
+    async def _look_again(self) -> None:
+        """Fresh metadata: leaders may have moved, topics may be gone or be others."""
+        with contextlib.suppress(ClusterError):  # unreachable now: the next fetch tells, and backs off
+            await self._source.refresh()
+            for cursor in tuple(self._cursors.values()):
+                self._check_topic(cursor)
+        self._assign()
+        self._changed.set()
+
+    def _check_topic(self, cursor: Cursor) -> None:
+        """Stop a partition whose topic was deleted, is another one by the same name, or may not be looked at."""
+        if self._source.is_denied(cursor.partition.topic):
+            problem = AccessDenied(f"{self._source}: no DESCRIBE right on topic {cursor.partition.topic}")
+            self._halt(cursor, self._denied(cursor, problem))
+            return
+        is_missing = cursor.partition.topic not in self._source.topics
+        cursor.missing = cursor.missing + 1 if is_missing else 0
+        if is_missing and cursor.missing < MISSING_TRIES:
+            return
+        if detail := other_topic(self._source, cursor.partition.topic, cursor.topic_id):
+            self._halt(cursor, recreated(cursor.partition, cursor.next_offset, detail))
+
+    def _take(self, cursor: Cursor, fetched: Fetched) -> bool:
+        """Hand out a partition's part of an answer; true where metadata is stale. Raises PartitionStop."""
+        if fetched.diverging is not None:
+            epoch, end = fetched.diverging
+            raise self._stop(
+                cursor,
+                State.TRUNCATED,
+                f"the source's log was cut back to offset {end} of epoch {epoch}, and what followed was mirrored",
+                *RESOLVED_BY[State.TRUNCATED],
+            )
+        if fetched.error_code:
+            return self._refused(cursor, fetched)
+        cursor.sees(fetched.last_stable_offset, fetched.high_watermark)
+        if fetched.records:
+            self._cut(cursor, fetched)
+        elif not cursor.damaged:
+            self._deliver(Arrival(cursor))
+        return False
+
+    def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
+        batches: list[RawBatch] = []
+        damage, before = "", cursor.next_offset
+        largest = 0
+        try:
+            for raw in split(fetched.records):
+                if 0 <= raw.header.magic <= 2 and not crc_holds(raw):
+                    raise MalformedBatch("CRC mismatch", 0, raw.header.base_offset)
+                if cursor.until is not None and raw.header.base_offset >= cursor.until:
+                    cursor.next_offset = max(cursor.next_offset, cursor.until)
+                    break
+                if not cursor.is_past_padding and is_a_mirrors_padding(raw):  # R5
+                    self._await_source(cursor, raw)
+                    return
+                cursor.is_past_padding = True
+                batches.append(raw)
+                largest = max(largest, len(raw.data))
+                cursor.last_epoch = raw.header.partition_leader_epoch
+                if raw.header.next_offset > before:
+                    cursor.next_offset = raw.header.next_offset
+                    cursor.damaged = 0
+                    cursor.backoff.reset()
+            if cursor.next_offset == before and all(0 <= raw.header.magic <= 2 for raw in batches):
+                raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
+        except MalformedBatch as problem:
+            damage = str(problem)
+        cursor.largest = largest or cursor.largest
+        self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
+        if damage:
+            cursor.damaged += 1
+            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+            if cursor.damaged >= DAMAGE_TRIES:
+                raise self._stop(
+                    cursor,
+                    State.CORRUPT,
+                    f"the batch was damaged in each of {DAMAGE_TRIES} fetches, by the source's disk or the network:"
+                    f" {damage}",
+                    Remedy.SOUND_LEADER,
+                    Remedy.ACCEPT_DAMAGE,
+                    Remedy.INSPECT,
+                )
+
+    def _await_source(self, cursor: Cursor, padding: RawBatch) -> None:
+        """Another mirror is bringing the source to where its own source begins."""
+        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        what = f"offset {padding.header.base_offset} of the source is padding of another mirror"
+        detail = f"{what}, whose copy the source is, and which deletes it when the copy begins where it should"
+        self._deliver(Arrival(cursor, trouble=detail))
+
+    def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
+        code = fetched.error_code
+        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        if code == OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
+            self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
+            return False
+        if code in DENIED:
+            raise self._denied(cursor, AccessDenied(f"the source answered {code.name}"))
+        self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
+        return True
+
+    def _denied(self, cursor: Cursor, problem: AccessDenied) -> PartitionStop:
+        if isinstance(problem, NotAuthenticated):
+            return self._stop(cursor, State.DENIED, str(problem), Remedy.MEND_LOGIN)
+        right = grant(self._source.endpoint, cursor.partition.topic)
+        return self._stop(cursor, State.DENIED, str(problem), Remedy.GRANT, grant=right)
+
+    def _stop(self, cursor: Cursor, state: State, detail: str, *remedies: Remedy, **values: object) -> PartitionStop:
+        return PartitionStop(state, *cursor.partition, cursor.next_offset, detail, *remedies).knowing(**values)

@@ -1,0 +1,69 @@
+"""Bringing an empty target topic to where its copy begins: padding up to that offset, then deleting the padding.
+
+A log's offsets begin at 0, and no request moves them; but a log may begin later, once its first records were deleted.
+So a source that begins at offset S, or is mirrored from there on, is given an equal target by S records of nothing, in
+large compressed batches, and DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at
+the position in the log, so whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
+
+    A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
+        broker crashed and brought it back (`position.py`), it is deleted again before more data follows
+    A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
+        leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
+        end says whether it is there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.produce import ACK_TIMEOUT, append
+from mirror.kafka.queries import delete_records
+from mirror.policy.rules import Rules
+from mirror.records.header import restamp
+from mirror.records.rewrite import padding
+from mirror.replication.position import Position
+from mirror.states import Remedy, State
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """One partition to align: the target must begin at `begin`."""
+
+    source: TopicPartition
+    target: TopicPartition
+    rules: Rules
+    begin: int
+
+
+async def align(cluster: Cluster, what: Alignment, position: Position, on_move: Callable[[int], None]) -> None:
+    """Pad from `position` up to `what.begin`, and delete the padding; `on_move` is told how far the log reaches.
+
+    Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, CONTENDED where somebody
+    else writes), and ClusterUnreachable, AccessDenied as queries do. Whoever then reads the position again goes on.
+    """
+    if not what.rules.deletes:
+        detail = f"the copy begins at offset {what.begin}, and a compacted target topic begins at 0 for ever"
+        raise _stop(what, State.REFUSED, detail, Remedy.ALLOW_DELETION)
+    at, stamp = position.next_offset, position.stamp
+    while at < what.begin:
+        raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
+        try:
+            parts = restamp(raw, stamp), raw.records
+            landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT, once=True)
+        except BrokerError as problem:
+            raise _stop(what, State.REFUSED, str(problem), Remedy.FIT_TARGET) from problem
+        if landed != at:
+            detail = f"padding for offset {at} landed at offset {landed}"
+            raise _stop(what, State.CONTENDED, detail, Remedy.END_WRITER)
+        at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
+        on_move(at)
+    begins = await delete_records(cluster, what.target, what.begin)
+    if begins < what.begin:
+        raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was told {what.begin}")
+
+
+def _stop(what: Alignment, state: State, detail: str, remedy: Remedy) -> PartitionStop:
+    return PartitionStop(state, what.source.topic, what.source.partition, what.begin, detail, remedy)

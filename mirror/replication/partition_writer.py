@@ -1,0 +1,384 @@
+"""The writing end of one partition: what waits for the target, in offset order.
+
+A queue holds batches and gaps. Where the source has an offset that the mirror does not write (a control marker, an
+aborted transaction, a hole that compaction left), the target gets a marker, which takes the offset and is seen by no
+consumer. Where offsets are translated there are no gaps: the ledger is told where records went.
+
+    W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
+        nothing repeated; what is missing is a gap, and is filled first. A sink with a ledger passes over what is
+        missing instead, and the batch's place is behind the one before
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from mirror.errors import PartitionStop
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.connection import Connection
+from mirror.observability.status import Histogram
+from mirror.policy.rules import Rules
+from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, RawBatch, Stamp, parse_header, passed, restamp
+from mirror.records.recipe import CAP, Recipe
+from mirror.replication.assignment import LastBatch, LastPosition, Loss
+from mirror.replication.classifier import Action, Verdict
+from mirror.replication.coalescer import Coalescer
+from mirror.replication.offset_map import Ledger
+from mirror.replication.position import Position
+from mirror.states import RESOLVED_BY, Remedy, State
+
+#: A broker writes some ten thousand markers a second; a longer gap is not worth its time and space.
+LONGEST_GAP: Final = 1_000_000
+#: Markers in one request.
+MARKERS: Final = 1000
+#: Epochs by which the first marker of a sink is ahead: of every marker that a dead mirror has on its way, so that those
+#: which come later are refused.
+FENCE: Final = MARKERS + 1
+
+
+class Unwritable(PartitionStop):
+    """The stop for records that the target will not take, or nobody can read; `loss`: what is left out to go on."""
+
+    def __init__(self, loss: Loss, detail: str, *remedies: Remedy) -> None:
+        super().__init__(State.REFUSED, *loss.source, loss.first, detail, *remedies)
+        self.loss = loss
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
+    `latency_ms` is the last batch's, None where its records have no timestamps; `latency` has those of all batches.
+    `verdict_bytes` are those written, and of what was dropped those that were not. Where offsets move, what was
+    dropped is counted below source offset `dropped_until`. `target_lost` are records that the target had acknowledged
+    and lost.
+    """
+
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    filled: int = 0
+    lost: int = 0
+    target_lost: int = 0
+    dropped_until: int = 0
+    latency_ms: int | None = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    verdict_bytes: Counter[str] = field(default_factory=Counter)
+    latency: Histogram = field(default_factory=Histogram)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
+
+    It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
+    records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch of
+    what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
+    batches.
+    """
+
+    header: bytes
+    raw: RawBatch
+    verdict: Verdict
+    lands: int
+    next_offset: int
+    pieces: tuple[tuple[int, int], ...]
+    epoch: int = -1
+    is_rewritten: bool = False
+
+    @property
+    def end(self) -> int:
+        """Where the target's log ends once this is in it."""
+        return self.lands + self.raw.header.count
+
+
+@dataclass(slots=True)
+class Gap:
+    """Offsets from `first` up to `next_offset` that markers take; the first marker has the epoch of `stamp`. Below
+    `lost_until` were records that the source lost. `epoch` is the source's leader epoch of what comes last below
+    `next_offset`, or next, -1 where it has none.
+    """
+
+    first: int
+    next_offset: int
+    stamp: Stamp
+    lost_until: int = -1
+    epoch: int = -1
+    verdicts: Counter[str] = field(default_factory=Counter)
+    verdict_bytes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Sink:
+    """Where a partition is written, from one position on.
+
+    The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
+    appended at `lands`, and everything of the target below `sent` was sent. `ledger`: of a partition whose offsets
+    move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
+    `mistimed`: an ack told of another time than the batch has. `doubted` are the batches sent whose fate only the
+    log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
+    clock of the event loop. What is in flight went to broker `node`, over that of its connections whose number is
+    `connection`. `landed_at` is where the target's log ends with what is acknowledged; `epoch` is the source's
+    leader epoch of the last of that, which reaches up to `epoch_until` at least, and `newest` its last batch.
+    `session` is a connection to the leader that was open before the position was read, `topic_id` the target
+    topic's id then. `losses` are those that are being passed over. `opens`: bytes that a record to be rewritten may
+    have without compression.
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    position: Position
+    rules: Rules = field(default_factory=Rules)
+    ledger: Ledger | None = None
+    opens: int = CAP
+    next_offset: int = 0
+    lands: int = 0
+    stamp: Stamp = field(default_factory=lambda: Stamp(-1))
+    sent: int = 0
+    acked: int = 0
+    known: bool = False
+    fenced: bool = False
+    has_gaps: bool = False
+    coalescer: Coalescer = field(init=False)
+    queue: deque[Outgoing | Gap] = field(default_factory=deque)
+    in_flight: deque[Outgoing] = field(default_factory=deque)
+    filling: bool = False
+    doubted: list[Outgoing] = field(default_factory=list)
+    held: int = 0
+    unsettled: str = ""
+    mistimed: bool = False
+    doubtful: bool = False
+    node: int = -1
+    connection: int = 0
+    seen_at: float = float("-inf")
+    stop: PartitionStop | None = None
+    landed_at: int = 0
+    epoch: int = -1
+    epoch_until: int = -1
+    newest: tuple[bytes, BatchHeader, int, bool] | None = None
+    session: Connection | None = None
+    topic_id: UUID | None = None
+    losses: deque[Loss] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.next_offset = self.acked = self.position.next_offset
+        self.lands = self.sent = self.landed_at = self.position.end
+        if (last := self.position.last) is not None:
+            self.epoch, self.epoch_until = last.source_epoch, last.epoch_until
+        self.stamp, self.known = self.position.stamp, self.position.known
+        self.coalescer = Coalescer(self.rules)
+
+    @property
+    def due(self) -> int:
+        """The first offset that is neither queued nor waits for others to join: a source may repeat what it gave."""
+        return max(self.next_offset, self.coalescer.next_offset)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way to the target."""
+        return not self.in_flight and not self.filling
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything queued is acknowledged, or nothing more will be sent."""
+        return self.is_quiet and (not self.queue or bool(self.unsettled))
+
+    @property
+    def may_send(self) -> bool:
+        """There is something to send, and nothing speaks against sending it now (W3, W5, W8 in `writer.py`)."""
+        if not self.queue or self.unsettled or self.filling:
+            return False
+        return not self.in_flight or (self.known and isinstance(self.queue[0], Outgoing))
+
+    @property
+    def mean_size(self) -> float:
+        """Bytes of a batch, on the average of those that are not acknowledged yet."""
+        return self.held / max(1, len(self.queue) + len(self.in_flight))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What a rewritten batch must be like to come next."""
+        return Recipe(
+            first_offset=self.next_offset,
+            codec=self.rules.codec,
+            max_bytes=self.rules.max_message_bytes,
+            cap=self.opens,
+        )
+
+    def append(
+        self,
+        raw: RawBatch,
+        verdict: Verdict,
+        pieces: tuple[tuple[int, int], ...] = (),
+        rewritten_from: int | None = None,
+    ) -> None:
+        """Queue a dense batch, behind a gap where offsets are missing before it (W1). `pieces` are its records as
+        (source offset, count) where that is not one run. `rewritten_from` is the leader epoch of what it was made from.
+        """
+        header = raw.header
+        epoch = header.partition_leader_epoch if rewritten_from is None else rewritten_from
+        self.fill(header.base_offset, epoch=epoch)
+        assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
+        if verdict.action is Action.PASS:
+            head = passed(raw)
+        else:
+            head = restamp(raw, self.stamp)
+            self.stamp = self.stamp.after(header.last_offset_delta)
+        self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
+        self.held += len(raw.data)
+        out = Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces, epoch, rewritten_from is not None)
+        self.queue.append(out)
+        self.lands += header.count
+
+    def fill(
+        self, upto: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
+    ) -> None:
+        """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
+        `epoch` is the source's leader epoch of what is left out, or follows. Raises PartitionStop where there are more
+        than `longest`. A sink with a ledger passes them over.
+        """
+        if self.ledger is not None:
+            self._pass_over(upto, epoch)
+            return
+        count = upto - self.next_offset
+        if count > longest:
+            detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
+            raise self.refuse(self.next_offset, detail, Remedy.OTHER_FLOW)
+        if count > 0:
+            last = self.queue[-1] if self.queue else None
+            if isinstance(last, Gap) and not self.filling:
+                last.next_offset = upto
+            else:
+                self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then(1 if self.has_gaps else FENCE)))
+                self.has_gaps = True
+            last.epoch = max(last.epoch, epoch)
+            self.stamp = last.stamp.then(upto - last.first)
+            self.next_offset = self.lands = upto
+            if verdict is not None:
+                last.verdicts[str(verdict)] += 1
+                last.verdict_bytes[str(verdict)] += size
+
+    def _pass_over(self, upto: int, epoch: int) -> None:
+        """Count the offsets below `upto` as mirrored as soon as what is before them is."""
+        self.next_offset = max(self.next_offset, upto)
+        on_its_way = self.queue or self.in_flight
+        if on_its_way:
+            last = on_its_way[-1]
+            assert isinstance(last, Outgoing)  # there are no gaps where there is a ledger
+            on_its_way[-1] = replace(last, next_offset=self.next_offset, epoch=max(last.epoch, epoch))
+        else:
+            self._mirrored(self.next_offset, epoch)
+
+    def landed(self, out: Outgoing) -> None:
+        """A batch is in the target's log, and all before it."""
+        if self.ledger is not None:
+            lands = out.lands
+            for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
+                self.ledger.add(source, lands, count)
+                lands += count
+        self.landed_at = out.end
+        self.newest = out.header, out.raw.header, out.lands, out.is_rewritten
+        self._mirrored(out.next_offset, out.epoch)
+
+    def marked(self, gap: Gap, count: int) -> None:
+        """The first markers of a gap are in the target's log."""
+        gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
+        self.landed_at = gap.first
+        self._mirrored(gap.first, gap.epoch)
+
+    def _mirrored(self, upto: int, epoch: int) -> None:
+        self.acked = upto
+        if epoch >= 0:
+            self.epoch, self.epoch_until = epoch, upto
+        if self.ledger is not None:
+            self.ledger.runs.pass_over(upto)
+
+    @property
+    def last(self) -> LastPosition | None:
+        """Where the copy stands by what is acknowledged, as the journal is to keep it; without the topics' ids."""
+        begun = self.position.last
+        if begun is None:
+            return None
+        return LastPosition(
+            source_next=self.acked,
+            target_end=self.landed_at,
+            source_epoch=self.epoch,
+            epoch_until=self.epoch_until,
+            target_epoch=self.position.target_epoch,
+            stamp=self._next_stamp(begun),
+            batch=self._last_batch() or begun.batch,
+        )
+
+    def _next_stamp(self, begun: LastPosition) -> tuple[int, int, int] | None:
+        """That of what follows what is acknowledged; None behind markers, which count otherwise."""
+        if self.newest is None:
+            return begun.stamp if self.landed_at == self.position.end else None
+        head, header, lands, _ = self.newest
+        if self.landed_at != lands + header.count:
+            return None
+        sent = parse_header(head)
+        stamp = Stamp(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
+        return stamp.producer_id, stamp.epoch, stamp.sequence
+
+    def _last_batch(self) -> LastBatch | None:
+        if self.newest is None:
+            return None
+        head, header, lands, is_rewritten = self.newest
+        return LastBatch(
+            base=lands,
+            next_offset=lands + header.count,
+            source_base=header.base_offset,
+            crc=None if self.rules.target_append_time else int.from_bytes(head[CRC_AT:CRC_FROM], "big"),
+            source_crc=None if is_rewritten else header.crc,
+            count=header.count,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+        )
+
+    def lose(self, loss: Loss) -> None:
+        """Let markers take the offsets of a loss, however many these are."""
+        self.fill(loss.first)
+        if self.ledger is not None:
+            self._pass_over(loss.next_offset, -1)
+        elif (count := loss.next_offset - self.next_offset) > 0:
+            gap = Gap(self.next_offset, loss.next_offset, self.stamp.then(1 if self.has_gaps else FENCE))
+            gap.lost_until, self.has_gaps = loss.next_offset, True
+            self.queue.append(gap)
+            self.stamp = gap.stamp.then(count)
+            self.next_offset = self.lands = loss.next_offset
+        self.losses.append(loss)
+
+    @property
+    def passed(self) -> Loss | None:
+        """A loss that is passed over by now: told once."""
+        return self.losses.popleft() if self.losses and self.acked >= self.losses[0].next_offset else None
+
+    def forget(self) -> None:
+        """Drop what is queued: whoever goes on fetches it again."""
+        self.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, Outgoing))
+        self.queue.clear()
+
+    def refuse(
+        self, offset: int, detail: str, *remedies: Remedy, state: State = State.REFUSED, **values: object
+    ) -> PartitionStop:
+        """The stop for what cannot be written; `values` are for the texts of its remedies."""
+        return PartitionStop(state, *self.source, offset, detail, *remedies).knowing(**values)
+
+    def unwritable(self, first: int, next_offset: int, reason: str, detail: str, *remedies: Remedy) -> Unwritable:
+        """The same for the records of the source from `first` to before `next_offset`, which may be left out."""
+        loss = Loss(self.source, self.target, first, next_offset, reason, detail)
+        return Unwritable(loss, detail, *remedies)
+
+    def stamped(self, offset: int, landed: int) -> PartitionStop:
+        """The stop for a copy whose records have other times than the source's."""
+        detail = (
+            f"the target gave the batch at offset {landed} a time of its own, and topics.append_time is source:"
+            " somebody set message.timestamp.type=LogAppendTime on the copy"
+        )
+        return self.refuse(offset, detail, *RESOLVED_BY[State.DIVERGED], state=State.DIVERGED)
+
+    def contended(self, offset: int, detail: str) -> PartitionStop:
+        """The stop for a partition that somebody else writes to."""
+        return self.refuse(offset, detail, Remedy.END_WRITER, state=State.CONTENDED)

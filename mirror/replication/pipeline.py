@@ -1,0 +1,730 @@
+"""The story, one page: raw batches come from the fetcher, get their verdict, and go to the writer.
+
+The partitions of a lane begin together, and each asks a dozen questions. Thousands at once would keep the event loop
+from every answer for seconds, until answers that came in time count as late.
+
+Decision: a turn ends after a moment even if its work does not. What waits for a broker that is gone costs no time of
+the loop, and must not keep the others from beginning.
+
+for raw in fetcher:
+        verdict = classify(raw.header, rules)
+        writer.carry_out(verdict, raw)
+
+Around that loop each partition has a keeper. It finds the position in the target's log, starts fetcher and writer
+there, and sleeps; when the writer is no longer sure what was appended, the keeper reads the position again and
+starts over. A partition that must not go on stops in a named state while the others run. Nothing is cleaned up and
+nothing is remembered: a lane may die at any point.
+
+    L1  a lane ends when its time is over, on the stop mark, or when every partition is done or stopped; then it waits
+        for acks, not for data
+    L2  what a receipt counts was acknowledged
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+from mirror.errors import (
+    AccessDenied,
+    BadRecords,
+    ClusterError,
+    ClusterUnreachable,
+    MalformedBatch,
+    NotAuthenticated,
+    PartitionStop,
+    WireError,
+)
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import settled_end
+from mirror.kafka.rate_limit import Bucket
+from mirror.kafka.retry import Backoff
+from mirror.observability import logs
+from mirror.observability.status import Figures, LaneFigures
+from mirror.policy.remedies import grant_named
+from mirror.policy.rules import NO_LIMIT
+from mirror.records.header import RawBatch
+from mirror.records.recipe import CAP, LARGEST_RECORD
+from mirror.records.transactions import Aborted
+from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
+from mirror.replication.classifier import Verdict, classify
+from mirror.replication.damage import Damaged
+from mirror.replication.fetcher import Arrival, Cursor, Fetcher
+from mirror.replication.offset_map import Ledger
+from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
+from mirror.replication.partition_writer import Sink, Tally, Unwritable
+from mirror.replication.position import Position, inspecting, located, resume
+from mirror.replication.topic_identity import other_topic, recreated, what_became_of
+from mirror.replication.writer import Writer
+from mirror.states import Remedy, State
+
+# --- Turns ------------------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """Use `async with turns.taken()`; `at_once` turns, each held for `seconds` at most."""
+
+    def __init__(self, at_once: int, seconds: float) -> None:
+        self._free, self._seconds = asyncio.Semaphore(at_once), seconds
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Wait for a turn, then go."""
+        await self._free.acquire()
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(self._seconds, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            end()
+
+
+# --- One partition's life in a lane -----------------------------------------------------------------------------------
+
+#: Seconds for which a partition's report tells of what its target lost.
+NOTED_SECONDS: Final = 600.0
+#: Seconds for which a transaction of the source holds back what follows it before that is told.
+HELD_SECONDS: Final = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class Keeper:
+    """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too. `note`
+    is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
+    acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
+    met, and `lifted` one that was known and does not stand any more.
+    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
+    are the source's offsets, from and to before, that were left out here.
+    """
+
+    assignment: Assignment
+    state: State = State.STARTING
+    detail: str = ""
+    advice: str = ""
+    cursor: Cursor | None = None
+    sink: Sink | None = None
+    unsettled: asyncio.Event = field(default_factory=asyncio.Event)
+    doubts: int = 0
+    stopped_at: int = -1
+    aligned_to: int = -1
+    is_new: bool = True
+    presumes: bool = False
+    finished: bool = False
+    note: str = ""
+    noted_until: float = 0.0
+    last: LastPosition | None = None
+    stop: KnownStop | None = None
+    lifted: bool = False
+    target_topic_id: UUID | None = None
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """A stop that is known is told until it turns out otherwise."""
+        if (known := self.assignment.stop) is not None:
+            self.state, self.detail, self.advice = known.state, known.detail, known.advice
+            self.stopped_at, self.presumes = known.offset, True
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
+        return self.finished and (self.sink is None or self.sink.is_idle)
+
+    def waits(self, why: str) -> None:
+        """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
+        if not self.state.is_stop:
+            self.state, self.detail, self.advice = State.WAITING, why, ""
+
+    def meets(self, target_topic_id: UUID | None) -> None:
+        """The target topic has this id now; None where that cannot be told."""
+        self.target_topic_id = target_topic_id or self.target_topic_id
+
+    def may_leave_out(self, loss: Loss) -> bool:
+        """Whether a policy, or a person, allows to go on without some records."""
+        rules, accepted = self.assignment.rules, self.assignment.accepted
+        if rules.skips_too_large if loss.reason == "too_large" else rules.skips_damage:
+            return True
+        return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
+
+    @property
+    def losses(self) -> tuple[tuple[int, int], ...]:
+        """The source's offsets that are known to be left out of the copy, in offset order."""
+        return tuple(sorted({*self.assignment.losses, *self.left_out}))
+
+    def standing_stop(self) -> PartitionStop | None:
+        """The stop that keeps it from beginning: one that stands for the target topic of now."""
+        known, rules = self.assignment.stop, self.assignment.rules
+        if known is None or not known.concerns(self.target_topic_id):
+            return None
+        if known.state is State.TARGET_LOST and rules.continues_on_loss:
+            return None
+        return known.raised(self.assignment.source)
+
+    def stopped(self, stop: PartitionStop) -> None:
+        """It stops."""
+        self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, stop.advice, stop.offset
+        self.presumes = False
+        before = self.assignment.stop
+        if stop.state in STANDING and not (before is not None and before.concerns(self.target_topic_id)):
+            self.stop = KnownStop(
+                state=stop.state,
+                offset=stop.offset,
+                detail=stop.detail,
+                advice=stop.advice,
+                source_topic_id=self.assignment.topic_id,
+                target_topic_id=self.target_topic_id,
+            )
+
+    def resumed(self) -> None:
+        """It goes on from a position that was found in order."""
+        self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
+        self.presumes = False
+        known = self.assignment.stop
+        self.lifted = known is not None and known.stands
+
+    def tell(self, note: str) -> None:
+        """Have a note told beside the state for a while."""
+        self.note, self.noted_until = note, time.monotonic() + NOTED_SECONDS
+
+    @property
+    def position(self) -> LastPosition | None:
+        """The last position that is known to be acknowledged, of these topics; None where none is."""
+        if self.sink is not None and (found := self.sink.last) is not None:
+            self.last = replace(found, source_topic_id=self.assignment.topic_id, target_topic_id=self.sink.topic_id)
+        known = self.last or self.assignment.last
+        return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
+
+    def figures(self, flow: str, instance: str, now: int, tally: Tally) -> Figures:
+        """Where the partition stands at Unix time `now` (ms)."""
+        mine, sink, cursor = self.assignment, self.sink, self.cursor
+        acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
+        end = cursor.readable_until if cursor else -1
+        if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
+            end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
+        state, detail, advice = self.state, self.detail, self.advice
+        if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
+            state, detail, advice = State.MIRRORING, "", ""
+        told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        is_held = cursor is not None and cursor.until is None and state is State.CAUGHT_UP
+        if cursor is not None and (is_held := is_held and cursor.written_until > end >= 0):
+            if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
+                what = f"a transaction is open on the source from offset {end} on"
+                told.append(f"{what}, and what is written behind it is not copied before it ends")
+            end = cursor.written_until  # it is there, and not here
+        is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
+        return Figures(
+            flow=flow,
+            instance=instance,
+            topic=mine.source.topic,
+            partition=mine.source.partition,
+            target_topic=mine.target.topic,
+            state=state,
+            detail=". ".join(part for part in told if part),
+            next_offset=acked,
+            log_end=end,
+            lag_records=max(0, end - acked) if is_known else None,
+            lag_ms=(None if is_held else 0) if state is State.CAUGHT_UP else tally.latency_ms,
+            records=tally.records,
+            batches=tally.batches,
+            bytes=tally.bytes,
+            filled=tally.filled,
+            lost=tally.lost,
+            target_lost=tally.target_lost,
+            verdicts=dict(tally.verdicts),
+            verdict_bytes=dict(tally.verdict_bytes),
+            latency=tally.latency.copy(),
+            at_ms=now,
+            verified=sink is not None,
+            presumed=self.presumes,
+        )
+
+
+# --- The story, one page ----------------------------------------------------------------------------------------------
+
+DRAIN_SECONDS: Final = 2.0
+DOUBTFUL_TRIES: Final = 3
+#: Bytes of batches that fetcher and writer may each hold of one partition, at least and at most.
+_LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
+#: The part of a task's memory that batches may take; the rest is for what answers are read into and requests sent from.
+_BATCHES: Final = 2 / 3
+#: The part of it that one record to be rewritten may take: it is held as it was, as it is copied and as it is encoded.
+_A_RECORD: Final = 1 / 3
+#: Seconds between two looks at who leads the target's partitions, and how much more for each of them; and how often
+#: meanwhile the connections to those leaders are looked at, which costs no request.
+_LEADERS_SECONDS, _SECONDS_A_LEADER, _LOOKS = 10.0, 0.005, 10
+#: What resolves a batch that cannot be read while a position is looked for, in either log.
+_DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
+#: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
+_BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
+
+
+class Pipeline:
+    """The partitions of one lane between two clusters."""
+
+    def __init__(
+        self,
+        flow: str,
+        source: Cluster,
+        target: Cluster,
+        assignments: Sequence[Assignment],
+        memory_bytes: int,
+        so_far: Mapping[TopicPartition, Tally] | None = None,
+        on_loss: OnLoss | None = None,
+        recall: Recall = unrecorded,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
+        told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
+        `recall` gives the ledgers of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
+        """
+        share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
+        self._flow, self._source, self._target = flow, source, target
+        self._on_loss, self._recall = on_loss, recall
+        self._keepers = {assignment.source: Keeper(assignment) for assignment in assignments}
+        self._tasks = asyncio.TaskGroup()
+        self._keeping: list[asyncio.Task[None]] = []
+        self._has_begun = False
+        self._moved = asyncio.Event()
+        self.stopped = asyncio.Event()  # set at each stop
+        self.is_told_to_end = False
+        self._writer = Writer(target, self._changed, self._spawn, share)
+        self._writer.tallies.update(deepcopy(dict(so_far or {})))
+        bucket = Bucket(bytes_per_second) if bytes_per_second else None
+        self._held = held = int(memory_bytes * _BATCHES)
+        self._opens = min(max(CAP, int(memory_bytes * _A_RECORD)), LARGEST_RECORD)
+        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds)
+
+    async def run(self, seconds: float) -> None:
+        """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1).
+
+        A cluster that cannot be reached is not an error here: its partitions say that they wait.
+        """
+        # Once for all partitions; a keeper that lacks its leader asks again, and tells.
+        with contextlib.suppress(ClusterError):
+            await asyncio.gather(
+                self._source.refresh({a.source.topic for a in self._assignments}),
+                self._target.refresh({a.target.topic for a in self._assignments}),
+            )
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
+        try:
+            await self._mirror(loop, seconds)
+        finally:
+            loop.set_exception_handler(None)  # there is no task left to tell of a fault
+
+    async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        async with self._tasks:
+            timer = loop.call_later(seconds, self.finish)
+            self._keeping.append(self._spawn(self._watch_leaders()))
+            self._begin_all(self._keepers.values())
+            async for arrival in self._fetcher:
+                await self._relay(arrival)
+                self._relayed(arrival)
+            timer.cancel()
+            self._writer.finish()
+            for task in self._keeping:
+                task.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self._drained()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose failure ends the lane: a fault in the program is told, not swallowed."""
+        return self._tasks.create_task(work)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "handle" in context:
+
+            async def fail() -> None:
+                raise context["exception"]
+
+            self._spawn(fail())
+        else:
+            loop.default_exception_handler(context)
+
+    def _begin_all(self, keepers: Iterable[Keeper]) -> None:
+        """Those that come later do not wait for the turns of those before them."""
+        self._has_begun = True
+        turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
+        self._keeping += [self._spawn(self._keep(keeper, turns)) for keeper in keepers]
+
+    def extend(self, assignments: Iterable[Assignment]) -> bool:
+        """Mirror these partitions as well, but for those that are mirrored here; false where the lane is ending."""
+        if self._fetcher.is_finished:
+            return False
+        more = {one.source: Keeper(one, is_new=False) for one in assignments if one.source not in self._keepers}
+        self._keepers |= more
+        if self._has_begun:  # else they begin with the others
+            self._begin_all(more.values())
+        return True
+
+    async def _watch_leaders(self) -> None:
+        """A partition of the target whose leader changed while nothing was sent may have lost what was acknowledged:
+        its position is read again (W11).
+        """
+        while True:
+            for _ in range(_LOOKS):
+                await asyncio.sleep((_LEADERS_SECONDS + len(self._keepers) * _SECONDS_A_LEADER) / _LOOKS)
+                self._writer.check_leaders()
+            with contextlib.suppress(ClusterError):  # whoever sends is told
+                await self._target.refresh()
+                self._writer.check_leaders()
+
+    def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
+        """By target partition, the last acknowledged positions, for the journal."""
+        known = ((one.assignment.target, one.position) for one in self._keepers.values() if one.sink is not None)
+        return [(target, last) for target, last in known if last is not None]
+
+    def stops(self) -> dict[TopicPartition, KnownStop | None]:
+        """By target partition, stops that stand from now on, and None for what stood and does no longer."""
+        met = {one.assignment.target: one.stop for one in self._keepers.values() if one.stop is not None}
+        return {one.assignment.target: None for one in self._keepers.values() if one.lifted} | met
+
+    def finish(self) -> None:
+        """Take nothing more from the source; what is under way is still acknowledged."""
+        self.is_told_to_end = True
+        self._end()
+
+    def _end(self) -> None:
+        self._fetcher.finish()
+        self._moved.set()
+
+    def figures(self, instance: str) -> list[Figures]:
+        """Where every partition stands now."""
+        now = int(time.time() * 1000)
+        return [
+            keeper.figures(self._flow, instance, now, self._writer.tallies.get(at, Tally()))
+            for at, keeper in self._keepers.items()
+        ]
+
+    def lane_figures(self, instance: str, lane: int, epoch: int, attempt: int) -> LaneFigures:
+        """How long requests took since this lane began."""
+        return LaneFigures(
+            instance=instance,
+            lane=lane,
+            epoch=epoch,
+            attempt=attempt,
+            at_ms=int(time.time() * 1000),
+            fetch=self._fetcher.took.copy(),
+            produce=self._writer.took.copy(),
+            source_throttled_ms=round(self._fetcher.throttled_s * 1000),
+            target_throttled_ms=round(self._writer.throttled_s * 1000),
+        )
+
+    @property
+    def tallies(self) -> Mapping[TopicPartition, Tally]:
+        """What was acknowledged for each source partition (L2)."""
+        return self._writer.tallies
+
+    @property
+    def _assignments(self) -> list[Assignment]:
+        return [keeper.assignment for keeper in self._keepers.values()]
+
+    async def _relay(self, arrival: Arrival) -> None:
+        """The heart: verdict by verdict, one partition's part of a fetch answer."""
+        cursor = arrival.cursor
+        keeper = self._keepers[cursor.partition]
+        sink = keeper.sink
+        if cursor is not keeper.cursor or sink is None:
+            return
+        if arrival.trouble:
+            keeper.waits(arrival.trouble)
+            if arrival.astray:
+                self._writer.doubt(sink, arrival.trouble)
+            return
+        if arrival.lost is not None:
+            await self._lose(keeper, sink, arrival.lost)
+            return
+        try:
+            aborted = Aborted(arrival.aborted)
+            for raw in arrival.batches:
+                verdict = classify(raw.header, sink.rules, next_offset=sink.due, aborted=aborted.covers(raw))
+                for together in sink.coalescer.offer(verdict, raw):
+                    if not await self._carry_out(keeper, sink, *together):
+                        return
+            if cursor.has_all or arrival.stop:
+                for together in sink.coalescer.rest():
+                    if not await self._carry_out(keeper, sink, *together):
+                        return
+            if arrival.stop:
+                raise arrival.stop
+        except BadRecords as damage:
+            self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED))
+        except PartitionStop as stop:
+            self._stop(keeper, stop)
+        self._writer.flush()
+
+    async def _carry_out(self, keeper: Keeper, sink: Sink, verdict: Verdict, raws: tuple[RawBatch, ...]) -> bool:
+        """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
+
+        Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
+        more is held than the task may, the next one waits for acks of this partition, and the others with it. Records
+        that cannot be written are left out where that is allowed. Raises PartitionStop.
+        """
+        while raws:
+            try:
+                for _ in self._writer.carrying_out(verdict, raws, sink):
+                    self._writer.flush()
+                    await asyncio.sleep(0)
+                    while self._writer.room(sink.source) < 0 and self._writer.holds() > self._held:
+                        if self._fetcher.is_finished:
+                            break
+                        self._moved.clear()
+                        await self._moved.wait()
+                    if sink is not keeper.sink or self._fetcher.is_finished:
+                        return False
+            except Unwritable as stop:
+                if not keeper.may_leave_out(stop.loss):
+                    raise
+                if not await self._leave_out(keeper, sink, stop.loss):
+                    return False
+                raws = tuple(raw for raw in raws if raw.header.next_offset > sink.next_offset)
+            else:
+                break
+        return True
+
+    async def _leave_out(self, keeper: Keeper, sink: Sink, loss: Loss) -> bool:
+        """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
+        try:
+            if self._on_loss is not None:
+                await self._on_loss(replace(loss, topic_id=keeper.assignment.topic_id))
+        except (ClusterError, WireError) as problem:
+            self._writer.doubt(sink, str(problem))
+        if sink.unsettled or sink is not keeper.sink:
+            return False
+        keeper.left_out.append((loss.first, loss.next_offset))
+        self._writer.lose(loss, sink)
+        return True
+
+    async def _lose(self, keeper: Keeper, sink: Sink, damaged: Damaged) -> None:
+        """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
+        mine = keeper.assignment
+        loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
+        try:
+            for together in sink.coalescer.rest():
+                if not await self._carry_out(keeper, sink, *together):
+                    return
+            await self._leave_out(keeper, sink, loss)
+        except PartitionStop as stop:
+            self._stop(keeper, stop)
+        self._writer.flush()
+
+    def _relayed(self, arrival: Arrival) -> None:
+        cursor = arrival.cursor
+        cursor.unrelayed -= 1
+        keeper = self._keepers[cursor.partition]
+        if keeper.sink is not None and keeper.cursor is cursor and not arrival.trouble:
+            self._changed(keeper.sink)
+
+    async def _keep(self, keeper: Keeper, turns: Turns) -> None:
+        backoff = Backoff()
+        while not keeper.finished:
+            try:
+                async with turns.taken():
+                    await self._begin(keeper)
+            except PartitionStop as stop:
+                self._stop(keeper, stop)
+            except MalformedBatch as damage:
+                self._stop(keeper, self._damaged(keeper, damage))
+            except AccessDenied as denied:
+                self._stop(keeper, self._denied(keeper, denied))
+            except (ClusterError, WireError) as problem:
+                keeper.waits(str(problem))
+                await asyncio.sleep(backoff.next())
+            else:
+                before = keeper.sink.acked if keeper.sink else 0
+                await keeper.unsettled.wait()
+                if keeper.sink and keeper.sink.acked > before:
+                    backoff.reset()
+                    keeper.doubts = 0
+                await asyncio.sleep(backoff.next())
+
+    async def _begin(self, keeper: Keeper) -> None:
+        """Find the position, and start reading and writing there."""
+        mine, former = keeper.assignment, keeper.sink
+        keeper.meets(self._target.topic_id(mine.target.topic))
+        if (known := keeper.standing_stop()) is not None:
+            raise known
+        if became := await self._what_became_of(keeper):
+            at = await settled_end(self._target, mine.target)
+            if mine.rules.translates:  # there are other offsets
+                at = (await self._recall(mine.target, at)).runs.next_source
+            raise recreated(mine.source, at, became)
+        node, session = await self._writer.session(mine.target)
+        keeper.meets(self._target.topic_id(mine.target.topic))
+        if mine.target_topic_id not in (None, keeper.target_topic_id):  # the gate has not seen this one yet
+            what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
+        position, ledger = await self._position(keeper)
+        target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
+        while position.begin >= 0:
+            await self._align(keeper, position)
+            position, ledger = await self._position(keeper)
+        if self._target.leader(mine.target).node != node:
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
+        topic_id = keeper.target_topic_id
+        sink = Sink(
+            mine.source, mine.target, position, mine.rules, ledger, self._opens, session=session, topic_id=topic_id
+        )
+        if former is not None:
+            if found_end > former.sent:
+                detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
+                raise sink.contended(position.next_offset, detail)
+            self._writer.settled(former, found_end)
+            keeper.doubts += former.doubtful
+            if keeper.doubts >= DOUBTFUL_TRIES:
+                raise self._stop_for(keeper, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
+        if target_lost is not None:
+            self._target_lost(keeper, target_lost)
+        if position.lost_until >= 0:
+            reason = "target" if target_lost is not None else "retention"
+            loss = Loss(
+                mine.source, mine.target, position.next_offset, position.lost_until, reason, topic_id=mine.topic_id
+            )
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+            sink.lose(loss)
+        keeper.unsettled.clear()
+        keeper.sink, keeper.last = sink, None
+        keeper.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
+        keeper.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
+        keeper.resumed()
+        self._writer.begin(sink)
+        self._fetcher.start(keeper.cursor)
+        self._writer.flush()
+        self._changed(sink)
+
+    def _target_lost(self, keeper: Keeper, lost: tuple[int, int]) -> None:
+        """Tell of records that the target had acknowledged and lost, of source offsets from and to before."""
+        mine, (first, following) = keeper.assignment, lost
+        tally = self._writer.tallies.setdefault(mine.source, Tally())
+        tally.target_lost += following - first
+        logs.get("mirror.pipeline").error(
+            "target_lost_records",
+            topic=mine.target.topic,
+            partition=mine.target.partition,
+            first_offset=first,
+            last_offset=following - 1,
+            offsets=following - first,
+            reason="the target's log ends below what it had acknowledged; what the source still has is copied again",
+        )
+        keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), copied again")
+
+    async def _what_became_of(self, keeper: Keeper) -> str:
+        """What became of the source topic, asked for now, or known since the lane looked as it began."""
+        topic, topic_id = keeper.assignment.source.topic, keeper.assignment.topic_id
+        is_new, keeper.is_new = keeper.is_new, False
+        if is_new and topic in self._source.topics:
+            return other_topic(self._source, topic, topic_id)
+        return await what_became_of(self._source, topic, topic_id)
+
+    async def _position(self, keeper: Keeper) -> tuple[Position, Ledger | None]:
+        mine = keeper.assignment
+        last = keeper.position
+        accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
+        logs = self._flow, self._source, mine.source, self._target, mine.target
+        more = mine.since, last, keeper.losses
+        try:
+            if mine.rules.translates:
+                found, ledger = await resume_translated(*logs, accepted, self._recall, *more)
+            else:
+                found, ledger = await resume(*logs, accepted, *more), None
+            if (former := keeper.sink) is not None and former.mistimed and found.stamped:
+                raise former.stamped(found.next_offset, found.end - 1)
+            return found, ledger
+        except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
+            if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
+                raise recreated(mine.source, stop.offset, became) from stop
+            raise
+
+    async def _align(self, keeper: Keeper, position: Position) -> None:
+        """Let the target begin where the source does, or the flow in it."""
+        from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        def moved(at: int) -> None:
+            keeper.detail, keeper.aligned_to = f"padding up to offset {position.begin}, where the copy begins", at
+
+        keeper.state = State.ALIGNING
+        moved(position.next_offset)
+        mine = keeper.assignment
+        await align(self._target, Alignment(mine.source, mine.target, mine.rules, position.begin), position, moved)
+
+    def _changed(self, sink: Sink) -> None:
+        """An ack, a doubt or a stop: whatever follows from it."""
+        self._moved.set()
+        keeper = self._keepers[sink.source]
+        cursor = keeper.cursor
+        if keeper.sink is not sink or cursor is None:
+            return
+        if sink.stop is not None:
+            self._stop(keeper, sink.stop)
+        elif sink.unsettled:
+            if not keeper.finished:
+                keeper.waits(sink.unsettled)
+            self._fetcher.stop(sink.source)
+            if sink.is_quiet:
+                keeper.unsettled.set()
+        elif not keeper.finished:
+            while (loss := sink.passed) is not None:
+                log_loss(loss)
+            caught_up = sink.acked >= cursor.readable_until >= 0
+            keeper.state, keeper.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
+            if cursor.is_done and not cursor.unrelayed and sink.is_idle:
+                keeper.state = State.CAUGHT_UP
+                self._finished(keeper)
+        self._fetcher.nudge()
+        self._finish_when_done()
+
+    def _finished(self, keeper: Keeper) -> None:
+        keeper.finished = True
+        self._fetcher.stop(keeper.assignment.source)
+        keeper.unsettled.set()
+
+    def _stop(self, keeper: Keeper, stop: PartitionStop) -> None:
+        keeper.stopped(located(stop, self._source, self._target, keeper.assignment.target.topic))
+        self.stopped.set()
+        self._finished(keeper)
+        self._finish_when_done()
+
+    def _finish_when_done(self) -> None:
+        if all(keeper.is_done for keeper in self._keepers.values()):
+            self._end()
+
+    def _damaged(self, keeper: Keeper, damage: MalformedBatch) -> PartitionStop:
+        """The stop for what cannot be read of one of both logs: what is damaged begins with the cluster's name."""
+        mine = keeper.assignment
+        is_copy = str(damage).startswith(f"{self._target}:")
+        where = inspecting(*("target", mine.target.topic) if is_copy else ("source", mine.source.topic), damage.offset)
+        return self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED, **where)
+
+    def _denied(self, keeper: Keeper, problem: AccessDenied) -> PartitionStop:
+        if isinstance(problem, NotAuthenticated):
+            return self._stop_for(keeper, State.DENIED, str(problem), Remedy.MEND_LOGIN)
+        mine, source, target = keeper.assignment, self._source.endpoint, self._target.endpoint
+        right = grant_named(problem, source, target, mine.source, mine.target)
+        return self._stop_for(keeper, State.DENIED, str(problem), Remedy.GRANT, grant=right)
+
+    def _stop_for(
+        self, keeper: Keeper, state: State, detail: str, *remedies: Remedy, **values: object
+    ) -> PartitionStop:
+        at = keeper.sink.acked if keeper.sink else -1
+        return PartitionStop(state, *keeper.assignment.source, at, detail, *remedies).knowing(**values)
+
+    async def _drained(self) -> None:
+        while not all(keeper.sink is None or keeper.sink.is_idle for keeper in self._keepers.values()):
+            self._moved.clear()
+            await self._moved.wait()

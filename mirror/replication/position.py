@@ -1,0 +1,795 @@
+"""Where a partition stands, read from the target's log alone.
+
+    P1  the mirror is the only writer of a mirrored partition; what is in the target's log was put there by this flow
+    P2  a batch's verdict and bytes are a function of the source log, so every writer of the flow appends the same
+        batches
+    P3  what a batch is stamped with follows from the target's log below it: the last batch, data or marker, says
+        which producer id, epoch and sequence come next (`restamp.Stamp`). Two writers then send the same batch under
+        the same number, and the leader keeps one
+    P4  in `preserve`, position = the target's log end offset, once all in-sync replicas have it (a shorter high
+        watermark could still be cut back)
+    P5  the last data batch in the target equals its source batch, or all those that were joined in it, and the source
+        has no record where the target has none behind it, or nothing is written. Where the target was a source before
+        (a failback), its last records do (what the journal has on record as lost, the source may still have)
+    P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
+        keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
+    P7  where there is nothing to compare, because either log has deleted it, or it is damaged in the source's by now,
+        the copy is believed only where its end is the position that the journal keeps, or lies behind it by batches of
+        ours alone and in the same leader epoch of the source. Else the copy is `Unconfirmed`, and a person decides
+    P8  a target that ends below the acknowledged position has lost records. They are copied again where the source
+        still has them; else that is TARGET_LOST
+    P9  a copy that was begun with offsets that move is none with equal offsets: where the journal keeps that its end
+        goes with another offset of the source, no record is compared, and none is written
+
+Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
+names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
+would go in twice. Where the log holds no batch, the leader is asked between two looks at the log's end that agree.
+
+Decision: a log that ends with a marker is looked at twice. A broker goes on with a dead mirror's request for a thousand
+markers for up to half a second, and whoever began in its midst would take the rest for somebody else's.
+
+Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
+it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
+count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
+id, which ids handed out by a coordinator could not give. The 20 low bits are left to `Stamp.then`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.log_reader import batch_at, batches
+from mirror.kafka.queries import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    epoch_end,
+    list_offset,
+    producers,
+    settled_end,
+)
+from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
+from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, SEQUENCES, RawBatch, Stamp, crc_holds, is_a_mirrors
+from mirror.replication.assignment import STANDING, LastBatch, LastPosition
+from mirror.states import RESOLVED_BY, Remedy, State
+
+#: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
+_MARKERS_PAUSE: Final = 0.2
+#: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
+#: write at once notice it after two requests of a thousand at the latest. How far at most.
+_LOOK_BACK, _FURTHER = 2000, 8
+_MOST_BACK: Final = 1 << 20
+#: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
+_GAP_BYTES: Final = 32 << 20
+#: What is compared of two logs without a record for a reader tells no leader epoch.
+_EMPTY: Final = (-1, -1)
+#: What resolves a copy that is not its source's.
+ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to go on: the next offset of the source, in `preserve` the target's as well, and the next batch's stamp.
+
+    `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
+    batch, or -1. `begin` is where the target must be made to begin first, since all before it is padding or missing,
+    and -1 where nothing is to be done. `lost_until` is where the source goes on, where it lost the records from
+    `next_offset` up to there; -1 where not. `lands` is where the next batch lands in the target if that is not at
+    `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the
+    target had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last`
+    is what was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last
+    batch is ours, and has its broker's time.
+    """
+
+    next_offset: int
+    stamp: Stamp
+    known: bool
+    last_epoch: int
+    begin: int = -1
+    lost_until: int = -1
+    lands: int = -1
+    target_lost: tuple[int, int] | None = None
+    target_epoch: int = -1
+    last: LastPosition | None = None
+    stamped: bool = False
+
+    @property
+    def end(self) -> int:
+        """Where the target's log ends."""
+        return self.next_offset if self.lands < 0 else self.lands
+
+
+class Unconfirmed(PartitionStop):
+    """The stop for a copy of which nothing can be compared with the source, and whose end is not the position that the
+    journal keeps. A person may vouch for it: that the target's end `target_end` goes with the source's `offset`, which
+    is -1 where that is not known.
+    """
+
+    def __init__(self, source: TopicPartition, offset: int, target_end: int, detail: str) -> None:
+        accept = (Remedy.ACCEPT_COPY,) if offset >= 0 else ()
+        detail = f"nothing confirms the copy: {detail}"
+        super().__init__(State.DIVERGED, *source, offset, detail, *accept, Remedy.BEGIN_ANEW)
+        self.target_end = target_end
+
+
+def producer_id(flow: str, target: TopicPartition) -> int:
+    """The flow's first producer id for one target partition: between 2^52 and 2^53, exact in any tool that reads
+    JSON, and a multiple of `ERAS`.
+    """
+    digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") % (FIRST_ID // ERAS)) * ERAS + FIRST_ID
+
+
+def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic: str) -> PartitionStop:
+    """The stop, whose advice names both clusters and the copy; unless it says where to look, at the source."""
+    if not stop.knows("side"):
+        stop.knowing(**inspecting("source", stop.topic, stop.offset))
+    return stop.knowing(source=source.endpoint.servers, target=target.endpoint.servers, target_topic=target_topic)
+
+
+def inspecting(side: str, topic: str, offset: int) -> dict[str, object]:
+    """Where `Remedy.INSPECT` sends a person."""
+    return {"side": side, "damaged": topic, "begin": f" --from {offset}" if offset >= 0 else ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
+    target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
+    flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
+    of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
+    where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
+    leader epoch in which the target's end was read, `source_epoch` the source's of now. `clusters`: what both are
+    called.
+    """
+
+    source: TopicPartition
+    start: int
+    readable: int
+    target_start: int
+    end: int
+    tail: RawBatch | None
+    own: Stamp
+    since: int = 0
+    last: LastPosition | None = None
+    losses: tuple[tuple[int, int], ...] = ()
+    kept_until: int | None = None
+    target_epoch: int = -1
+    source_epoch: int = -1
+    clusters: tuple[str, str] = ("the source", "the target")
+
+    @property
+    def was_not_cut(self) -> bool:
+        """No leader of the source was elected since the last acknowledged batch: it has kept all that it had."""
+        return self.last is not None and 0 <= self.source_epoch == self.last.source_epoch
+
+    @property
+    def begin(self) -> int:
+        """The first offset of the source that is to be mirrored, whether or not the source still has it."""
+        return self.since or self.start
+
+    @property
+    def furthest_begin(self) -> int:
+        """The highest offset at which the copy may have been made to begin, as sources begin ever later."""
+        return max(self.since, self.start)
+
+    @property
+    def is_unaligned(self) -> bool:
+        """The target holds nothing, or nothing but padding, and is to begin behind that."""
+        if self.tail is None:  # it may have deleted padding by itself
+            return self.end == 0 < self.begin or self.end < self.since
+        return self.end <= self.begin and is_our_padding(self.tail, self.own)
+
+    @property
+    def tail_is_ours(self) -> bool:
+        """This flow wrote the target's last batch."""
+        return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
+
+    def keeps(self, ours: RawBatch | None) -> bool:
+        """Whether the target's batch is sound, and what was acknowledged last, whatever its source batch is by now."""
+        kept = self.last.batch if self.last is not None else None
+        if ours is None or kept is None or not kept.crc:
+            return False
+        return (ours.header.base_offset, ours.header.crc) == (kept.base, kept.crc) and crc_holds(ours)
+
+    @property
+    def is_stamped(self) -> bool:
+        """This flow wrote the target's last batch, and the target's broker gave it a time."""
+        return self.tail is not None and self.tail_is_ours and bool(self.tail.header.attributes & APPEND_TIME)
+
+    @property
+    def is_begun(self) -> bool:
+        """The copy holds, or held, more than padding: it does not just begin where the source does, or the flow."""
+        if self.last is not None and self.last.batch is not None:
+            return True
+        if self.tail is None:
+            return self.end > self.furthest_begin
+        return not is_our_padding(self.tail, self.own)
+
+    def check_way(self) -> None:
+        """Raises PartitionStop where the copy was begun with offsets that move, and is to have equal ones (P9)."""
+        last = self.last
+        if last is None or last.source_next == last.target_end:
+            return
+        what = f"offset {last.target_end} of the target goes with offset {last.source_next} of the source"
+        raise self.begun_otherwise(last.target_end, f"{what}, as the journal keeps it", "translate")
+
+    def begun_otherwise(self, at: int, detail: str, offsets: str) -> PartitionStop:
+        """The stop for a copy that was begun with other `offsets` than it is to have now."""
+        detail = f"{detail}: the copy was begun with topics.offsets: {offsets}"
+        return self.stop(State.REFUSED, at, detail, Remedy.AS_BEGUN).knowing(offsets=offsets)
+
+    def check_source_epoch(self) -> None:
+        """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
+        last, kept = self.last, self.kept_until
+        if last is not None and kept is not None and kept < last.epoch_until:
+            what = f"leader epoch {last.source_epoch} of the source ends at {max(kept, 0)}"
+            detail = f"{what}, and was mirrored up to {last.epoch_until}: the source's log was cut back or replaced"
+            raise self.truncated(last.source_next, detail)
+
+    def target_loss(self, at: int) -> tuple[int, int] | None:
+        """The source offsets of acknowledged records that the target has no more, where its end is source offset `at`
+        (P8).
+        """
+        last = self.last
+        if last is None or self.end >= last.target_end or last.batch is None or at >= last.source_next:
+            return None
+        return at, last.source_next
+
+    def target_lost(self, at: int, lost: tuple[int, int]) -> PartitionStop:
+        """The stop where these cannot be copied again."""
+        detail = (
+            f"the target's log ends at {self.end}, and had acknowledged the source's offsets up to {lost[1] - 1}: the"
+            f" target lost its tail, and the source deleted offsets {at} to {self.start - 1}"
+        )
+        return self.stop(State.TARGET_LOST, at, detail, *RESOLVED_BY[State.TARGET_LOST])
+
+    def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
+        """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
+        first, upto = accepted or (at, at)
+        return first <= at and self.start <= upto
+
+    def retention_gap(self, at: int) -> PartitionStop:
+        """The stop where that is not accepted."""
+        return self.stop(
+            State.RETENTION_GAP,
+            at,
+            f"the source deleted offsets {at} to {self.start - 1} before they were mirrored",
+            *RESOLVED_BY[State.RETENTION_GAP],
+        )
+
+    def padded_twice(self, upto: int) -> PartitionStop:
+        """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
+        detail = f"the target has padding up to offset {upto}, and the source has records from {self.furthest_begin} on"
+        return self.stop(State.DIVERGED, self.furthest_begin, detail, Remedy.BEGIN_ANEW)
+
+    def truncated(self, at: int, detail: str) -> PartitionStop:
+        """The stop for a source that was cut back below what was mirrored."""
+        return self.stop(State.TRUNCATED, at, detail, *RESOLVED_BY[State.TRUNCATED])
+
+    def reopened(self, at: int, opened: OpenTransaction) -> Exception:
+        """What an open transaction means: nothing is mirrored before one has ended, so that the source was cut back."""
+        if opened.cluster != self.clusters[0]:
+            return opened
+        detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
+        return self.truncated(at, f"{detail}: a transaction is open there that had ended")
+
+    def unlike(self, at: int, detail: str, twin: RawBatch | None) -> PartitionStop:
+        """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
+        elections since, one of these was unclean, most likely.
+
+        Raises MalformedBatch where one of both batches is damaged, on its disk or on the way: this stop would stand.
+        """
+        for cluster, raw in zip(self.clusters, (twin, self.tail), strict=True):
+            if raw is not None and 0 <= raw.header.magic <= 2 and not crc_holds(raw):
+                raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
+        marker = self.tail is not None and self.tail.header.is_control
+        epoch = twin.header.partition_leader_epoch if twin is not None else 0
+        if self.tail_is_ours and not marker and epoch > 0:
+            return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
+        if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
+            return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
+        return self.foreign(at, detail)
+
+    def foreign(self, at: int, detail: str) -> PartitionStop:
+        """The stop for a copy with records that are not the source's."""
+        detail = f"{detail}; somebody else wrote to the target, or the source topic is another one"
+        return self.stop(State.DIVERGED, at, detail, *ANOTHER_COPY)
+
+    def unconfirmed(self, at: int, detail: str) -> Unconfirmed:
+        """The stop for a copy that nothing confirms (P7)."""
+        return Unconfirmed(self.source, at, self.end, detail)
+
+    def check_end(self, at: int) -> None:
+        """Raises Unconfirmed where somebody else wrote behind the last acknowledged position, and the source has
+        deleted all that this could be compared with: else the gap would seem to begin behind it.
+        """
+        last = self.last
+        if last is not None and last.target_end < self.end and self.tail is not None and not self.tail_is_ours:
+            raise self.beyond_acknowledged(at, last)
+
+    def beyond_acknowledged(self, at: int, last: LastPosition) -> Unconfirmed:
+        """The stop for a copy with records behind the last acknowledged position that nothing confirms (P7)."""
+        detail = f"its log ends at {self.end}, the journal keeps {last.target_end}"
+        others = "" if self.tail is None or self.tail_is_ours else "; the last of them is not this mirror's"
+        return self.unconfirmed(at, f"{detail}, and no record in between can be compared{others}")
+
+    def stop(self, state: State, offset: int, detail: str, *remedies: Remedy) -> PartitionStop:
+        """The stop at a source offset."""
+        return PartitionStop(state, *self.source, offset, detail, *remedies)
+
+
+async def look_at_logs(
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    since: int = 0,
+    last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
+) -> Logs:
+    """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
+    end = await settled_end(target, target_partition)
+    target_epoch = target.leader(target_partition).epoch
+    start, readable, target_start, kept, tail = await asyncio.gather(
+        list_offset(source, source_partition, EARLIEST),
+        list_offset(source, source_partition, LATEST),
+        list_offset(target, target_partition, EARLIEST),
+        _kept_until(source, source_partition, last),
+        _tail(target, target_partition, end),
+    )
+    if tail is None and end > target_start and await list_offset(target, target_partition, EARLIEST) < end:
+        raise MalformedBatch(f"{target}: nothing can be read at offset {end - 1}, the last of the log", 0, end - 1)
+    own = Stamp(producer_id(flow, target_partition))
+    tail = tail if end > target_start else None
+    source_epoch = source.leader(source_partition).epoch
+    return Logs(
+        source_partition,
+        start,
+        readable,
+        target_start,
+        end,
+        tail,
+        own,
+        since,
+        last,
+        losses,
+        kept,
+        target_epoch,
+        source_epoch,
+        (str(source), str(target)),
+    )
+
+
+async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatch | None:
+    return await batch_at(target, partition, end - 1, below=end) if end else None
+
+
+async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosition | None) -> int | None:
+    """Where the leader epoch of the last acknowledged batch ends in the source now; None where that cannot be told:
+    nothing was acknowledged, or a leader has forgotten its epochs. One that never had that epoch kept nothing.
+    """
+    if last is None or last.source_epoch < 0:
+        return None
+    kept = await epoch_end(source, partition, last.source_epoch)
+    if kept < 0:
+        return None if source.leader(partition).epoch >= last.source_epoch else -1
+    return kept
+
+
+async def resume(
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    accepted: tuple[int, int] | None = None,
+    since: int = 0,
+    last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
+) -> Position:
+    """The position of one partition, with the check that both logs agree up to there (P5 to P8).
+
+    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
+    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
+    `losses` are on record there as lost.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
+    """
+    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs.check_way()
+    logs.check_source_epoch()
+    try:
+        return await _found(logs, source, target, target_partition, accepted)
+    except OpenTransaction as opened:
+        raise logs.reopened(logs.end, opened) from opened
+    except PartitionStop as stop:
+        await check_kept(stop, logs, source, target, target_partition)
+        if stop.state == State.TRUNCATED and await _holds_others(logs, target, target_partition):
+            raise logs.foreign(stop.offset, stop.detail) from stop
+        raise
+
+
+async def _found(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, accepted: tuple[int, int] | None
+) -> Position:
+    """The same as `resume`, whoever made the target longer than the source."""
+    start, readable, target_start, end = logs.start, logs.readable, logs.target_start, logs.end
+    tail, own, ours, last = logs.tail, logs.own, logs.tail_is_ours, logs.last
+    if end > readable:
+        detail = f"the target's log ends at {end}, the source's at {readable}"
+        is_ours = ours or (tail is None and end == logs.since) or (last is not None and last.target_end == end)
+        if is_ours and not logs.was_not_cut:
+            raise logs.truncated(end, detail)
+        raise logs.foreign(end, detail)
+    lost = logs.target_loss(end)
+    is_accepted = logs.is_accepted(end, accepted)
+    if lost is not None and end < start and not is_accepted:
+        raise logs.target_lost(end, lost)
+    if logs.is_unaligned:
+        stamp, known = await next_stamp(target, target_partition, own, end, tail)
+        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin, target_lost=lost)
+    if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
+        raise logs.padded_twice(end)
+    if end < start and not is_accepted:
+        logs.check_end(end)
+        raise logs.retention_gap(end)
+    data = await _last_data(target, target_partition, logs)
+    try:
+        batch, epoch = await _compared(logs, source, target, target_partition, data)
+    except MalformedBatch:
+        if not logs.keeps(data[0]):
+            raise
+        batch = epoch = None
+    stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
+    if epoch is None and logs.is_begun:
+        await confirm(logs, source, target, target_partition, stamp, end)
+    begin = target_start
+    if target_start < logs.begin:
+        begin = await _padding_end(target, target_partition, target_start, own)
+    if begin > max(target_start, logs.furthest_begin):
+        raise logs.padded_twice(begin)
+    found = found_position(logs, end, stamp, batch, epoch)
+    return Position(
+        end,
+        stamp,
+        known,
+        last_epoch=found.source_epoch if found.epoch_until == end else -1,
+        begin=begin if begin > target_start else -1,
+        lost_until=start if end < start else -1,
+        target_lost=lost,
+        target_epoch=logs.target_epoch,
+        last=found,
+        stamped=logs.is_stamped,
+    )
+
+
+async def check_kept(
+    stop: PartitionStop, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+) -> None:
+    """Raises ClusterUnreachable where either log was deleted from while both were compared: what was missing then tells
+    nothing, and the stop would stand.
+    """
+    if stop.state not in STANDING:
+        return
+    start, target_start = await asyncio.gather(
+        list_offset(source, logs.source, EARLIEST), list_offset(target, target_partition, EARLIEST)
+    )
+    if (start, target_start) != (logs.start, logs.target_start):
+        raise ClusterUnreachable(f"{logs.source}: records were deleted while both logs were compared") from stop
+
+
+async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) -> bool:
+    """Whether somebody else wrote behind what was acknowledged, and batches of ours landed behind that (W4)."""
+    if not logs.tail_is_ours:
+        return False
+    acknowledged = logs.last.target_end if logs.last is not None else logs.readable
+    oldest = max(logs.target_start, acknowledged, logs.end - _MOST_BACK)
+    async for raw, _ in batches(target, partition, oldest, logs.end, READ_UNCOMMITTED):
+        if not logs.own.is_kin(raw.header.producer_id):
+            return True
+    return False
+
+
+def found_position(
+    logs: Logs, at: int, stamp: Stamp, batch: LastBatch | None, epoch: tuple[int, int] | None
+) -> LastPosition:
+    """What the journal is to keep of a copy that was found in order, where source offset `at` comes next. `epoch`: a
+    leader epoch of the source and up to where it reaches; what was kept before says more where it reaches further.
+    """
+    last = logs.last
+    if last is not None and last.source_next <= at and last.epoch_until > (epoch[1] if epoch else -1):
+        epoch = last.source_epoch, last.epoch_until
+    kept = last.batch if last is not None and last.target_end <= logs.end else None
+    if batch is None or (kept is not None and kept.base == batch.base and batch.source_crc is None):
+        batch = kept or batch
+    return LastPosition(
+        source_next=at,
+        target_end=logs.end,
+        source_epoch=epoch[0] if epoch else -1,
+        epoch_until=epoch[1] if epoch else -1,
+        target_epoch=logs.target_epoch,
+        stamp=(stamp.producer_id, stamp.epoch, stamp.sequence),
+        batch=batch,
+    )
+
+
+async def _last_data(target: Cluster, partition: TopicPartition, logs: Logs) -> tuple[RawBatch | None, int]:
+    """The last batch of the target with records for a reader, None where it has none any more; and the offset from
+    which on markers are known to follow it. Padding of ours counts as none.
+    """
+    if logs.tail is None:
+        return None, logs.end
+    if not logs.tail.header.is_control:
+        return logs.tail, logs.end
+    isolation = READ_UNCOMMITTED if logs.tail_is_ours else READ_COMMITTED
+    oldest = max(logs.target_start, logs.end - _MOST_BACK)
+    found = await _last_of(target, partition, oldest, logs.end, isolation)
+    if found is not None and found.header.is_transactional:  # a former source's, for ours are not: it may be aborted
+        found = await _last_of(target, partition, oldest, found.header.next_offset, READ_COMMITTED)
+    if found is not None:
+        return found, found.header.next_offset
+    kept = logs.last.batch if logs.last is not None and logs.last.target_end <= logs.end else None
+    if kept is None or kept.base < logs.target_start:
+        return None, oldest
+    # all behind it was acknowledged as markers; those that came later were looked through
+    found = await batch_at(target, partition, kept.base, below=logs.end)
+    if found is None or (found.header.base_offset, found.header.crc) != (kept.base, kept.crc or found.header.crc):
+        return None, oldest
+    return found, found.header.next_offset
+
+
+async def _last_of(
+    cluster: Cluster, partition: TopicPartition, oldest: int, end: int, isolation: int
+) -> RawBatch | None:
+    """The last batch with records that holds offsets from `oldest` to before `end`; for a committed read, of those that
+    were committed. It is looked for from the end backwards.
+    """
+    before, step = end, _LOOK_BACK
+    while before > oldest:
+        begin, found = max(oldest, before - step), None
+        async for raw, is_aborted in batches(cluster, partition, begin, before, isolation):
+            if not (raw.header.is_control or is_aborted or not raw.header.count):
+                found = raw
+        if found is not None:
+            return found
+        before, step = begin, step * _FURTHER
+    return None
+
+
+async def _compared(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, data: tuple[RawBatch | None, int]
+) -> tuple[LastBatch | None, tuple[int, int] | None]:
+    """Compare the target's last data batch and the gap behind it (P5). The batch, as the journal is to keep it, and the
+    leader epoch of the source up to an offset; None for the epoch where there was nothing to compare.
+
+    Raises PartitionStop where the two logs differ.
+    """
+    ours, following = data
+    end, start = logs.end, logs.start
+    if difference := await gap_difference(source, logs.source, max(start, following), end, logs.losses):
+        detail = f"the target has no record from offset {max(start, following)} to {end - 1}: {difference}"
+        raise logs.unlike(end, detail, None)
+    if ours is None or is_our_padding(ours, logs.own):
+        # where neither log has a record for a reader, all that the source holds below the target's end was compared
+        return None, _EMPTY if logs.tail is not None and following <= logs.target_start <= start < end else None
+    header = ours.header
+    if header.last_offset < start:
+        return kept_batch(ours, header.base_offset, None), None
+    first = max(start, header.base_offset)
+    twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    if twin is not None and twin.header.magic == 2 and twin.header.base_offset > header.last_offset:
+        epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
+        is_ours = logs.own.is_kin(header.producer_id)  # nothing below vouches for a batch of somebody else (P7)
+        return kept_batch(ours, header.base_offset, None), epoch if is_ours else None
+    if header.base_offset < start and (twin is None or twin.header.base_offset != header.base_offset):
+        return kept_batch(ours, header.base_offset, None), None
+    may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(twin)
+    if difference := batch_difference(ours, twin, may_be_rewritten=may_be_rewritten):
+        where = f"the target's last batch with records, at offset {header.base_offset}"
+        raise logs.unlike(end, f"{where}, is not the source's: {difference}", twin)
+    assert twin is not None
+    is_same = twin.header.base_offset == header.base_offset and twin.header.count == header.count
+    batch = kept_batch(ours, header.base_offset, twin.header.crc if is_same else None)
+    difference, last = await joined_difference(source, logs.source, ours, twin)
+    if difference:
+        raise logs.unlike(
+            end, f"the target's last batch with records, at offset {header.base_offset}: {difference}", last
+        )
+    return batch, (last.header.partition_leader_epoch, min(end, last.header.next_offset))
+
+
+async def joined_difference(
+    source: Cluster, partition: TopicPartition, ours: RawBatch, first: RawBatch
+) -> tuple[str, RawBatch]:
+    """Where a batch of ours, at the source's offsets, was made of several in a row: what differs from those behind the
+    `first`, or the empty string; and the last one that was compared.
+    """
+    last, end = first, ours.header.next_offset
+    if last.header.next_offset >= end:
+        return "", last
+    joined = Joined(ours)
+    async for raw, is_aborted in batches(source, partition, last.header.next_offset, end, READ_COMMITTED):
+        last = raw
+        if is_aborted:
+            return f"the source has an aborted transaction at offset {raw.header.base_offset}", last
+        if difference := joined.difference(raw):
+            return difference, last
+    return "", last
+
+
+async def _compared_below(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, base: int
+) -> tuple[int, int] | None:
+    """Where the source has a hole over all of the target's last batch, at `base`, as compaction leaves one: compare the
+    last records that it has below that. The same as `_compared`.
+    """
+    oldest = max(logs.start, logs.target_start, base - _LOOK_BACK * _FURTHER)
+    theirs = await _last_of(source, logs.source, oldest, base, READ_COMMITTED)
+    if theirs is None or theirs.header.base_offset < oldest:
+        return None
+    at = theirs.header.base_offset
+    ours = await batch_at(target, target_partition, at, below=at + 1)
+    if ours is None or ours.header.is_control or ours.header.base_offset > theirs.header.last_offset:
+        return None
+    if difference := batch_difference(ours, theirs, may_be_rewritten=True):
+        raise logs.unlike(logs.end, f"the target's batch at offset {at} is not the source's: {difference}", theirs)
+    return theirs.header.partition_leader_epoch, theirs.header.next_offset
+
+
+def kept_batch(ours: RawBatch, source_base: int, source_crc: int | None) -> LastBatch:
+    """A batch of the target as the journal keeps it."""
+    header = ours.header
+    return LastBatch(
+        base=header.base_offset,
+        next_offset=header.next_offset,
+        source_base=source_base,
+        crc=header.crc,
+        source_crc=source_crc,
+        count=header.count,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+    )
+
+
+async def confirm(
+    logs: Logs,
+    source: Cluster,
+    target: Cluster,
+    target_partition: TopicPartition,
+    stamp: Stamp,
+    at: int,
+) -> None:
+    """Believe a copy of which nothing can be compared, by what the journal keeps of it (P7). Its end goes with source
+    offset `at`. `stamp` is that of the next batch.
+
+    Raises Unconfirmed where that does not say enough, and PartitionStop where it says that a log is another one.
+    """
+    last, end = logs.last, logs.end
+    if last is None:
+        raise logs.unconfirmed(
+            at, f"its log ends at {end}, no record of it can be compared, and the journal keeps no position of it"
+        )
+    await _check_last_batch(logs, source)
+    if last.target_epoch >= 0 and end >= last.target_end:
+        kept = await epoch_end(target, target_partition, last.target_epoch)
+        if 0 <= kept < last.target_end:
+            detail = (
+                f"leader epoch {last.target_epoch} of the target ends at {kept}, acknowledged was {last.target_end}"
+            )
+            raise logs.unconfirmed(at, f"{detail}: the target lost its tail, and what took its place is gone, too")
+    if end == last.target_end:
+        return
+    if end < last.target_end:
+        if logs.tail is None or logs.tail_is_ours:
+            return  # the beginning of what was acknowledged
+        raise logs.foreign(at, f"the target's last batch, below offset {end}, is not ours")
+    more = end - last.target_end
+    is_ours = last.stamp is not None and distance(last.stamp, stamp) == more
+    same_epoch = logs.kept_until is not None and logs.kept_until >= at
+    if not (is_ours and same_epoch):
+        raise logs.beyond_acknowledged(at, last)
+
+
+def distance(before: tuple[int, int, int], stamp: Stamp) -> int:
+    """Records between two stamps of one producer and epoch, -1 for others."""
+    producer, epoch, sequence = before
+    if (producer, epoch) != (stamp.producer_id, stamp.epoch):
+        return -1
+    return (stamp.sequence - sequence) % SEQUENCES
+
+
+async def _check_last_batch(logs: Logs, source: Cluster) -> None:
+    """Raises PartitionStop where the source has another batch than the last one that the journal keeps."""
+    batch = logs.last.batch if logs.last is not None else None
+    if batch is None or batch.source_crc is None or batch.source_base < logs.start:
+        return
+    try:
+        twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
+    except MalformedBatch:
+        return  # it became damaged since: that tells of no other log
+    if twin is not None and (twin.header.base_offset != batch.source_base or twin.header.count != batch.count):
+        return  # compacted since, or gone
+    if twin is None or twin.header.crc != batch.source_crc:
+        has = "no batch" if twin is None else f"one with CRC {twin.header.crc:08x}"
+        detail = f"the batch mirrored last, at offset {batch.source_base}, had CRC {batch.source_crc:08x}"
+        raise logs.truncated(logs.end, f"{detail}, and the source has {has} there by now")
+
+
+async def next_stamp(
+    target: Cluster, partition: TopicPartition, own: Stamp, end: int, tail: RawBatch | None
+) -> tuple[Stamp, bool]:
+    """What comes after `tail`, a batch of ours at the log's end, and whether the leader knows the producer (P3)."""
+    found = [p for p in await producers(target, partition) if own.is_kin(p.producer_id)]
+    is_marker = tail is not None and tail.header.is_control
+    if is_marker:
+        await asyncio.sleep(_MARKERS_PAUSE)
+    if (tail is None or is_marker) and await settled_end(target, partition) != end:
+        raise ClusterUnreachable(f"{target}: {partition}: the log grew while its position was read")
+    if tail is not None:
+        last = tail.header
+        stamp = Stamp(last.producer_id, last.producer_epoch, last.base_sequence)
+        stamp = stamp.then() if is_marker else stamp.after(last.last_offset_delta)
+        return stamp, any(p.producer_id == stamp.producer_id for p in found)
+    if not found:
+        return own, False
+    newest = max(found, key=lambda p: (p.producer_id, p.epoch))
+    stamp = Stamp(newest.producer_id, newest.epoch, newest.last_sequence)
+    return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
+
+
+async def gap_difference(
+    source: Cluster, partition: TopicPartition, first: int, end: int, losses: Sequence[tuple[int, int]] = ()
+) -> str:
+    """What is wrong with a target that has no record of the source's from `first` to before `end`, or the empty
+    string; what is on record as lost is nothing wrong.
+
+    Of a long gap the first `_GAP_BYTES` are read, and its last offsets.
+    """
+    size = 0
+    async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
+        if not crc_holds(raw):  # damaged, and left out as a loss: there are no records to compare
+            continue
+        for begin, upto in _outside(losses, first, end):
+            if difference := marker_difference(begin, upto, None if is_aborted else raw):
+                return difference
+        size += len(raw.data)
+        if size > _GAP_BYTES and raw.header.next_offset < end - _LOOK_BACK:
+            return await gap_difference(source, partition, end - _LOOK_BACK, end, losses)
+    return ""
+
+
+def _outside(losses: Sequence[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
+    """The offsets from `first` to before `end` without those that are lost, which are in offset order."""
+    left = []
+    for lost, following in losses:
+        if first < min(lost, end):
+            left.append((first, min(lost, end)))
+        first = max(first, following)
+    return [*left, (first, end)] if first < end else left
+
+
+def _is_a_mirrors(raw: RawBatch | None) -> bool:
+    """Whether a mirror wrote the batch, of whatever flow: only such a one may hold the records in other batches."""
+    return raw is not None and is_a_mirrors(raw.header.producer_id)
+
+
+async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
+    """Where the padding with which a log starts ends; `start` where there is none.
+
+    A broker notes once a minute where its logs begin (Kafka `LogManager.checkpointLogStartOffsets`): one that crashes
+    before brings padding back that was deleted.
+    """
+    at = start
+    while (first := await batch_at(target, partition, at)) is not None:
+        if not is_our_padding(first, own):
+            break
+        at = first.header.next_offset
+    return at

@@ -1,0 +1,543 @@
+"""The writing side: verdicts carried out on the target, each batch acknowledged at the offset it must have.
+
+A request takes the next batch of every partition that has one: a broker wants one batch of each, and what a request
+costs both sides is most of a small batch's cost, so partitions with small batches share one connection to their leader.
+Large ones are spread over a few, since a broker serves one request of a connection at a time. A partition stays on one
+while anything is in flight, so its batches arrive in order. (W1 is in `sink.py`.)
+
+    W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
+        (KIP-98)
+    W3  while the leader does not know the producer, one batch is in flight alone: any first sequence would be accepted
+    W4  an ack at another offset than expected means that somebody else writes: CONTENDED, and not one batch more
+    W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
+        (`Sink.unsettled`)
+    W6  bytes are held until they are acknowledged; nothing counts as mirrored before
+    W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are told apart by
+        their order alone, and what overtakes is refused
+    W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
+        known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
+        of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent.
+        That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is refused
+    W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
+        finds what its successor wrote
+    W10 where offsets are translated, an ack that tells of another batch by the same number does not count. Sequences
+        count records, so a number means the same batch only while the source has the same records: what a dead mirror
+        sent may be gone there, and what we send in its place would be taken for a repetition
+    W11 nothing is sent to another topic by the same name, to a leader of another epoch, or while the connection is lost
+        that was open before the position was read: a broker that crashed, or was elected, may have lost what was
+        acknowledged, and of old data it has forgotten the producer, so that it would take a batch at any offset
+    W12 times are data: where a broker says that it put its own into a batch, nothing more is sent. The answer to a
+        repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from mirror.errors import (
+    AccessDenied,
+    BadRecords,
+    ClusterUnreachable,
+    PartitionStop,
+    RecordTooLarge,
+    TooManyBytes,
+    UnsupportedVersion,
+    WireError,
+)
+from mirror.kafka.cluster import DENIED, Cluster, Leader, TopicPartition
+from mirror.kafka.connection import Connection, throttled_seconds
+from mirror.kafka.produce import ACK_TIMEOUT, Ack, markers_request, produce_request, read_markers, read_produce
+from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
+from mirror.kafka.queries import LATEST, list_offsets_request
+from mirror.observability.status import Histogram
+from mirror.policy.remedies import grant, grant_markers
+from mirror.records.header import RawBatch
+from mirror.replication.assignment import Loss
+from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
+from mirror.replication.fetcher import Spawn
+from mirror.replication.partition_writer import MARKERS, Gap, Outgoing, Sink, Tally
+from mirror.states import Remedy, State
+
+# --- A connection to one target broker, opened when there is something to send ----------------------------------------
+
+
+def channel_purpose(number: int) -> str:
+    """What a cluster knows the connection by over which batches go to a broker; each has a few."""
+    return f"produce-{number}"
+
+
+class Channel:
+    """`connection` is None until it was opened for the first time; `in_flight` counts requests."""
+
+    def __init__(self, target: Cluster, node: int, number: int) -> None:
+        self._target, self.node, self._purpose = target, node, channel_purpose(number)
+        self._opening: asyncio.Task[None] | None = None
+        self.connection: Connection | None = None
+        self.in_flight = 0
+
+    def open(self, spawn: Spawn, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Connect in the background, unless that is under way."""
+        if self._opening is None or self._opening.done():
+            self._opening = spawn(self._open(ready, failed))
+
+    def close(self) -> None:
+        """Give up connecting."""
+        if self._opening is not None:
+            self._opening.cancel()
+
+    async def _open(self, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
+        try:
+            connection = await self._target.connection(self.node, self._purpose)
+            connection.version(PRODUCE)
+            self.connection = connection
+        except (WireError, AccessDenied) as problem:
+            failed(str(problem))
+        else:
+            asyncio.get_running_loop().call_soon(ready)
+
+
+# --- The writing side -------------------------------------------------------------------------------------------------
+
+IN_FLIGHT: Final = 5
+REQUEST_BYTES: Final = 1024 * 1024
+#: While a connection has so much that its socket does not take, more would be held twice, and arrive no sooner.
+UNSENT_BYTES: Final = REQUEST_BYTES
+#: Batches of this many bytes and more, on the average of those that wait, are large.
+LARGE: Final = 128 * 1024
+#: Connections to a leader that partitions with large batches are spread over.
+CONNECTIONS: Final = 2
+#: Longer than the leader may wait for its followers.
+ANSWER_TIMEOUT: Final = ACK_TIMEOUT + 10
+
+#: The target will never take this batch: too large, list too large, bad timestamp, unsupported, invalid, policy, no
+#: zstd (Kafka `Errors`).
+_NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
+#: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
+_DOUBTFUL: Final = frozenset({-1, 2})
+
+
+#: Seconds that a look at the log's end holds good for sending markers.
+FRESH: Final = 2.0
+
+
+class Writer:
+    """Give it sinks with `begin`; `on_change(sink)` is called when a sink was acknowledged, stopped, or became
+    unsettled with nothing in flight. `took` has the seconds from each produce request to its acks; `throttled_s` are
+    those for which brokers muted us.
+    """
+
+    def __init__(self, target: Cluster, on_change: Callable[[Sink], None], spawn: Spawn, partition_bytes: int) -> None:
+        self._target = target
+        self._spawn = spawn
+        self._on_change = on_change
+        self._partition_bytes = partition_bytes
+        self._sinks: dict[TopicPartition, Sink] = {}
+        self._queued: dict[TopicPartition, Sink] = {}  # at least those with something to send
+        self._flushing: asyncio.Handle | None = None
+        self._turns: dict[TopicPartition, int] = {}
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self.tallies: dict[TopicPartition, Tally] = {}
+        self.took, self.throttled_s = Histogram(), 0.0
+        self._finished = False
+
+    def begin(self, sink: Sink) -> None:
+        """Write a partition from its position on; replaces its former sink, which must be idle."""
+        self._sinks[sink.source] = self._queued[sink.source] = sink
+        self._turns.setdefault(sink.source, len(self._turns))
+        tally = self.tallies.setdefault(sink.source, Tally())
+        if sink.ledger is not None and sink.position.lost_until >= 0:
+            tally.lost += sink.position.lost_until - sink.position.next_offset
+
+    def finish(self) -> None:
+        """Send nothing more: forget what is queued, and leave what is in flight to be acknowledged."""
+        self._finished = True
+        for sink in self._sinks.values():
+            sink.forget()
+        for channel in self._channels.values():
+            channel.close()
+
+    def settled(self, sink: Sink, end: int) -> None:
+        """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
+        for out in sink.doubted:
+            if out.end <= end:
+                self._count(sink.source, out)
+        sink.doubted.clear()
+
+    def holds(self) -> int:
+        """Bytes of batches that wait for the target, or for its acks."""
+        return sum(sink.held for sink in self._sinks.values())
+
+    def room(self, source: TopicPartition) -> int:
+        """Bytes that a partition's sink still takes, negative where it holds more than its share; 0 for one that is
+        stopped or unsettled.
+        """
+        sink = self._sinks.get(source)
+        return self._partition_bytes - sink.held if sink and not sink.unsettled else 0
+
+    def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
+        """Queue, skip or refuse one batch, or several that become one; `flush` sends. Raises PartitionStop for what
+        must not be written.
+        """
+        for _ in self.carrying_out(verdict, raws, sink):
+            pass
+
+    def carrying_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
+        """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
+        if sink.unsettled or verdict is ALREADY_MIRRORED:
+            return
+        self._queued[sink.source] = sink
+        match verdict.action:
+            case Action.PASS | Action.RESTAMP:
+                sink.append(raws[0], verdict)
+            case Action.DROP:
+                self._drop(verdict, raws[0], sink)
+            case Action.REWRITE:
+                yield from self._rewrite(verdict, raws, sink)
+            case Action.REFUSE:
+                detail = f"REFUSE for reason {verdict.reason}"
+                if verdict in UNREADABLE:
+                    raise _unreadable(sink, raws[0], detail)
+                raise sink.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
+
+    def lose(self, loss: Loss, sink: Sink) -> None:
+        """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
+        self._queued[sink.source] = sink
+        if sink.ledger is not None:
+            self.tallies[sink.source].lost += loss.next_offset - loss.first
+        sink.lose(loss)
+
+    def _drop(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
+        upto = raw.header.next_offset
+        sink.fill(upto, verdict, len(raw.data), raw.header.partition_leader_epoch)
+        if sink.ledger is not None:  # no marker's answer will count it
+            tally = self.tallies[sink.source]
+            if upto > tally.dropped_until:
+                tally.dropped_until = upto
+                tally.verdicts[str(verdict)] += 1
+                tally.verdict_bytes[str(verdict)] += len(raw.data)
+
+    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
+        from mirror.records.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
+
+        try:
+            for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.ledger is not None):
+                sink.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
+                yield
+                if sink.unsettled:
+                    return
+                self._queued[sink.source] = sink
+        except TooManyBytes as large:
+            raise sink.refuse(sink.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
+        except RecordTooLarge as record:
+            remedies = Remedy.RAISE_SIZE, Remedy.ACCEPT_DAMAGE
+            raise sink.unwritable(record.offset, record.offset + 1, "too_large", record.detail, *remedies) from record
+        except BadRecords as damage:
+            number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
+            if number:
+                yield from self._rewrite(verdict, raws[:number], sink)
+                if sink.unsettled:
+                    return
+            raise _unreadable(sink, raws[number], damage.detail) from damage
+        sink.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
+
+    def flush(self) -> None:
+        """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of sinks."""
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        if self._finished:
+            return
+        waiting: dict[tuple[int, int], list[Sink]] = {}
+        unsettled: list[Sink] = []
+        self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
+        for sink in self._queued.values():
+            if sink.may_send:
+                leader = self._target.leader(sink.target)
+                node = leader.node
+                if moved := self._moved(sink, leader):  # W7, W11
+                    self._unsettle(sink, moved)
+                    unsettled.append(sink)
+                    continue
+                if not sink.in_flight:  # W7
+                    sink.connection = self._turns[sink.source] % CONNECTIONS if sink.mean_size >= LARGE else 0
+                waiting.setdefault((node, sink.connection), []).append(sink)
+        for key, sinks in waiting.items():
+            channel = self._channels.get(key)
+            if channel is None:
+                channel = self._channels[key] = Channel(self._target, *key)
+            if channel.connection is None or not channel.connection.is_open:
+                channel.open(self._spawn, self.flush, partial(self._unreachable, key))
+                continue
+            for sink in sinks:
+                if isinstance(sink.queue[0], Gap):
+                    self._fill(sink, sink.queue[0], channel, channel.connection)
+            while channel.in_flight < IN_FLIGHT and channel.connection.unsent < UNSENT_BYTES:
+                if not self._send(channel, channel.connection, sinks):
+                    break
+        for sink in unsettled:
+            self._on_change(sink)
+
+    def _moved(self, sink: Sink, leader: Leader) -> str:
+        """Why nothing may be sent to the leader known now before the position was read again (W7, W11)."""
+        if leader.node < 0:
+            return "the target partition has no leader"
+        if sink.in_flight and leader.node != sink.node:
+            return "its leader moved"
+        if sink.topic_id is not None and self._target.topic_id(sink.target.topic) != sink.topic_id:
+            return "the target topic was deleted, or is another one by now"
+        if leader.epoch != sink.position.target_epoch >= 0:
+            return f"the target's leader epoch was {sink.position.target_epoch} and is {leader.epoch}"
+        if sink.session is not None and not sink.session.is_open:
+            return "the connection to the target's leader was lost"
+        return ""
+
+    async def session(self, target: TopicPartition) -> tuple[int, Connection]:
+        """The leader of a partition and a connection to it, open before its position is read (W11). Raises
+        ClusterUnreachable, AccessDenied, WireError.
+        """
+        leader = self._target.leader(target)
+        try:
+            if leader.node >= 0:
+                return leader.node, await self._target.connection(leader.node, channel_purpose(0))
+        except WireError:
+            pass  # it may be another one by now
+        await self._target.refresh((target.topic,))
+        leader = self._target.leader(target)
+        if leader.node < 0:
+            raise ClusterUnreachable(f"{self._target}: {target}: no leader")
+        return leader.node, await self._target.connection(leader.node, channel_purpose(0))
+
+    def check_leaders(self) -> None:
+        """Doubt every sink whose topic or leader, by what is known now, is not what it was when its position was read
+        (W11).
+        """
+        for sink in tuple(self._sinks.values()):
+            leader = self._target.leader(sink.target)
+            if not sink.unsettled and leader.node >= 0 and (moved := self._moved(sink, leader)):
+                self._lost((sink,), moved)
+
+    def _unreachable(self, key: tuple[int, int], problem: str) -> None:
+        """No connection: every sink that waits for it must ask again where its leader is."""
+        for sink in tuple(self._sinks.values()):
+            if sink.may_send and (self._target.leader(sink.target).node, sink.connection) == key:
+                self._lost((sink,), problem)
+
+    def doubt(self, sink: Sink, why: str) -> None:
+        """Send nothing more through a sink until its position was read again."""
+        self._lost((sink,), why)
+
+    def _send(self, channel: Channel, connection: Connection, sinks: list[Sink]) -> bool:
+        """One request with the next batch of each partition that has one, up to a size; false where there is nothing
+        to send.
+        """
+        batches: dict[TopicPartition, tuple[Any, ...]] = {}
+        sent: list[Sink] = []
+        size = 0
+        for sink in sinks:
+            out = sink.queue[0] if sink.may_send else None
+            if not isinstance(out, Outgoing) or (size and size + len(out.raw.data) > REQUEST_BYTES):
+                continue
+            sink.queue.popleft()
+            sink.in_flight.append(out)
+            sink.node = channel.node
+            sink.sent = out.end
+            batches[sink.target] = (out.header, out.raw.records)
+            size += len(out.raw.data)
+            sent.append(sink)
+        if not sent:
+            return False
+        sinks[:] = sinks[len(sent) :] + sinks[: len(sent)]  # whoever did not fit goes first next time
+        topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
+        channel.in_flight += 1
+        future = connection.send(PRODUCE, produce_request(connection.version(PRODUCE), batches, topic_ids))
+        connection.expect(future, PRODUCE, connection.patience or ANSWER_TIMEOUT)
+        clock = asyncio.get_running_loop()
+        now = clock.time()
+
+        def answered(answer: asyncio.Future[Any]) -> None:
+            channel.in_flight -= 1
+            if problem := answer.exception():
+                self._lost(sent, str(problem), in_flight=True)
+            else:
+                self.took.add(clock.time() - now)
+                self.throttled_s += throttled_seconds(answer.result())
+                by_target = {sink.target: sink for sink in sent}
+                for ack in read_produce(answer.result(), topic_ids):
+                    if sink := by_target.pop(ack.partition, None):
+                        self._acknowledged(sink, ack, now)
+                self._lost(tuple(by_target.values()), "an answer without the partition", in_flight=True)
+            self.flush()
+
+        future.add_done_callback(answered)
+        return True
+
+    def _fill(self, sink: Sink, gap: Gap, channel: Channel, connection: Connection) -> None:
+        """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
+        to one marker is enough (W8); the question alone where the last look was too long ago (W9).
+        """
+        now = asyncio.get_running_loop().time()
+        try:
+            version = connection.version(WRITE_TXN_MARKERS)
+        except UnsupportedVersion as lack:
+            detail = f"{lack}; without control markers there are no equal offsets"
+            self._stopped(sink, sink.refuse(gap.first, detail, Remedy.OTHER_FLOW))
+            self._on_change(sink)
+            return
+        fresh = now - sink.seen_at <= FRESH
+        count = min(gap.next_offset - gap.first, MARKERS if sink.fenced else 1) if fresh else 0
+        sink.filling, sink.node = True, channel.node
+        sink.sent = gap.first + count
+        marked = asked = None
+        if count:
+            stamps = ((stamp.producer_id, stamp.epoch) for stamp in map(gap.stamp.then, range(count)))
+            marked = connection.send(WRITE_TXN_MARKERS, markers_request(version, sink.target, stamps))
+        if marked is None or count > 1 or not sink.fenced:
+            epoch = self._target.leader(sink.target).epoch
+            request = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
+            asked = connection.send(LIST_OFFSETS, request)
+
+        def answered(last: asyncio.Future[Any]) -> None:
+            sink.filling = False
+            problem = (marked.exception() if marked else None) or last.exception()
+            code = read_markers(marked.result()) if marked and not problem else None
+            told = _of(sink.target, asked.result()) if asked and not problem else None
+            if code in DENIED:
+                detail = f"the target answered {code.name} to control markers"
+                stop = sink.refuse(
+                    gap.first,
+                    detail,
+                    Remedy.GRANT,
+                    Remedy.OTHER_FLOW,
+                    state=State.DENIED,
+                    grant=grant_markers(self._target.endpoint),
+                )
+                sink.stop = sink.stop or stop
+            elif code in _NEVER:
+                detail = f"the target answered {code.name} to control markers"
+                sink.stop = sink.stop or sink.refuse(gap.first, detail, Remedy.SEE_BROKER)
+            sink.doubtful = code in _DOUBTFUL
+            code = code or (told.error_code if told else None)
+            if problem or (asked and not told):
+                self._unsettle(sink, str(problem or "an answer without the partition"))
+            elif code or sink.unsettled:
+                self._unsettle(sink, f"the target answered {code.name}" if code else sink.unsettled)
+            elif told and told.offset != sink.sent:
+                self._unsettle(sink, f"the target's log ends at {told.offset} behind markers up to {sink.sent}")
+            else:
+                self._filled(sink, gap, count, now)
+            self._on_change(sink)
+            self.flush()
+
+        behind = asked or marked
+        assert behind is not None, "neither markers nor the question were sent"
+        last_api = LIST_OFFSETS if asked else WRITE_TXN_MARKERS
+        connection.expect(behind, last_api, connection.patience or ANSWER_TIMEOUT)
+        behind.add_done_callback(answered)
+
+    def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
+        sink.seen_at = asked_at
+        sink.fenced = sink.fenced or bool(count)
+        sink.known = sink.known or bool(count)
+        tally = self.tallies[sink.source]
+        tally.filled += count
+        tally.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
+        sink.marked(gap, count)
+        if gap.first == gap.next_offset:
+            tally.verdicts.update(gap.verdicts)
+            tally.verdict_bytes.update(gap.verdict_bytes)
+            if sink.queue:  # forgotten where the lane ends meanwhile
+                sink.queue.popleft()
+
+    def _acknowledged(self, sink: Sink, ack: Ack, sent_at: float) -> None:
+        out = sink.in_flight.popleft()
+        header = out.raw.header
+        sink.held -= len(out.raw.data)
+        if sink.unsettled:
+            sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
+        elif ack.error_code in _NEVER:
+            detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
+            self._stopped(sink, sink.refuse(header.base_offset, detail, Remedy.FIT_TARGET))
+        elif ack.error_code in DENIED:
+            detail = f"the target answered {ack.error_code.name}"
+            right = grant(self._target.endpoint, sink.target.topic, "WRITE")
+            stop = sink.refuse(header.base_offset, detail, Remedy.GRANT, state=State.DENIED, grant=right)
+            self._stopped(sink, stop)
+        elif ack.error_code:
+            sink.doubted.append(out)
+            sink.doubtful = ack.error_code in _DOUBTFUL
+            self._unsettle(sink, f"the target answered {ack.error_code.name}")
+        elif ack.base_offset != out.lands:  # W4
+            self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
+        elif _repeats_another(sink, ack, header.max_timestamp):  # W10, or W12 where the log has this one
+            sink.mistimed = True
+            self._unsettle(sink, f"the target has another batch at offset {ack.base_offset}")
+        elif ack.append_time_ms not in (-1, header.max_timestamp) and not sink.rules.target_append_time:  # W12
+            self._stopped(sink, sink.stamped(header.base_offset, ack.base_offset))
+        else:
+            sink.known = True
+            sink.seen_at = sent_at
+            sink.landed(out)
+            self._count(sink.source, out)
+        self._on_change(sink)
+
+    def _count(self, source: TopicPartition, out: Outgoing) -> None:
+        tally = self.tallies[source]
+        tally.records += out.raw.header.count
+        tally.batches += 1
+        size, verdict = len(out.raw.data), str(out.verdict)
+        tally.bytes += size
+        tally.verdicts[verdict] += 1
+        tally.verdict_bytes[verdict] += size
+        newest = out.raw.header.max_timestamp
+        tally.latency_ms = max(0, int(time.time() * 1000) - newest) if newest >= 0 else None
+        if tally.latency_ms is not None:
+            tally.latency.add(tally.latency_ms / 1000)
+
+    def _lost(self, sinks: tuple[Sink, ...] | list[Sink], problem: str, in_flight: bool = False) -> None:
+        for sink in sinks:
+            if in_flight:
+                out = sink.in_flight.popleft()
+                sink.held -= len(out.raw.data)
+                sink.doubted.append(out)
+            self._unsettle(sink, problem)
+            self._on_change(sink)
+
+    def _unsettle(self, sink: Sink, why: str) -> None:
+        """Send nothing more through this sink: whoever tends the partition reads the log's end and begins a new one
+        (W5).
+        """
+        sink.unsettled = sink.unsettled or why
+        sink.forget()
+
+    def _stopped(self, sink: Sink, stop: PartitionStop) -> None:
+        sink.stop = sink.stop or stop
+        self._unsettle(sink, stop.detail)
+
+
+def _unreadable(sink: Sink, raw: RawBatch, detail: str) -> PartitionStop:
+    """The stop for what is left of a batch whose records cannot be read."""
+    header = raw.header
+    # a compressed set of magic 0 or 1 tells its last offset alone
+    first = max(sink.next_offset, header.base_offset) if header.magic == 2 else sink.next_offset
+    return sink.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
+
+
+def _of(partition: TopicPartition, answer: Any) -> Any:
+    """A ListOffsets answer's part about one partition, None where there is none."""
+    parts = (part for topic in answer.topics if topic.name == partition.topic for part in topic.partitions)
+    return next((part for part in parts if part.partition_index == partition.partition), None)
+
+
+def _repeats_another(sink: Sink, ack: Ack, max_timestamp: int) -> bool:
+    """A leader took a batch for a repetition of one with other timestamps. Not told by one that stamps batches itself,
+    nor of batches without timestamps.
+    """
+    return (
+        sink.ledger is not None and not sink.rules.target_append_time and ack.append_time_ms not in (-1, max_timestamp)
+    )

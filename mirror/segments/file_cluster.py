@@ -1,0 +1,202 @@
+"""Partitions in files, as a cluster: whoever reads a source reads them in the same way, without a broker.
+
+It is its own only broker, and answers what a mirror asks of a source. `kio`'s answers stand for themselves: no bytes
+are made of them, and records are views of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from mirror.errors import ConfigError, ConnectionLost, UnsupportedVersion
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, Leader, Topic, TopicPartition
+from mirror.kafka.groups import Committed
+from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
+from mirror.kafka.queries import EARLIEST, READ_COMMITTED
+
+#: The last version that names topics: those of a broker without ids have none.
+_FETCH_VERSION: Final = 12
+_NODE: Final = 0
+_NONE: Final = ErrorCode.none
+#: The last version of ListGroups without types of groups, and the one of the others that takes many groups.
+_VERSIONS: Final = {FETCH: _FETCH_VERSION, LIST_GROUPS: 4, OFFSET_FETCH: 8, FIND_COORDINATOR: 4}
+
+#: By group and partition.
+GroupCommits = Mapping[str, Mapping[TopicPartition, Committed]]
+
+
+class Log(Protocol):
+    """A partition in files, as `archive.PartitionLog` has it."""
+
+    @property
+    def topic_id(self) -> UUID | None: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stable(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def aborted(self) -> tuple[tuple[int, int, int], ...]: ...
+
+    def read(self, offset: int, most: int, before: int) -> memoryview: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a partition in files begins, up to where it is committed, and where it ends: all of it but the records."""
+
+    topic_id: UUID | None
+    start: int
+    stable: int
+    end: int
+    aborted: tuple[tuple[int, int, int], ...] = ()
+
+    def read(self, offset: int, most: int, before: int) -> memoryview:
+        """Raises ConfigError: records are not here."""
+        raise ConfigError(
+            f"offsets {offset} to {before - 1} are asked for ({most:,} bytes), where only bounds are known"
+        )
+
+
+class Shelf(Cluster):
+    """A source of logs in files. Use as an async context manager, like any other."""
+
+    def __init__(self, alias: str, logs: Mapping[TopicPartition, Log], groups: GroupCommits | None = None) -> None:
+        """`groups`: what consumer groups have committed."""
+        super().__init__(Endpoint(alias, ()))
+        self._desk = _Desk(logs, groups or {})
+        leaders: dict[str, dict[int, Leader]] = {}
+        for at in logs:
+            leaders.setdefault(at.topic, {})[at.partition] = Leader(_NODE, 0)
+        ids = {at.topic: log.topic_id for at, log in logs.items()}
+        self.topics = {name: Topic(name, ids[name], of) for name, of in leaders.items()}
+
+    def __str__(self) -> str:
+        return f"the files of cluster {self.endpoint.alias}"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The one that answers."""
+        return (_NODE,)
+
+    async def refresh(self, topics: Iterable[str] = (), timeout: float = CALL_TIMEOUT) -> None:
+        """There is nothing to learn: files do not move."""
+
+    async def connection(self, node: int, purpose: str = "") -> Any:  # noqa: ARG002 -- as the method it replaces
+        """What answers in place of a connection."""
+        return self._desk
+
+
+class _Desk:
+    """Answers for the logs as a broker would."""
+
+    is_open, patience = True, None
+
+    def __init__(self, logs: Mapping[TopicPartition, Log], groups: GroupCommits) -> None:
+        self._logs, self._groups = logs, groups
+
+    def version(self, api: Api) -> int:
+        """The version that is answered. Raises UnsupportedVersion for what files cannot tell."""
+        if api in _VERSIONS:
+            return _VERSIONS[api]
+        if api is LIST_OFFSETS:
+            return api.newest
+        raise UnsupportedVersion(f"{api.name}: files do not tell")
+
+    async def call(self, api: Api, request: Any, timeout: float) -> Any:  # noqa: ARG002 -- nobody waits for a file
+        """The answer to a request of `fetch_request`, `list_offsets_request` or `wire.groups`. Raises ConnectionLost
+        where a file is not what it was: whoever reads asks again.
+        """
+        try:
+            match api.name:
+                case FETCH.name:
+                    return self._fetch(request)
+                case LIST_OFFSETS.name:
+                    return self._list_offsets(request)
+                case LIST_GROUPS.name:
+                    return self._list_groups()
+                case FIND_COORDINATOR.name:
+                    return _coordinators(request)
+                case _:
+                    return self._fetch_offsets(request)
+        except ConfigError as problem:
+            raise ConnectionLost(str(problem)) from problem
+
+    def _list_groups(self) -> Any:
+        groups = (SimpleNamespace(group_id=group, protocol_type="", group_state="Empty") for group in self._groups)
+        return SimpleNamespace(__version__=_VERSIONS[LIST_GROUPS], error_code=_NONE, groups=tuple(groups))
+
+    def _fetch_offsets(self, request: Any) -> Any:
+        groups = []
+        for asked in request.groups:
+            topics: dict[str, list[Any]] = {}
+            for at, committed in self._groups.get(asked.group_id, {}).items():
+                one = SimpleNamespace(
+                    partition_index=at.partition,
+                    error_code=_NONE,
+                    committed_offset=committed.offset,
+                    metadata=committed.metadata,
+                )
+                topics.setdefault(at.topic, []).append(one)
+            told = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
+            groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=told))
+        return SimpleNamespace(groups=tuple(groups))
+
+    def _list_offsets(self, request: Any) -> Any:
+        is_committed = request.isolation_level == READ_COMMITTED
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                log = self._logs[TopicPartition(topic.name, part.partition_index)]
+                offset = log.start if part.timestamp == EARLIEST else log.stable if is_committed else log.end
+                parts.append(SimpleNamespace(partition_index=part.partition_index, error_code=_NONE, offset=offset))
+            topics.append(SimpleNamespace(name=topic.name, partitions=tuple(parts)))
+        return SimpleNamespace(topics=tuple(topics))
+
+    def _fetch(self, request: Any) -> Any:
+        left = request.max_bytes
+        responses = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                found = self._records(TopicPartition(topic.topic, part.partition), part, request, left)
+                left -= len(found.records)
+                parts.append(found)
+            responses.append(SimpleNamespace(topic=topic.topic, partitions=tuple(parts)))
+        return SimpleNamespace(__version__=_FETCH_VERSION, error_code=_NONE, responses=tuple(responses))
+
+    def _records(self, at: TopicPartition, ask: Any, request: Any, left: int) -> Any:
+        log, offset = self._logs[at], ask.fetch_offset
+        code, records = _NONE, memoryview(b"")
+        before = log.stable if request.isolation_level == READ_COMMITTED else log.end
+        if not log.start <= offset <= log.end:
+            code = ErrorCode.offset_out_of_range
+        elif left > 0:
+            records = log.read(offset, min(ask.partition_max_bytes, left), before)
+        aborted = (one for one in log.aborted if one[2] >= offset)
+        return SimpleNamespace(
+            partition_index=at.partition,
+            error_code=code,
+            high_watermark=log.end,
+            last_stable_offset=log.stable,
+            log_start_offset=log.start,
+            diverging_epoch=SimpleNamespace(epoch=-1, end_offset=-1),
+            aborted_transactions=tuple(
+                SimpleNamespace(producer_id=producer_id, first_offset=first) for producer_id, first, _ in aborted
+            ),
+            records=records,
+        )
+
+
+def _coordinators(request: Any) -> Any:
+    """This one is every group's."""
+    found = (SimpleNamespace(key=key, error_code=_NONE, node_id=_NODE) for key in request.coordinator_keys)
+    return SimpleNamespace(coordinators=tuple(found))

@@ -1,0 +1,370 @@
+"""Files of a partition's folder: segments, their indexes, checkpoints, and how they are opened.
+
+A file is mapped and walked, never read whole; pages behind the walk are given back. Should somebody cut a file short
+meanwhile, the system ends the program with SIGBUS.
+
+All are text of some lines. One that is missing, or not whole, tells nothing: the log itself does. A checkpoint says how
+many entries it has, and ends each line, so that one cut short is known (Kafka `CheckpointFile`).
+
+An entry is an offset relative to the segment's base and a position in bytes (4 bytes each), big-endian: the batch with
+that offset begins there, or behind it where several were appended at once (Kafka `OffsetIndex`, `LogSegment.append`).
+The index of the segment that is being written ends in zeros that were reserved.
+
+An entry is a timestamp in ms (8 bytes) and an offset relative to the segment's base (4 bytes), big-endian; every record
+up to and including that offset has that timestamp or an earlier one (Kafka `TimeIndex`, KIP-33). A broker writes the
+largest timestamp of a segment as its last entry when it rolls to the next one; the index of the segment that is being
+written is behind, and ends in zeros that were reserved.
+"""
+
+from __future__ import annotations
+
+import base64
+import mmap
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from struct import Struct
+from typing import BinaryIO, Final
+from uuid import UUID
+
+from mirror.errors import ConfigError
+from mirror.records.header import LAST_OFFSET
+from mirror.records.segment import SPAN, Walk
+from mirror.records.transactions import Glance
+
+# --- Files opened as they should be where somebody else may have laid them --------------------------------------------
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading. Raises OSError where it cannot be read or is something else: a pipe, which
+    would wait for a writer, or a device, which may have no end.
+    """
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file; save a stream to one first")
+        yield file
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A named pipe would wait for somebody to write to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+# --- Segment files as a broker leaves them ----------------------------------------------------------------------------
+
+SUFFIX: Final = ".log"
+#: Behind the suffix: what a cleaner wrote in place of other segments, and what it was still writing.
+_SWAP: Final = ".swap"
+_CLEANED: Final = ".cleaned"
+#: Digits of a base offset in a segment's name (Kafka `LogFileUtils.filenamePrefixFromOffset`).
+_NAME_DIGITS: Final = 20
+#: Bytes of a file that may stay mapped behind the walk.
+_WINDOW: Final = 32 * 1024 * 1024
+
+
+def segments_of(path: Path) -> Sequence[Path]:
+    """The file itself, or a folder's segments in order of their offsets. Raises ConfigError where there are none."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob(f"*{SUFFIX}"))
+    if not found:
+        raise ConfigError(f"{path}: no segments (*{SUFFIX}) in this folder; name the folder of one partition")
+    if swaps := _swaps_in(path):
+        begin, end = offset_of(swaps[0]) or 0, _end_of(swaps[-1])
+        replaced = {offset_of(one) for one in swaps}  # one may be empty, for all of it was cleaned away
+        kept = [one for one in found if (base := offset_of(one)) not in replaced and not begin <= (base or 0) < end]
+        found = sorted([*kept, *swaps])
+    return found
+
+
+def _swaps_in(folder: Path) -> Sequence[Path]:
+    """Segments that a cleaner had finished when its broker crashed: its recovery puts them in place of those that begin
+    among their offsets, which may be deleted in part. Where a cleaner was still writing, its other ones are not valid
+    from there on (Kafka `LogLoader.load`).
+    """
+    unfinished = [base for one in folder.glob(f"*{SUFFIX}{_CLEANED}") if (base := offset_of(one)) is not None]
+    named = ((offset_of(one), one) for one in sorted(folder.glob(f"*{SUFFIX}{_SWAP}")))
+    return [one for base, one in named if base is not None and base < min(unfinished, default=LAST_OFFSET)]
+
+
+def _end_of(segment: Path) -> int:
+    """Behind its last sound batch."""
+    base = offset_of(segment) or 0
+    walk = Walk(Mapped.of(segment).data, base, base + SPAN - 1)
+    for _ in walk:
+        pass
+    return walk.next_offset
+
+
+def offset_of(path: Path) -> int | None:
+    """The base offset in a segment's name, None where the name is not a broker's."""
+    digits = path.name[:_NAME_DIGITS]
+    named = len(digits) == _NAME_DIGITS and digits.isascii() and digits.isdigit()
+    return offset if named and (offset := int(digits)) <= LAST_OFFSET - SPAN else None
+
+
+@dataclass(slots=True)
+class Mapped:
+    """A file as memory; the mapping lasts as long as a view of it. `identity`: device and inode."""
+
+    data: memoryview
+    identity: tuple[int, int] = (-1, -1)
+    _map: mmap.mmap | None = None
+    _released: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> Mapped:
+        """Map a file. Raises ConfigError where it is no file, or may not be read."""
+        try:
+            with opened(path) as file:
+                return cls.of_file(file.fileno())
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"{path}: cannot be read: {problem}") from problem
+
+    @classmethod
+    def of_file(cls, descriptor: int) -> Mapped:
+        """Map an open file, which may be closed then. Raises OSError, ValueError."""
+        found = os.fstat(descriptor)
+        identity = found.st_dev, found.st_ino
+        if not found.st_size:
+            return cls(memoryview(b""), identity)
+        mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        return cls(memoryview(mapping), identity, mapping)
+
+    def passed(self, position: int) -> None:
+        """Give back the pages before `position`, a window at a time; they would come again if they were looked at."""
+        if self._map is not None and position - self._released >= _WINDOW:
+            upto = position - position % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, self._released, upto - self._released)
+            self._released = upto
+
+
+def glance_over(glance: Glance, mapped: Mapped) -> None:
+    """Look over a whole segment for how transactions ended, giving back its pages."""
+    position = 0
+    while position < len(mapped.data):
+        position = glance.over(mapped.data, position, position + _WINDOW)
+        mapped.passed(position)
+
+
+# --- The small files that a broker keeps beside its segments ----------------------------------------------------------
+
+#: A partition's folder: topic and number (Kafka `LocalLog.parseTopicPartitionName`). One that is being deleted, moved
+#: in or was found astray has a suffix behind the number.
+PARTITION_FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,9})")
+
+#: A folder of no partition any more, or not yet, by its suffix; a long topic's name is cut for it (Kafka
+#: `LocalLog.logDirNameWithSuffixCappedLength`).
+LEFT_ASIDE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+
+#: Sixteen bytes in Base64 for URLs, without padding (Kafka `Uuid.toString`).
+_ID: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
+#: Any text by which an operator formats a cluster; Kafka's own are ids as above.
+_CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}")
+_NO_ID: Final = UUID(int=0)
+_VERSION: Final = 0
+_LAST_EPOCH: Final = 2**31 - 1
+_COMMITTED: Final = "replication-offset-checkpoint"
+#: Partitions that one topic may have here: beyond any cluster's.
+MOST_PARTITIONS: Final = 1_000_000
+#: Bytes of a file about one partition, and of one about all of a broker's, at most: many times what brokers write.
+_OF_ONE, _OF_ALL = 4 << 20, 64 << 20
+
+
+def topic_id_of(folder: Path) -> UUID | None:
+    """The topic's id by `partition.metadata` (KIP-516); None where the broker had no ids."""
+    try:
+        for line in _lines(folder / "partition.metadata", _OF_ONE):
+            name, _, value = line.partition(b":")
+            if name == b"topic_id" and _ID.fullmatch(value := value.strip()):
+                found = UUID(bytes=base64.urlsafe_b64decode(value + b"=="))
+                return None if found == _NO_ID else found
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def cluster_id_of(folder: Path) -> str | None:
+    """The id of the cluster that a data folder is of, by its `meta.properties`; None where that says nothing."""
+    try:
+        for line in _lines(folder / "meta.properties", _OF_ONE):
+            name, _, value = line.partition(b"=")
+            if name.strip() == b"cluster.id" and _CLUSTER_ID.fullmatch(value := value.strip()):
+                return value.decode()
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def history_of(folder: Path) -> list[tuple[int, int]]:
+    """(leader epoch, first offset) by `leader-epoch-checkpoint`, both rising (KIP-101); nothing where they do not."""
+    try:
+        entries = _entries(folder / "leader-epoch-checkpoint", _OF_ONE)
+        found = [(_number(epoch, _LAST_EPOCH), _number(offset, LAST_OFFSET)) for epoch, offset in entries]
+    except (OSError, ValueError):
+        return []
+    rising = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(found))
+    return found if rising else []
+
+
+def log_start_of(folder: Path) -> int:
+    """The partition's first offset by `log-start-offset-checkpoint` of the data folder; 0 where that says nothing."""
+    return _offset_in("log-start-offset-checkpoint", folder)
+
+
+def high_watermark_of(folder: Path) -> int:
+    """An offset below which all was on every replica in sync, by `replication-offset-checkpoint` of the data folder,
+    which a broker writes every few seconds; 0 where that says nothing.
+    """
+    return _offset_in(_COMMITTED, folder)
+
+
+def committed_in(folder: Path) -> dict[tuple[str, int], int]:
+    """High watermarks of all partitions (topic, number) by `replication-offset-checkpoint` of a data folder, those of
+    partitions whose folders are lost as well; none where that says nothing.
+    """
+    found: dict[tuple[str, int], int] = {}
+    try:
+        for topic, partition, offset in _entries(folder / _COMMITTED, _OF_ALL):
+            found[topic.decode("ascii"), _number(partition, MOST_PARTITIONS - 1)] = _number(offset, LAST_OFFSET)
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _offset_in(checkpoint: str, folder: Path) -> int:
+    """What a data folder's checkpoint says of a partition's folder in it."""
+    named = PARTITION_FOLDER.fullmatch(folder.name)
+    if named is None:
+        return 0
+    mine = [named["topic"].encode(), b"%d" % int(named["partition"])]
+    found = 0
+    try:
+        for *partition, offset in _entries(folder.parent / checkpoint, _OF_ALL):
+            if partition == mine:
+                found = _number(offset, LAST_OFFSET)
+    except (OSError, ValueError):
+        return 0
+    return found
+
+
+def _entries(path: Path, most: int) -> Iterator[list[bytes]]:
+    """The words of each entry of a checkpoint. Raises OSError, and ValueError where it is not whole: at its end, so
+    that what was given till then is not to be believed.
+    """
+    lines = _lines(path, most)
+    if _number(next(lines, b""), _VERSION):
+        raise ValueError("another version")
+    due = _number(next(lines, b""), most)
+    for line in lines:
+        if not line.endswith(b"\n"):
+            raise ValueError("cut short")
+        due -= 1
+        yield line.split()
+    if due:
+        raise ValueError("not as many entries as it says")
+
+
+def _lines(path: Path, most: int) -> Iterator[bytes]:
+    """Raises OSError, and ValueError for a file of more than so many bytes."""
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise ValueError("no broker's")
+        return iter(BytesIO(file.read()))
+
+
+def _number(word: bytes, most: int) -> int:
+    """Raises ValueError for what is no number, or beyond `most`."""
+    digits = word.strip()
+    if not digits.isdigit() or len(digits) > len(str(most)) or (number := int(digits)) > most:
+        raise ValueError("not a number that can be here")
+    return number
+
+
+# --- A segment's offset index -----------------------------------------------------------------------------------------
+
+INDEX_SUFFIX: Final = ".index"
+_INDEX_ENTRY: Final = Struct(">ii")
+
+
+def position_of(segment: Path, relative: int) -> int:
+    """Where to begin to look for a relative offset, by the entries up to where they stop rising; 0 where there is no
+    index.
+    """
+    try:
+        data = segment.with_suffix(INDEX_SUFFIX).read_bytes()
+    except OSError:  # it can always be rebuilt, and is often not copied along
+        return 0
+    before = found = 0
+    for offset, position in _INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % _INDEX_ENTRY.size]):
+        if not before < offset <= relative or position <= found:
+            break
+        before, found = offset, position
+    return found
+
+
+# --- A segment's time index -------------------------------------------------------------------------------------------
+
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+_TIME_ENTRY: Final = Struct(">qi")
+_NOTHING: Final = (-1, -1)
+_RESERVED: Final = (0, 0)
+#: Bytes of an index that are read at a time, in whole entries.
+_BLOCK: Final = 4096 * _TIME_ENTRY.size
+
+
+def entries(segment: Path) -> Iterator[tuple[int, int]]:
+    """(timestamp in ms, relative offset) of a segment's index, timestamps rising and offsets not falling; none where it
+    has no index, and up to where entries are no longer so.
+    """
+    before, least = -1, 0
+    for timestamp, offset in _stored(segment):
+        if timestamp <= before or offset < least or (timestamp, offset) == _RESERVED:
+            return
+        yield timestamp, offset
+        before, least = timestamp, offset
+
+
+def largest_timestamp(segment: Path) -> int | None:
+    """The largest timestamp, in ms, of a segment that is no longer written; None where no index tells it, and where
+    one does not hold good to its last entry, which is the one that would.
+    """
+    last = _last(segment)
+    return last and last[0]
+
+
+def last_entry(segment: Path) -> tuple[int, int] | None:
+    """The last entry of an index that looks as a broker leaves one: entries that rise, then zeros at most. None for any
+    other, and where there is no entry.
+    """
+    return _last(segment, behind=(_RESERVED,))
+
+
+def _last(segment: Path, behind: Collection[tuple[int, int]] = ()) -> tuple[int, int] | None:
+    """The last of `entries`; None where there is none, or where the file holds anything but `behind` after it."""
+    last = None
+    for entry, stored in zip_longest(entries(segment), _stored(segment)):
+        if entry is None and stored not in behind:
+            return None
+        last = entry or last
+    return last
+
+
+def _stored(segment: Path) -> Iterator[tuple[int, int]]:
+    """All that is in the file; a part of an entry at its end counts as one that says nothing."""
+    try:
+        with opened(segment.with_suffix(TIME_INDEX_SUFFIX)) as index:
+            while data := index.read(_BLOCK):
+                whole = len(data) - len(data) % _TIME_ENTRY.size
+                yield from _TIME_ENTRY.iter_unpack(data[:whole])
+                if whole < len(data):
+                    yield _NOTHING
+    except OSError:  # an index can always be rebuilt, and is often not copied along
+        return

@@ -1,0 +1,450 @@
+"""Partitions in the data folders of brokers that are gone: found, and of several replicas the one to believe.
+
+M1  a record counts only up to where a later leader epoch began: whatever the history of any replica says of a newer
+    epoch's first offset, records of older epochs from there on were cut back when that leader was elected, or would
+    have been (KIP-101)
+M2  of what is left the longest replica is taken, whole. Where it lacks the first records, for a file that is lost,
+    another one lends them if both hold the same batch where it begins
+M3  a transaction without an end stops the copy before its first record, as it stops a consumer: whether it was
+    committed is known to nobody but its coordinator. So does one whose marker may be among what is damaged
+M4  what is damaged in one replica, or was in a file between two that it has, is taken from another, if both hold the
+    same batches before and behind it. What is damaged in all ends the log, or is left out of it where that is wanted:
+    those offsets and no more
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from mirror.errors import ConfigError
+from mirror.kafka.cluster import TopicPartition
+from mirror.records.header import RawBatch
+from mirror.segments.files import PARTITION_FOLDER, SUFFIX, committed_in, log_start_of, offset_of, topic_id_of
+from mirror.segments.replica import Hole, Replica, Turn, scan
+
+#: A folder at the top of a file system, for root alone.
+_OF_THE_DISK: Final = "lost+found"
+#: What a partition's folder ends with while it is being deleted.
+_DELETED: Final = "-delete"
+
+
+def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, ...]]:
+    """Where the replicas of each partition lie. A folder is a partition's, a broker's with many of these, or one with
+    brokers' folders in it.
+
+    Raises ConfigError for one that holds none, and for one that may not be read.
+    """
+    found: dict[TopicPartition, dict[Path, Path]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder")
+        some = False
+        inside = list(_folders_in(folder))
+        for path in (folder, *inside, *(one for each in inside for one in _folders_in(each))):
+            # by the name it goes by, since one that was moved to another disk is linked to; `.` has none
+            for place in (path.absolute(), path.resolve()):
+                if (named := PARTITION_FOLDER.fullmatch(place.name)) and _has_segments(place):
+                    some = True
+                    at = TopicPartition(named["topic"], int(named["partition"]))
+                    found.setdefault(at, {}).setdefault(path.resolve(), place)
+                    break
+        if not some:
+            raise ConfigError(f"{folder}: no partition's folder (TOPIC-NUMBER, with segments *{SUFFIX}) in it")
+    return {at: tuple(places.values()) for at, places in sorted(found.items())}
+
+
+def told_of(folders: Iterable[Path]) -> dict[str, int]:
+    """Topics of which data folders' checkpoints know committed records, with their highest partition's number + 1. A
+    folder is a broker's, or one with brokers' folders in it: beside a partition's that is named alone none is looked
+    for. What was being deleted is passed over. Raises ConfigError as `partitions_in` does.
+    """
+    told: dict[str, int] = {}
+    for data in dict.fromkeys(one for folder in folders for one in (folder, *_folders_in(folder))):
+        if not (committed := committed_in(data)):
+            continue
+        deleted = {path.name.rpartition(".")[0] for path in _folders_in(data) if path.name.endswith(_DELETED)}
+        for (topic, number), offset in committed.items():
+            if offset and f"{topic}-{number}" not in deleted:
+                told[topic] = max(told.get(topic, 0), number + 1)
+    return told
+
+
+def _folders_in(folder: Path) -> Iterator[Path]:
+    """Raises ConfigError for one that may not be read: what it holds would be missing, and nobody would say so."""
+    try:
+        yield from (path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != _OF_THE_DISK)
+    except OSError as problem:
+        raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
+
+
+def _has_segments(folder: Path) -> bool:
+    """Whether a folder is a partition's, and not another one named alike. Raises ConfigError as `_folders_in` does."""
+    try:
+        return any(path.suffix == SUFFIX and offset_of(path) is not None for path in folder.iterdir())
+    except OSError as problem:
+        raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
+
+
+def mixed_in(found: Mapping[TopicPartition, Sequence[Path]]) -> dict[str, str]:
+    """Topics of which folders have different ids, for one was deleted and made anew: which folder has which."""
+    ids: dict[str, dict[UUID, Path]] = {}
+    for at, paths in found.items():
+        for path in paths:
+            if topic_id := topic_id_of(path):
+                ids.setdefault(at.topic, {}).setdefault(topic_id, path)
+    return {
+        topic: ", ".join(f"{path} of id {topic_id}" for topic_id, path in by_id.items())
+        for topic, by_id in ids.items()
+        if len(by_id) > 1
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Offsets from `begin` to before `end`, of one replica."""
+
+    replica: Replica
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """A partition from `start` to before `end`, readable as committed up to `stable`.
+
+    `aborted`: producer id, first offset and marker's offset of each aborted transaction. `notes` say in words what was
+    left out, and why; `at_risk` that it may be more than what a crash leaves at the end of a log. `lost`: what is left
+    out of it for damage, though sound batches follow. `oldest_ms` as in `Replica`.
+    """
+
+    stretches: tuple[Stretch, ...]
+    topic_id: UUID | None
+    start: int
+    stable: int
+    aborted: tuple[tuple[int, int, int], ...]
+    notes: tuple[str, ...]
+    at_risk: bool
+    oldest_ms: int | None = None
+    lost: tuple[Hole, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """Behind the last offset."""
+        return self.stretches[-1].end
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those that it is read from."""
+        return tuple(dict.fromkeys(stretch.replica.folder for stretch in self.stretches))
+
+    def read(self, offset: int, most: int, before: int) -> memoryview:
+        """Whole batches and perhaps a part of one from an offset on, as `Replica.read` gives them."""
+        for stretch in self.stretches:
+            at = max(offset, stretch.begin)
+            if at < stretch.end and (found := stretch.replica.read(at, most, min(before, stretch.end))):
+                return found
+        return memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """A log with one replica for most of it: its sound stretches, and what is damaged in all replicas."""
+
+    best: Replica
+    end: int
+    stretches: tuple[Stretch, ...]
+    lost: tuple[Hole, ...]
+
+    @property
+    def start(self) -> int:
+        """The first offset, damaged or not."""
+        firsts = [stretch.begin for stretch in self.stretches] + [hole.first for hole in self.lost]
+        return min(firsts, default=self.end)
+
+    @property
+    def sound_end(self) -> int:
+        """Where the first damage begins, or the end."""
+        return min((hole.first for hole in self.lost), default=self.end)
+
+    def cut(self) -> _Composed:
+        """The same up to its first damage."""
+        end = self.sound_end
+        kept = [replace(one, end=min(one.end, end)) for one in self.stretches if one.begin < end]
+        return _Composed(self.best, end, tuple(kept) or (Stretch(self.best, end, end),), ())
+
+
+def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> PartitionLog:
+    """One log of the replicas of a partition: up to the first damage, or with what is damaged left out where it
+    `skips_damage`. Raises ConfigError where they are not of the same topic.
+    """
+    ids = {replica.topic_id for replica in replicas if replica.topic_id}
+    if len(ids) > 1:
+        told = ", ".join(f"{replica.folder} of id {replica.topic_id}" for replica in replicas)
+        raise ConfigError(f"replicas of different topics by one name: {told}. Name the folders of one of them")
+    history = sorted({one for replica in replicas for one in (*replica.history, *replica.epochs)})
+    ends = [_valid_end(replica, history) for replica in replicas]
+    every = list(zip(replicas, ends, strict=True))
+    composed = [_composed(replica, end, every) for replica, end in every]
+    if skips_damage:
+        log = whole = max(composed, key=lambda one: (one.end, -_missing(one.lost), -one.best.start))
+    else:
+        whole = max(composed, key=lambda one: (one.sound_end, -one.best.start))
+        log = whole.cut()
+    best, end, stretches = log.best, log.end, log.stretches
+    start = log.start
+    open_from, aborted = _transactions(_turns(stretches), log.lost, end)
+    stable = max(start, open_from)
+    lost = tuple(hole for hole in log.lost if hole.first < stable)
+    gaps = [one for stretch in stretches for one in _gaps(stretch)]
+    committed = max(replica.committed for replica in replicas)
+    notes = [
+        *_notes(best, whole.end, end),
+        *(_damage_note(hole) for hole in log.lost),
+        *gaps,
+        *(_unlike(other, at, end) for other, at in every),
+    ]
+    if not skips_damage and whole.lost:
+        notes.append(_behind_note(whole.best, whole.lost[0]))
+    if stable < end:
+        notes.append(_open_note(stable, end, log.lost))
+    if committed > end:
+        notes.append(f"offsets {end} to {committed - 1} were committed, a broker's checkpoint says, and are in no file")
+    if lacks := best.lacks_from < start:
+        told = (
+            f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
+        )
+        notes.append(f"{best.folder}: {told}: the first ones are missing, or are in remote storage")
+    first = min(replica.start for replica in replicas)
+    if unknown := first < start and not best.history and log_start_of(best.folder) < start:
+        told = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
+        notes.append(f"{best.folder}: {told}. Its leader-epoch-checkpoint, which would tell, is missing")
+    cut = bool(best.damage and not best.is_torn) or end < best.end
+    at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown
+    times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
+    return PartitionLog(
+        stretches,
+        next(iter(ids), None),
+        start,
+        stable,
+        aborted,
+        tuple(dict.fromkeys(filter(None, notes))),
+        at_risk,
+        min(times, default=None),
+        lost,
+    )
+
+
+def load(folders: Iterable[Path], *, skips_damage: bool = False) -> PartitionLog:
+    """Look at all replicas of one partition. Raises ConfigError as `scan` and `merged` do."""
+    return merged([scan(folder) for folder in folders], skips_damage=skips_damage)
+
+
+def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> _Composed:
+    """What one replica has up to an offset, with what it lacks from others (M2, M4)."""
+    parts = [Stretch(best, min(best.start, end), end)]
+    if lender := _lender(best, every):
+        parts.insert(0, Stretch(lender, lender.start, best.start))
+    sound: list[Stretch] = []
+    lost: list[Hole] = []
+    for part in parts:
+        at = part.begin
+        for hole in _absent(part.replica):
+            first, upto = max(hole[0], at), min(hole[1], part.end)
+            if upto <= first:
+                continue
+            lent, left = _healed(part.replica, first, upto, every)
+            damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
+            if damage is None and left:  # compaction leaves such gaps, too
+                continue
+            if at < first:
+                sound.append(Stretch(part.replica, at, first))
+            sound += lent
+            if damage is not None:
+                lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
+            at = upto
+        if at < part.end or not sound:
+            sound.append(Stretch(part.replica, at, part.end))
+    return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost))
+
+
+def _absent(replica: Replica) -> list[tuple[int, int]]:
+    """Offsets, from and to before, that are damaged in a replica, or between two of its files."""
+    return sorted({*replica.gaps, *((hole.first, hole.next_offset) for hole in replica.holes)})
+
+
+def _healed(
+    damaged: Replica, first: int, upto: int, every: Iterable[tuple[Replica, int]]
+) -> tuple[list[Stretch], list[tuple[int, int]]]:
+    """What others hold of offsets that are damaged in one replica, and what is left (M4)."""
+    lent: list[Stretch] = []
+    left = [(first, upto)]
+    for other, end in every:
+        if other is damaged or not _is_alike(damaged, other, first, upto):
+            continue
+        still: list[tuple[int, int]] = []
+        for begin, until in left:
+            at = begin
+            for one in _sound_in(other, begin, min(until, end)):
+                lent.append(one)
+                if at < one.begin:
+                    still.append((at, one.begin))
+                at = one.end
+            if at < until:
+                still.append((at, until))
+        left = still
+    return lent, left
+
+
+def _is_alike(damaged: Replica, other: Replica, first: int, upto: int) -> bool:
+    """Whether another replica holds the same batch right before damage and right behind it; the one before is enough
+    where the other one ends early, and no leader epoch began in the damage, whose records an older one lacks.
+    """
+    before = damaged.batch_at(first - 1) if first > damaged.start else None
+    behind = damaged.batch_at(upto)
+    if before is not None and not _is_twin(before, other.batch_at(first - 1)):
+        return False
+    twin = other.batch_at(upto)
+    if behind is not None and twin is not None:
+        return _is_twin(behind, twin)
+    if before is None:
+        return False
+    return behind is None or before.header.partition_leader_epoch == behind.header.partition_leader_epoch
+
+
+def _is_twin(one: RawBatch, other: RawBatch | None) -> bool:
+    return other is not None and bytes(one.data) == bytes(other.data)
+
+
+def _sound_in(other: Replica, first: int, upto: int) -> Iterator[Stretch]:
+    """Stretches of a replica between two offsets that end where its batches do."""
+    at = max(first, other.start)
+    holes = [(hole.first, hole.next_offset) for hole in other.holes if hole.first < upto and hole.next_offset > first]
+    for begin, until in (*holes, (upto, upto)):
+        end = min(begin, upto)
+        if at < end and _is_whole(other.batch_at(at), other.batch_at(end - 1), at, end):
+            yield Stretch(other, at, end)
+        at = max(at, until)
+
+
+def _is_whole(head: RawBatch | None, tail: RawBatch | None, first: int, upto: int) -> bool:
+    """Whether no batch reaches over either end of a stretch that begins and ends with these."""
+    if head is None or tail is None or head.header.base_offset < first:
+        return False
+    return tail.header.next_offset <= upto or tail.header.base_offset >= upto
+
+
+def _missing(lost: Iterable[Hole]) -> int:
+    return sum(hole.next_offset - hole.first for hole in lost)
+
+
+def _valid_end(replica: Replica, history: Sequence[tuple[int, int]]) -> int:
+    """Where a newer epoch of the partition's history cuts a replica off (M1), or its own end. Behind the last batch of
+    an epoch nothing is of that epoch: what is damaged or missing there may be of the next one.
+    """
+    runs, reaches = replica.epochs or [(-1, replica.start)], replica.reaches or [replica.end]
+    # from the last entry to the first: the least offset of it and all that are newer
+    least = [*accumulate((offset for _, offset in reversed(history)), min)][::-1]
+    for number, (epoch, first) in enumerate(runs):
+        upto = reaches[number]
+        above = bisect_right(history, epoch, key=lambda one: one[0])
+        newer = least[above] if above < len(least) else upto
+        if newer < upto:
+            return max(newer, first if number else replica.start)
+    return replica.end
+
+
+def _lender(best: Replica, others: Iterable[tuple[Replica, int]]) -> Replica | None:
+    """Who has the first records that the best replica lacks (M2): the one that has most of them."""
+    deleted = log_start_of(best.folder)
+    seam = best.batch_at(best.start)
+    found: Replica | None = None
+    for other, end in others:
+        if seam is None or not deleted <= other.start < best.start < end:
+            continue
+        twin = other.batch_at(best.start)
+        if twin is None or bytes(twin.data) != bytes(seam.data) or twin.header.base_offset < best.start:
+            continue
+        if found is None or other.start < found.start:
+            found = other
+    return found
+
+
+def _turns(stretches: Sequence[Stretch]) -> Iterator[Turn]:
+    """Those of a log. What began before its start may go on behind that, and end there."""
+    for number, stretch in enumerate(stretches):
+        begin = stretch.begin if number else 0
+        yield from (turn for turn in stretch.replica.turns if begin <= turn.offset < stretch.end)
+
+
+def _transactions(
+    turns: Iterable[Turn], lost: Iterable[Hole], end: int
+) -> tuple[int, tuple[tuple[int, int, int], ...]]:
+    """Where what is committed ends (M3), and the aborted transactions."""
+    begun: dict[int, int] = {}
+    aborted: list[tuple[int, int, int]] = []
+    doubtful, stable = deque(hole.first for hole in lost if hole.may_end_transactions), end
+    for turn in (*turns, Turn(end, -1)):
+        while doubtful and doubtful[0] <= turn.offset:
+            doubtful.popleft()
+            stable = min((stable, *begun.values()))
+            begun.clear()
+        if turn.offset == end:
+            break
+        if turn.aborted is None:
+            begun.setdefault(turn.producer_id, turn.offset)
+        elif (first := begun.pop(turn.producer_id, None)) is not None and turn.aborted:
+            aborted.append((turn.producer_id, first, turn.offset))
+    return min((stable, *begun.values())), tuple(aborted)
+
+
+def _notes(best: Replica, valid: int, end: int) -> Iterator[str]:
+    if valid < best.end:
+        yield f"{best.folder}: offsets {valid} to {best.end - 1} are of an older leader epoch, and are left out"
+    if best.damage and end == best.end:
+        what = "the last batch was not written whole" if best.is_torn else "damaged"
+        yield f"{best.folder}: {what} behind offset {best.end - 1}: {best.damage} ({best.beyond:,} bytes are left out)"
+
+
+def _damage_note(hole: Hole) -> str:
+    """What is to be said of damage that is left out, and all behind it is not."""
+    if hole.first == hole.next_offset:
+        return ""
+    return f"offsets {hole.first} to {hole.next_offset - 1} are damaged, and are left out: {hole.detail}"
+
+
+def _behind_note(best: Replica, hole: Hole) -> str:
+    """What is to be said of damage at which the copy ends."""
+    return (
+        f"{best.folder}: damaged behind offset {hole.first - 1}: {hole.detail} ({hole.beyond:,} bytes are left out). "
+        f"Sound batches follow from offset {hole.next_offset} on: --skip-damage leaves out offsets {hole.first} to "
+        f"{hole.next_offset - 1} alone"
+    )
+
+
+def _open_note(stable: int, end: int, lost: Iterable[Hole]) -> str:
+    left_out = f"{end - stable:,} offsets are left out"
+    if any(hole.may_end_transactions and hole.first > stable for hole in lost):
+        return f"a transaction that begins at offset {stable} may have its end among what is damaged: {left_out}"
+    return f"a transaction that begins at offset {stable} has no end: {left_out}"
+
+
+def _gaps(stretch: Stretch) -> Iterator[str]:
+    """What is to be said of offsets between the files of a stretch."""
+    for first, upto in stretch.replica.gaps:
+        if stretch.begin < upto and first < stretch.end:
+            told = f"offsets {first} to {upto - 1} are in no file: compacted away, or a file is missing"
+            yield f"{stretch.replica.folder}: {told}"
+
+
+def _unlike(other: Replica, valid: int, end: int) -> str:
+    """What is to be said of a replica that was not taken."""
+    if valid < other.end and valid < end:
+        return f"{other.folder}: offsets {valid} to {other.end - 1} are of an older leader epoch, and are left out"
+    return ""

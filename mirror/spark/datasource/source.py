@@ -1,0 +1,247 @@
+"""The data source `kafka-batches`: planned on the driver, read by tasks, as a batch or a stream.
+
+An offset of Spark's is the next offset of each partition. Only what is decided is read, up to the last stable offset,
+so that each batch's outcome is known; a range is read again as it was, since brokers do not change what is decided.
+Partitions that are added are read from their beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from mirror.errors import ConfigError
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import list_offset
+from mirror.policy.rules import Rules
+from mirror.spark.datasource.options import Options, Wanted, parse
+from mirror.spark.datasource.plan import Extent, chosen, extents, planned, rules_of, slice_of
+from mirror.spark.datasource.rows import DDL
+
+# --- A query's filters as what need not be read -----------------------------------------------------------------------
+
+_Narrow = Callable[[Wanted, Any], Wanted]
+
+
+def _milliseconds(value: object) -> int:
+    """A time as Kafka has it, rounded down; a number is one already."""
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return int(aware.timestamp() * 1000)
+    return int(str(value))
+
+
+def _since(wanted: Wanted, value: object) -> Wanted:
+    return wanted.of_times(since=_milliseconds(value))
+
+
+def _until(wanted: Wanted, value: object) -> Wanted:
+    return wanted.of_times(until=_milliseconds(value) + 1)
+
+
+def _at_offset(wanted: Wanted, value: int) -> Wanted:
+    return wanted.of_offsets(first=value, before=value + 1)
+
+
+def _from_offset(wanted: Wanted, value: int) -> Wanted:
+    return wanted.of_offsets(first=value)
+
+
+def _to_offset(wanted: Wanted, value: int) -> Wanted:
+    return wanted.of_offsets(before=value + 1)
+
+
+_OFFSETS: Final = ("base_offset", "last_offset")
+#: Which filters on which column narrow what is read. A base offset that is greater than a value has a last offset that
+#: is, too; the two are told apart by nothing else, and Spark looks again.
+_TABLE: Final[Mapping[tuple[type[Filter], str], _Narrow]] = {
+    **{(EqualTo, column): _at_offset for column in _OFFSETS},
+    **{(kind, column): _from_offset for kind in (GreaterThan, GreaterThanOrEqual) for column in _OFFSETS},
+    **{(kind, column): _to_offset for kind in (LessThan, LessThanOrEqual) for column in _OFFSETS},
+    **{
+        (kind, column): _since
+        for kind in (EqualTo, GreaterThan, GreaterThanOrEqual)
+        for column in ("max_timestamp", "max_time")
+    },
+    **{
+        (kind, column): _until
+        for kind in (EqualTo, LessThan, LessThanOrEqual)
+        for column in ("base_timestamp", "base_time")
+    },
+    (EqualTo, "topic"): lambda wanted, value: wanted.of_topics(frozenset([value])),
+    (EqualTo, "partition"): lambda wanted, value: wanted.of_partitions(frozenset([value])),
+    (In, "topic"): lambda wanted, values: wanted.of_topics(frozenset(values)),
+    (In, "partition"): lambda wanted, values: wanted.of_partitions(frozenset(values)),
+}
+
+
+def narrowed(wanted: Wanted, filters: Iterable[Filter]) -> Wanted:
+    """What is left to read where all `filters` hold; one that says nothing about that is passed over."""
+    for one in filters:
+        column: tuple[str, ...] = getattr(one, "attribute", ())
+        if len(column) != 1 or (narrow := _TABLE.get((type(one), column[0]))) is None:
+            continue
+        value = getattr(one, "value", None)
+        if isinstance(one, In):
+            value = tuple(each for each in one.value if each is not None)
+        if value is not None:
+            wanted = narrow(wanted, value)
+    return wanted
+
+
+# --- `readStream` -----------------------------------------------------------------------------------------------------
+
+#: How long to wait where nothing is new: Spark asks again after 10 ms.
+_PAUSE: Final = 0.2
+
+
+class BatchStream(DataSourceStreamReader):
+    """A growing read of a cluster's topics."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises ConfigError for files, and for an end, which a stream does not have."""
+        if options.path is not None:
+            raise ConfigError("kafka-batches: files are read by spark.read, a stream is of a cluster")
+        self._options, self._endpoint = options, Endpoint.of(options.cluster).bounded(options.bytes_per_second)
+        self._rules: Mapping[str, Rules] = {}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 -- Spark's name
+        """Where the logs begin, or what is wanted of them does."""
+        return {_key(one): one.start for one in asyncio.run(self._extents(from_start=True))}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002, N802 -- Spark's; no limits
+        """The last stable offsets of now; of no partition behind where it was."""
+        found = asyncio.run(self._extents())
+        latest = start | {_key(one): max(one.stable, start.get(_key(one), 0)) for one in found}
+        if latest == start:
+            time.sleep(_PAUSE)
+        return dict(sorted(latest.items()))
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """A range of each partition that has something new."""
+        missing = {_partition(key).topic for key in end} - self._rules.keys()
+        if missing:
+            self._rules = {**self._rules, **rules_of(self._options, sorted(missing))}
+        made = []
+        for key, until in end.items():
+            begin = start.get(key, 0)
+            if begin < until:
+                partition = _partition(key)
+                extent = Extent(partition, 0, until, until)
+                rules, wanted = self._rules[partition.topic], self._options.wanted
+                made.append(slice_of(self._options, self._endpoint, extent, wanted, rules, begin, until))
+        return [InputPartition(one) for one in made]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        return iter(partition.value.read())
+
+    async def _extents(self, *, from_start: bool = False) -> list[Extent]:
+        wanted = self._options.wanted
+        async with Cluster(self._endpoint) as cluster:
+            found = await extents(cluster, chosen(self._options, wanted), wanted)
+            if not from_start:
+                return found
+            return [await self._begun(cluster, one) for one in found]
+
+    async def _begun(self, cluster: Cluster, extent: Extent) -> Extent:
+        """From the first offset that is wanted."""
+        wanted, start = self._options.wanted, extent.start
+        if wanted.since is not None:
+            at = await list_offset(cluster, extent.partition, max(0, wanted.since))
+            start = max(start, at if at >= 0 else extent.stable)
+        return replace(extent, start=max(start, min(wanted.first, extent.stable)))
+
+
+def _key(extent: Extent) -> str:
+    """A topic's name holds no colon (Kafka `Topic.validate`)."""
+    return f"{extent.partition.topic}:{extent.partition.partition}"
+
+
+def _partition(key: str) -> TopicPartition:
+    topic, _, number = key.partition(":")
+    return TopicPartition(topic, int(number))
+
+
+# --- What Spark calls -------------------------------------------------------------------------------------------------
+
+NAME: Final = "kafka-batches"
+#: Off in Spark 4.3 unless asked for, and while it is, a reader that takes filters is refused.
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, and let it hand filters down to Python."""
+    spark.conf.set(PUSHDOWN, "true")
+    spark.dataSource.register(KafkaBatches)
+
+
+class KafkaBatches(DataSource):
+    """`spark.read.format("kafka-batches")`; the module `options` lists what it takes."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return NAME
+
+    def schema(self) -> str:
+        """The columns; the same whatever is asked for."""
+        return DDL
+
+    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 -- it is ours
+        """Raises ConfigError for an option that is wrong."""
+        options = parse(self.options)
+        return PushedReader(options) if options.pushdown else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> BatchStream:  # noqa: ARG002, N802 -- Spark's name, and our schema
+        """Raises ConfigError for an option that is wrong, and for files, which do not grow."""
+        return BatchStream(parse(self.options))
+
+
+class BatchReader(DataSourceReader):
+    """A bounded read: the slices that hold what is wanted, one for each task."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._wanted = options, options.wanted
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises ConfigError, and ClusterError."""
+        return [InputPartition(one) for one in planned(self._options, self._wanted)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Nothing where nothing was planned: Spark then reads one partition that holds None."""
+        return iter(()) if partition.value is None else partition.value.read()
+
+
+class PushedReader(BatchReader):
+    """The same, which also leaves out what a query's filters leave out.
+
+    Decision: by an option, since Spark 4.3 keeps what the first query's filters made of a reader for every later query
+    of the same DataFrame, which then lacks rows.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
+        """Narrow what is read. Spark is to apply all filters again."""
+        self._wanted = narrowed(self._wanted, filters)
+        return filters

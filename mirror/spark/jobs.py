@@ -1,0 +1,257 @@
+"""Spark jobs with a task for each share of the partitions, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from pyspark import SparkContext
+
+from mirror.background import in_background
+from mirror.driver.control import MarkAddress, StopMark
+from mirror.driver.flow import Flow
+from mirror.driver.journal_state import Tidings
+from mirror.errors import EngineLost
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.retry import Backoff
+from mirror.observability import logs
+from mirror.replication.assignment import Assignment
+from mirror.replication.partition_writer import Tally
+from mirror.spark.session import LOOPBACK, Engine, asked, is_local, may_live, rows_of, told_by
+from mirror.spark.task import Lane, Receipt, relay
+
+# --- The lanes of an epoch, as Spark takes them to its workers --------------------------------------------------------
+
+
+def lanes_for(
+    flow: Flow,
+    number: int,
+    packed: Sequence[tuple[Assignment, ...]],
+    rates: Sequence[float | None],
+    tallies: Mapping[TopicPartition, Tally],
+    tidings: Tidings,
+) -> LanesFor:
+    """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told
+    up to now is as of now, whenever the epoch begins.
+    """
+    last, until = tidings.runs.last(), tidings.until
+
+    def lanes(seconds: float, mark: MarkAddress) -> list[Lane]:
+        return [
+            Lane(
+                flow=flow.name,
+                instance=tidings.instance,
+                claim=tidings.owner.claim or 0 if tidings.owner else 0,
+                number=index,
+                source=flow.source,
+                target=flow.target,
+                assignments=lane,
+                seconds=seconds,
+                memory_bytes=flow.memory_bytes // len(packed),
+                stop_mark=mark,
+                so_far={one.source: tallies[one.source] for one in lane if one.source in tallies},
+                runs={one.target: last[one.target] for one in lane if one.target in last},
+                journal_offset=until,
+                epoch=number,
+                bytes_per_second=rates[index],
+            )
+            for index, lane in enumerate(packed)
+        ]
+
+    return lanes
+
+
+# --- One epoch --------------------------------------------------------------------------------------------------------
+
+#: What the lanes of an epoch whose time is over may take to end before its job is cancelled; and where they are told to
+#: end early.
+GRACE_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 2.5
+CANCEL_SECONDS: Final = 1.0
+CANCELS: Final = 3
+#: What a call to Spark's JVM may take.
+CALL_SECONDS: Final = 10.0
+#: Epochs in a row whose job may fail as a whole before the run ends, of a bounded copy and where none ever succeeded:
+#: tasks that lack a module will lack it the next time, too. Once one has, what hinders them may pass.
+FAILED_EPOCHS: Final = 3
+#: Seconds until a job that failed is tried again, the first time and at the most.
+FAILED_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 30.0
+
+#: What may join an epoch beside the partitions that it began with, for which its lanes shared out memory and work.
+JOINING: Final = 1 / 8
+
+#: The lanes of an epoch of so many seconds, or until its stop mark is set.
+LanesFor = Callable[[float, MarkAddress], Sequence[Lane]]
+#: Given a lane's number, its report, and the partitions that it has.
+HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
+
+_log = logs.get("mirror.supervisor")
+
+
+def deaf(_lane: int, _report: bytes, _held: Collection[TopicPartition]) -> None:
+    """Where nobody watches but by the journal."""
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """The epoch that runs: what each lane has, by its number, and of how many partitions more it takes."""
+
+    mark: StopMark
+    lanes: list[set[TopicPartition]]
+    room: int
+
+    @classmethod
+    def of(cls, mark: StopMark, lanes: Sequence[Lane]) -> UnderWay:
+        """As it begins."""
+        held = [{one.source for one in lane.assignments} for lane in lanes]
+        return cls(mark, held, int(JOINING * sum(map(len, held))))
+
+    async def join(self, more: Sequence[Assignment]) -> bool:
+        """Each goes to the lane that has fewest, unless one has it already. False where not all are taken."""
+        more = [one for one in more if not any(one.source in lane for lane in self.lanes)]
+        if len(more) > self.room:
+            return False
+        self.room -= len(more)
+        shares: dict[int, list[Assignment]] = {}
+        for one in more:
+            number = min(range(len(self.lanes)), key=lambda lane: len(self.lanes[lane]))
+            self.lanes[number].add(one.source)
+            shares.setdefault(number, []).append(one)
+        return all(await asyncio.gather(*(self.mark.hand(number, tuple(of)) for number, of in shares.items())))
+
+
+@dataclass(slots=True, eq=False)
+class Epochs:
+    """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is told of a job that failed, and
+    `hear` gets what lanes tell straight.
+    """
+
+    context: SparkContext
+    flow: str
+    seconds: float
+    stopping: asyncio.Event
+    on_failure: Callable[[], None]
+    hear: HearOf = deaf
+    is_bounded: bool = False
+    #: A job was given up without having been seen to end, so its lanes may still write.
+    may_run_on: bool = field(default=False, init=False)
+    engine: Engine = field(init=False)
+    _where: tuple[str, str] = field(init=False)
+    _failed: int = 0
+    _backoff: Backoff = field(init=False)
+    _has_succeeded: bool = False
+    _slots: int = 1
+    _under_way: UnderWay | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """What is asked of Spark's JVM is asked before the event loop runs."""
+        conf = self.context.getConf()
+        host = conf.get("spark.driver.host") or LOOPBACK
+        self._where = conf.get("spark.driver.bindAddress") or host, host
+        self.engine, self._backoff = Engine(self.context), Backoff(FAILED_PAUSE, LONGEST_PAUSE)
+
+    async def slots(self, wanted: int) -> int:
+        """Of the lanes wanted, as many as can run at a time now: a cluster's executors come and go, and a lane that
+        waits for another to end would get nothing done.
+        """
+        if is_local(self.context):
+            return wanted
+        with contextlib.suppress(TimeoutError):  # as many as the last time
+            self._slots = await asked(lambda: int(self.context.defaultParallelism), CALL_SECONDS)
+        return max(1, min(wanted, self._slots))
+
+    async def join(self, more: Sequence[Assignment]) -> bool:
+        """Let the epoch under way mirror these partitions as well; false where there is none, where they are many
+        beside its own, or where a lane does not take them.
+        """
+        return self._under_way is not None and await self._under_way.join(more)
+
+    async def run(self, number: int, lanes_for: LanesFor) -> list[Receipt]:
+        """One job; no receipts where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
+        executors may take minutes to come.
+
+        Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
+        """
+        mark = await StopMark.open(*self._where, self._heard)
+        lanes = lanes_for(self.seconds, mark.address)
+        self._under_way = UnderWay.of(mark, lanes)
+        job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, lanes)))
+        job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one that ends late
+        stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
+        hanging: asyncio.Future[Any] = asyncio.create_task(self.engine.watch())
+        is_starved = False
+        try:
+            ends = [job, stopping, hanging]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds)
+            mark.set()
+            if not stopping.done():
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=GRACE_SECONDS)
+            if hanging.done():
+                hanging.result()
+            await asyncio.wait([job], timeout=STOP_SECONDS)
+            if not job.done():
+                is_starved = not mark.was_reached
+                reason = "no lane has begun: Spark has no core for it" if is_starved else "lanes did not end in time"
+                _log.warning("epoch_cancelled", flow=self.flow, epoch=number, reason=reason)
+                for _ in range(CANCELS):  # a job that is not submitted yet is not cancelled by that
+                    cancel = partial(self.context.cancelJobGroup, self._group(number))  # re-key queries go on
+                    try:
+                        await asked(cancel, CANCEL_SECONDS)
+                    except TimeoutError:  # the JVM hangs, and will not cancel a second time either
+                        self.may_run_on = True
+                        break
+                    if (await asyncio.wait([job], timeout=CANCEL_SECONDS))[0]:
+                        break
+                else:
+                    self.may_run_on = True
+            receipts: list[Receipt] = job.result()
+            self._failed, self._has_succeeded = 0, True
+            self._backoff.reset()
+            return receipts
+        except EngineLost:
+            raise
+        except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+            if is_starved and await may_live(self.context):
+                return []
+            if not self.stopping.is_set():  # else it was cut short, by us
+                await self._count_failure(number, failure)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._backoff.next()):
+                        await self.stopping.wait()
+            return []
+        finally:
+            self._under_way = None
+            for one in (stopping, hanging):
+                one.cancel()
+            await mark.close()
+
+    def _heard(self, lane: int, report: bytes) -> None:
+        held = self._under_way.lanes if self._under_way is not None else []
+        self.hear(lane, report, held[lane] if lane < len(held) else ())
+
+    def _group(self, number: int) -> str:
+        return f"mirror-{self.flow}-epoch-{number}"
+
+    def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
+        """In a thread of its own: Spark's job properties belong to the thread that submits."""
+        self.engine.mend_scratch()
+        self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)
+        receipts: list[Receipt] = rows_of(self.context, lanes).mapPartitions(relay).collect()
+        return receipts
+
+    async def _count_failure(self, number: int, failure: Exception) -> None:
+        if not await may_live(self.context):
+            raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
+        self._failed += 1
+        self.on_failure()
+        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=told_by(failure), in_a_row=self._failed)
+        if self._failed >= FAILED_EPOCHS and (self.is_bounded or not self._has_succeeded):
+            raise EngineLost(
+                f"the jobs of {FAILED_EPOCHS} epochs in a row failed, the last one with: {told_by(failure)}. Nothing is"
+                " lost: mend that, and start the mirror again"
+            ) from failure

@@ -1,0 +1,188 @@
+"""What is on record of a re-keyed topic, and who may add to it: plans, slots' numbers, and the ids that write both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from mirror.errors import ClusterUnreachable, ConfigError
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.kafka.log_reader import last_committed
+from mirror.kafka.queries import LATEST, epoch_end, listed
+from mirror.kafka.transactions import Transaction
+from mirror.policy.selection import Rekeying
+from mirror.spark.rekey.microbatch import (
+    NOTHING,
+    Plan,
+    Reached,
+    Stopped,
+    last_plan,
+    lost_of,
+    number_at,
+    planned,
+    plans_of,
+    reached_in,
+    transactional_id,
+)
+from mirror.spark.rekey.source import cut_back, recreated
+from mirror.states import State
+
+_LOOK_AGAIN: Final = 0.02
+
+
+class PlanLog:
+    """Of one topic; `slots` is known once it was taken over."""
+
+    def __init__(self, target: Cluster, rule: Rekeying) -> None:
+        """Nothing is asked yet."""
+        self._target, self._rule = target, rule
+        self._plans: Transaction | None = None
+        self._target_id: UUID | None = None  # of the topic that the last plan is for
+        self._epochs: dict[int, int] = {}  # of the target's leaders, when its logs were looked at
+        self.slots = 0
+
+    async def take_over(self) -> tuple[list[int], Plan | None]:
+        """Become the one who plans, and fence every slot: their numbers, and the last plan.
+
+        Raises ConfigError where the topic is gone, and ClusterError.
+        """
+        rule = self._rule
+        await self._target.refresh(rule.own_topics)
+        self._target_id = None
+        self._epochs.clear()
+        progress = self._target.topics.get(rule.progress)
+        if progress is None:
+            raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
+        self.slots = len(progress.leaders) - 1
+        self._plans = await Transaction.begin(self._target, f"{rule.progress}.plans")
+        numbers = await self.fenced()
+        return numbers, await last_plan(self._target, rule)
+
+    async def fenced(self) -> list[int]:
+        """Fence every slot: whoever began with one before cannot commit any more. Their numbers."""
+        return await asyncio.gather(*map(self._fenced, range(self.slots)))
+
+    async def close(self) -> None:
+        """Have nobody who planned or began before commit anything more, for as long as nobody takes it over: who has
+        begun is fenced, and who begins finds another plan, of nothing, behind which the next driver goes on.
+
+        Raises as `take_over` does.
+        """
+        numbers, plan = await self.take_over()
+        if plan is None:
+            return
+        last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
+        is_done = set(numbers) == {last.number}
+        there = last.upto if is_done else last.begin
+        await self.record(
+            replace(
+                last,
+                number=plan.number + 1,
+                after=last.number if is_done else last.after,
+                begin=there,
+                upto=there,
+                abandoned=None if is_done else replace(last, abandoned=None),
+            )
+        )
+        await self.fenced()
+
+    async def record(self, plan: Plan) -> None:
+        """Make a plan the last one (R1)."""
+        assert self._plans is not None
+        self._target_id = plan.target_id
+        plans = plans_of(self._rule)
+        await self._plans.join([plans])
+        await self._plans.append({plans: planned(plan)})
+        await self._plans.commit()
+        self._plans = self._plans.following()
+        deadline = time.monotonic() + CALL_TIMEOUT
+        while (seen := await last_plan(self._target, self._rule)) is None or seen.number != plan.number:
+            if time.monotonic() > deadline:  # the coordinator answers before its marker is in the log
+                raise ClusterUnreachable(f"{self._target}: a plan is not to be read in {self._rule.progress} yet")
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _fenced(self, slot: int) -> int:
+        await Transaction.begin(self._target, transactional_id(self._rule, slot))
+        return (await self._reached(slot)).number
+
+    async def _reached(self, slot: int) -> Reached:
+        return reached_in(await last_committed(self._target, number_at(self._rule, slot)))
+
+    async def check_kept(self) -> None:
+        """Raises Stopped where the target lost records that slots had committed (TARGET_LOST)."""
+        if lost := await self.lost():
+            raise Stopped(State.TARGET_LOST, -1, -1, lost)
+
+    async def lost(self) -> str:
+        """What the target lost that slots had committed, in words; empty where that is nothing. It costs one request
+        where the leaders are those that they were at the last look.
+        """
+        rule = self._rule
+        await self._target.refresh([rule.target, rule.progress])
+        if self._target_id is None and (plan := await last_plan(self._target, rule)) is not None:
+            self._target_id = plan.target_id
+        if self._target_id is not None and self._target.topic_id(rule.target) != self._target_id:
+            return f"the target topic {rule.target} was deleted, with what had been re-keyed into it"
+        topics = [self._target.topics.get(name) for name in (rule.target, rule.progress)]
+        there, slots = (sorted(one.leaders) if one is not None else [] for one in topics)
+        every = [TopicPartition(rule.target, number) for number in there]
+        epochs = {at.partition: epoch for at in every if (epoch := self._target.leader(at).epoch) >= 0}
+        if epochs.items() <= self._epochs.items():
+            return ""
+        for reached in await asyncio.gather(*map(self._reached, range(len(slots) - 1))):
+            for at in every:
+                epoch, end = reached.ends.get(at.partition, (-1, 0))
+                if epoch >= 0 and (lost := await lost_of(self._target, at, end, epoch)):
+                    return lost
+        self._epochs |= epochs
+        return ""
+
+    async def unlike(self, source: Cluster) -> Stopped | None:
+        """The stop for a source that is not the one which was re-keyed, or was cut back since; else None."""
+        rule = self._rule
+        if (plan := await last_plan(self._target, rule)) is None:
+            return None
+        await source.refresh([rule.source])
+        if plan.source_id is not None and source.topic_id(rule.source) != plan.source_id:
+            return recreated(rule, "source")
+        for number, upto in sorted(plan.upto.items()):
+            at, epoch = TopicPartition(rule.source, number), plan.epochs[number]
+            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < upto:
+                return cut_back(number, kept, f"records up to offset {upto - 1} were re-keyed")
+        return None
+
+    async def find_nothing(self, numbers: set[int]) -> None:
+        """Nothing was ever planned, so nothing may be on the target. Raises Stopped where there is."""
+        topic = self._target.topics.get(self._rule.target)
+        every = [TopicPartition(self._rule.target, number) for number in (topic.leaders if topic else ())]
+        ends = await listed(self._target, every, LATEST)
+        if len(ends) < len(every):
+            raise ClusterUnreachable(f"{self._target}: not every partition of {self._rule.target} has a leader")
+        if numbers - {NOTHING} or any(ends.values()):
+            detail = f"{self._rule.target} holds records and {self._rule.progress} has no plan"
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+
+    def check(self, plan: Plan, numbers: set[int]) -> None:
+        """Raises Stopped where the last plan is of another target topic or for another number of its partitions, or
+        does not fit what slots have.
+        """
+        rule = self._rule
+        if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
+            raise recreated(rule, "target")
+        if plan.rule.partitions != rule.partitions:
+            detail = (
+                f"{rule.target} has {rule.partitions} partitions, and had {plan.rule.partitions}: keys would change"
+                " theirs"
+            )
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+        if unlike := numbers - {plan.number, plan.after}:
+            detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
+            raise Stopped(State.CONTENDED, -1, -1, detail)
+        if plan.slots != self.slots:
+            detail = (
+                f"{rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never change"
+            )
+            raise Stopped(State.CONTENDED, -1, -1, detail)

@@ -1,0 +1,464 @@
+"""The proof of a re-keyed topic: what the rule makes of the source's records, computed once more, against the target.
+
+    Y1  each record that the query has committed is on the target once, in the partition of its new key, with the key,
+        value, headers and timestamp that the rule gives it; nothing else is there
+    Y2  records of one source partition and one new key are in the source's order
+    Y3  the target may be ahead of the plan that was read: records of the source from there on are computed, too, and
+        may be there. So the target's ends are fixed before the source's
+    Y4  what cannot be known is said, and is no difference: what the source has deleted since cannot be computed, and
+        what the target has deleted since, or compacted, cannot be found
+
+A record is known by a digest of 128 bits, and travels as that through Spark's shuffle. The rule of now decides: records
+that an earlier rule made are differences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+import uuid
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from mirror.config import Settings
+from mirror.driver.scheduling import task_count
+from mirror.errors import ClusterError, MirrorError
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.log_reader import Log, driven, last_committed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
+from mirror.policy.selection import Rekeying
+from mirror.records.header import RawBatch, parse_header
+from mirror.spark.rekey.driver import session_of, slices_of
+from mirror.spark.rekey.expressions import map_in_arrow, used_by
+from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
+from mirror.spark.session import close_context, open_context, told_by
+from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
+
+if TYPE_CHECKING:
+    from mirror.records.columns import Records
+
+#: A record of either side. `place`: its target partition, `BURIED` for one of the dead-letter topic; `origin`: its
+#: source partition, -1 on the target; `at` and `number` order the records of one origin, or of one place.
+_DDL: Final = (
+    "place int, origin int, at bigint, number int, key binary, is_tombstone boolean, digest binary, is_required boolean"
+)
+_SCHEMA: Final = pa.schema(
+    [
+        ("place", pa.int32()),
+        ("origin", pa.int32()),
+        ("at", pa.int64()),
+        ("number", pa.int32()),
+        ("key", pa.binary()),
+        ("is_tombstone", pa.bool_()),
+        ("digest", pa.binary()),
+        ("is_required", pa.bool_()),
+    ]
+)
+#: No batch is too large for a computation.
+_ANY_SIZE: Final = 2**31 - 1
+#: Seconds between two looks at how far the query has come.
+_LOOK_AGAIN: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """What is compared: offsets by partition number. The query has committed the source's records from `begin` to
+    before `done`; it holds them up to before `end`. The target's are from `target_begin` to before `target_end`, those
+    of the dead-letter topic likewise.
+    """
+
+    begin: Mapping[int, int]
+    done: Mapping[int, int]
+    end: Mapping[int, int]
+    target_begin: Mapping[int, int]
+    target_end: Mapping[int, int]
+    dead_begin: Mapping[int, int]
+    dead_end: Mapping[int, int]
+    source_id: uuid.UUID | None
+    target_id: uuid.UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A re-keyed topic of a flow. `starts_late`: it did not begin with its source's first records. `dates_itself`: the
+    target's broker dates records.
+    """
+
+    flow: str
+    rule: Rekeying
+    source: Endpoint
+    target: Endpoint
+    starts_late: bool = False
+    dates_itself: bool = False
+
+    def lacks(self, kind: Lack, reason: str, **more: Any) -> Shortfall:
+        """Some of it, or all."""
+        return Shortfall(kind=kind, topic=self.rule.source, target=self.rule.target, reason=reason, **more)
+
+
+def proofs(
+    settings: Settings, rules: Sequence[Rekeying], dating: Collection[str], seconds: float
+) -> list[tuple[RekeyedReport | None, list[Shortfall]]]:
+    """Prove topics of a flow one after another, in a Spark context of their own. The target's broker dates records of
+    the topics `dating`; `seconds` as `extent_of` takes them. Raises ConfigError, ClusterError.
+    """
+    rate = settings.limits.bytes_per_second
+    lanes = task_count(settings.spark.lanes, max(rule.partitions for rule in rules))
+    context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
+    try:
+        session = session_of(context)
+        readers = context.defaultParallelism
+        return [
+            prove(
+                session,
+                Subject(
+                    flow=settings.flow,
+                    rule=rule,
+                    source=Endpoint.of(settings.source).bounded(rate, readers),
+                    target=Endpoint.of(settings.target).bounded(rate, readers),
+                    starts_late=settings.topics.start != "earliest",
+                    dates_itself=rule.target in dating,
+                ),
+                seconds,
+            )
+            for rule in rules
+        ]
+    finally:
+        close_context(context)
+
+
+async def extent_of(subject: Subject, seconds: float) -> Extent | None:
+    """What there is to compare now, after waiting for up to so many seconds for a query that runs; None where it has
+    begun with nothing. Raises ClusterError, ConfigError.
+    """
+    rule = subject.rule
+    deadline = asyncio.get_running_loop().time() + seconds
+    wanted: dict[int, int] | None = None
+    async with Cluster(subject.source) as source, Cluster(subject.target) as target:
+        await source.refresh([rule.source])
+        await target.refresh(rule.own_topics)
+        if rule.target not in target.topics or rule.progress not in target.topics:
+            return None
+        while True:
+            done = await _done(target, rule)
+            theirs = [await _spans(target, topic) for topic in (rule.target, rule.dead_letter)]  # Y3
+            begin, end = await _spans(source, rule.source)
+            wanted = wanted or end
+            is_there = done is not None and all(done.get(number, 0) >= upto for number, upto in wanted.items())
+            if is_there or asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(_LOOK_AGAIN)
+        if done is None:
+            return None
+        return Extent(
+            begin=begin,
+            done={number: min(max(done.get(number, 0), begin[number]), upto) for number, upto in end.items()},
+            end=end,
+            target_begin=theirs[0][0],
+            target_end=theirs[0][1],
+            dead_begin=theirs[1][0],
+            dead_end=theirs[1][1],
+            source_id=source.topic_id(rule.source),
+            target_id=target.topic_id(rule.target),
+        )
+
+
+async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
+    """Before which offset of each partition every slot has committed all; None before the first plan."""
+    plan = await last_plan(target, rule)
+    if plan is None:
+        return None
+    slots = range(len(target.topics[rule.progress].leaders) - 1)
+    numbers = await asyncio.gather(*(last_committed(target, number_at(rule, slot)) for slot in slots))
+    return plan.upto if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
+
+
+async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    if not topic:
+        return {}, {}
+    every = [TopicPartition(topic, number) for number in cluster.topics[topic].leaders]
+    starts = await listed(cluster, every, EARLIEST)
+    ends = await listed(cluster, every, LATEST, READ_COMMITTED)
+    if missing := [str(at) for at in every if at not in starts or at not in ends]:
+        raise ClusterError(f"{cluster}: {', '.join(missing)}: no leader tells where the log ends")
+    return {at.partition: starts[at] for at in every}, {at.partition: ends[at] for at in every}
+
+
+def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[RekeyedReport | None, list[Shortfall]]:
+    """Compare a topic as it is now; `seconds` as `extent_of` takes them. What could not be compared is a shortfall.
+
+    Raises ClusterError.
+    """
+    rule = subject.rule
+    if subject.starts_late:
+        reason = "topics.start: where re-keying began is not on record, so nobody knows what should be there"
+        return None, [subject.lacks(Lack.NOT_VERIFIED, reason)]
+    extent = asyncio.run(extent_of(subject, seconds))
+    if extent is None:
+        return None, [subject.lacks(Lack.BEHIND, "nothing was re-keyed yet")]
+    try:
+        report, unknown = _compared(session, subject, extent)
+    except Exception as failure:  # whatever Spark raises
+        if isinstance(failure, MirrorError):
+            raise
+        stop = Stopped.found_in(failure)
+        reason = f"{stop.state} at {rule.source}-{stop.partition} offset {stop.offset}: {stop.detail}" if stop else ""
+        return None, [subject.lacks(Lack.NOT_VERIFIED, reason or told_by(failure))]
+    return report, [*_behind(subject, extent), *unknown]
+
+
+def _behind(subject: Subject, extent: Extent) -> Iterator[Shortfall]:
+    for number, end in sorted(extent.end.items()):
+        if (done := extent.done[number]) < end:
+            yield subject.lacks(
+                Lack.BEHIND, "not re-keyed yet", partition=number, first=done, next_offset=end, offsets=end - done
+            )
+
+
+def _compared(session: SparkSession, subject: Subject, extent: Extent) -> tuple[RekeyedReport, list[Shortfall]]:
+    rule, used = subject.rule, used_by(session, subject.rule)
+    session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
+    work = Work(
+        flow=subject.flow,
+        plan=_plan(rule, extent, extent.begin, extent.done),
+        source=subject.source,
+        target=subject.target,
+        slots=1,
+    )
+    # what is ahead of the plan may be there, whatever the rule says of bad records
+    lenient = replace(rule, on_bad_record="dead-letter" if rule.dead_letter else "drop")
+    ahead = replace(work, plan=_plan(lenient, extent, extent.done, extent.end))
+    parts = [
+        map_in_arrow(slices_of(session, one, used), _described(subject, is_required=one is work), _DDL)
+        for one in (work, ahead)
+        if one.plan.ranges
+    ]
+    found = _stored(session, subject, extent)
+    wanted = parts[0].unionAll(parts[1]) if len(parts) > 1 else parts[0] if parts else found.limit(0)
+    wanted, found = wanted.persist(), found.persist()
+    try:
+        return _judged(subject, extent, wanted, found)
+    finally:
+        wanted.unpersist()
+        found.unpersist()
+
+
+def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], upto: Mapping[int, int]) -> Plan:
+    return Plan(
+        number=0,
+        after=-1,
+        begin=begin,
+        upto=upto,
+        epochs=dict.fromkeys(upto, -1),
+        slots=1,
+        rule=replace(rule, max_bytes=_ANY_SIZE),
+        source_id=extent.source_id,
+        target_id=extent.target_id,
+    )
+
+
+def _judged(
+    subject: Subject, extent: Extent, wanted: DataFrame, found: DataFrame
+) -> tuple[RekeyedReport, list[Shortfall]]:
+    from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
+
+    rule = subject.rule
+    due = wanted.groupBy("place", "digest").agg(
+        functions.count("*").alias("due"),
+        functions.expr("count_if(is_required)").alias("required"),
+        functions.expr("min(struct(origin, at, number))").alias("first"),
+        functions.expr("first(key)").alias("key"),
+        functions.expr("bool_or(is_tombstone)").alias("is_tombstone"),
+    )
+    there = found.groupBy("place", "digest").agg(functions.count("*").alias("there"), functions.min("at").alias("held"))
+    both = due.join(there, ["place", "digest"], "full_outer").na.fill(0, ["due", "required", "there"])
+    if rule.compacted:  # Y4: the cleaner leaves the newest record of a key, and no tombstone
+        kept = found.where("key IS NOT NULL").select("place", "key").distinct().withColumn("kept", functions.lit(True))
+        both = both.join(kept, ["place", "key"], "left")
+        lacks = "IF(kept OR is_tombstone, 0, greatest(required - there, 0))"
+    else:
+        lacks = "greatest(required - there, 0)"
+    # a dead-letter topic may be of several rules
+    both = both.selectExpr(
+        *("place", "first", "held", f"{lacks} AS missing"),
+        f"IF(place = {BURIED}, 0, greatest(there - due, 0)) AS extra",
+    )
+    odd = both.where("missing > 0 OR extra > 0").persist()
+    try:
+        sums = {
+            row.place: (row.missing, row.extra)
+            for row in odd.groupBy("place").sum("missing", "extra").toDF("place", "missing", "extra").collect()
+        }
+        examples = odd.orderBy("place", "first.origin", "first.at", "held").limit(KEPT).collect()
+    finally:
+        odd.unpersist()
+    late = _out_of_order(wanted, found).collect()
+    source_deleted = any(extent.begin.values())
+    expired = {place for place, begin in extent.target_begin.items() if begin}
+    if any(extent.dead_begin.values()):
+        expired.add(BURIED)
+    unknown: list[Shortfall] = []
+    if lost := sum(missing for place, (missing, _) in sums.items() if place in expired):
+        reason = "the target has deleted its first records, and these may have been among them"
+        unknown.append(subject.lacks(Lack.NOT_VERIFIED, reason, offsets=lost))
+    if source_deleted and (old := sum(extra for _, extra in sums.values())):
+        reason = "the target holds more records than the source has still: it has deleted its first ones"
+        unknown.append(subject.lacks(Lack.NOT_VERIFIED, reason, offsets=old))
+    missing = sum(many for place, (many, _) in sums.items() if place not in expired)
+    extra = 0 if source_deleted else sum(many for _, many in sums.values())
+    names = {BURIED: rule.dead_letter}
+    told: list[Difference] = []
+    for row in examples:
+        where = names.get(row.place, f"{rule.target}-{row.place}")
+        if row.missing and row.place not in expired:
+            what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
+            told.append(Difference(rule.source, row.first.origin, row.first.at, Kind.MISSING, what, f"none in {where}"))
+        if row.extra and not source_deleted:
+            what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
+            told.append(Difference(rule.source, -1, -1, Kind.EXTRA, "no record", what))
+    told += [
+        Difference(
+            rule.source,
+            row.origin,
+            row.at,
+            Kind.ORDER,
+            "",
+            f"a record of the same key that comes before it is behind it in {rule.target}-{row.place}, at {row.before}",
+        )
+        for row in late[:KEPT]
+    ]
+    report = RekeyedReport(
+        topic=rule.source,
+        target=rule.target,
+        partitions=len(extent.target_end),
+        records=wanted.where("is_required").count(),
+        target_records=found.where(f"place <> {BURIED}").count(),
+        buried=wanted.where(f"is_required AND place = {BURIED}").count(),
+        different=missing + extra + len(late),
+        differences=tuple(told[:KEPT]),
+    )
+    return report, unknown
+
+
+def _out_of_order(wanted: DataFrame, found: DataFrame) -> DataFrame:
+    """Records of one origin and key that are on the target before one that comes before them (Y2). Those that are alike
+    are told apart by their order, and those that are of several origins not at all.
+    """
+    window = functions.expr
+    ours = wanted.where("place >= 0 AND key IS NOT NULL").selectExpr(
+        "*",
+        "row_number() OVER (PARTITION BY place, digest ORDER BY origin, at, number) AS turn",
+        "min(origin) OVER (PARTITION BY place, digest) = max(origin) OVER (PARTITION BY place, digest) AS is_sole",
+    )
+    theirs = found.where("place >= 0").selectExpr(
+        "place", "digest", "at AS held", "row_number() OVER (PARTITION BY place, digest ORDER BY at) AS turn"
+    )
+    joined = ours.where("is_sole").join(theirs, ["place", "digest", "turn"])
+    behind = window("lag(held) OVER (PARTITION BY place, origin, key ORDER BY at, number)")
+    return joined.withColumn("before", behind).where("before > held").select("place", "origin", "at", "before")
+
+
+def _described(
+    subject: Subject, *, is_required: bool
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `map_in_arrow` over slices: a row for each record that they hold."""
+    dated = not subject.dates_itself
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from mirror.records.columns import decode  # noqa: PLC0415 -- loads the compiler
+        from mirror.records.rewrite import read  # noqa: PLC0415 -- likewise
+        from mirror.spark.rekey.packing import Kind as Slice  # noqa: PLC0415 -- likewise
+
+        for batch in batches:
+            for one in batch.to_pylist():
+                kind, data = Slice(one["kind"]), memoryview(one["data"])
+                if kind is Slice.TALLY:
+                    continue
+                if kind is Slice.BATCH:
+                    records = read(RawBatch(parse_header(data), data))
+                else:
+                    records = decode(data, one["records"], one["first_offset"], one["base_timestamp"])
+                at = [one["first_offset"]] * len(records)
+                yield _rows(records, one["target_partition"], one["source_partition"], at, dated, is_required)
+
+    return step
+
+
+def _stored(session: SparkSession, subject: Subject, extent: Extent) -> DataFrame:
+    """A row for each record that the target holds, and the dead-letter topic."""
+    from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
+
+    rule = subject.rule
+    ranges = [
+        (topic, number, begins[number], end)
+        for topic, begins, ends in (
+            (rule.target, extent.target_begin, extent.target_end),
+            (rule.dead_letter, extent.dead_begin, extent.dead_end),
+        )
+        for number, end in sorted(ends.items())
+    ]
+    target, dated = subject.target, not subject.dates_itself
+
+    def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from mirror.records.rewrite import read  # noqa: PLC0415 -- loads the compiler
+
+        for batch in numbers:
+            for each in batch.column(0).to_pylist():
+                topic, number, begin, end = ranges[each]
+                place = BURIED if topic != rule.target else number
+                for raw in driven(_batches(target, TopicPartition(topic, number), begin, end)):
+                    records = read(raw)
+                    yield _rows(records, place, -1, records.offsets.tolist(), dated, False)
+
+    return map_in_arrow(session.range(0, len(ranges), 1, len(ranges)), step, _DDL)
+
+
+async def _batches(endpoint: Endpoint, at: TopicPartition, begin: int, end: int) -> AsyncGenerator[RawBatch, None]:
+    """The batches of a partition that a consumer of committed records sees.
+
+    Raises ClusterError, also where one is damaged.
+    """
+    async with Cluster(endpoint) as cluster:
+        await cluster.refresh([at.topic])
+        log = Log(cluster, at, end, end)
+        async for raw in log.committed(begin):
+            yield raw
+        if log.damage:
+            raise ClusterError(f"{cluster}: {at}: {log.damage}")
+
+
+def _rows(records: Records, place: int, origin: int, at: list[int], dated: bool, is_required: bool) -> pa.RecordBatch:
+    count = len(records)
+    keys, digests, tombstones = [], [], []
+    data = records.data.tobytes()
+    columns = (records.timestamps, records.key_at, records.key_size, records.value_at, records.value_size)
+    spans = (records.headers_at, records.headers_end, records.header_count)
+    for timestamp, key_at, key_size, value_at, value_size, first, last, headers in zip(
+        *(column.tolist() for column in (*columns, *spans)), strict=True
+    ):
+        key = data[key_at : key_at + key_size] if key_size >= 0 else None
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(struct.pack(">qqqq", timestamp if dated else 0, key_size, value_size, headers))
+        digest.update(key or b"")
+        digest.update(data[value_at : value_at + max(value_size, 0)])
+        digest.update(data[first:last])
+        digests.append(digest.digest())
+        keys.append(None if key is None else hashlib.blake2b(key, digest_size=16).digest())
+        tombstones.append(value_size < 0)
+    values = (
+        [place] * count,
+        [origin] * count,
+        at,
+        list(range(count)),
+        keys,
+        tombstones,
+        digests,
+        [is_required] * count,
+    )
+    arrays = [pa.array(column, one.type) for column, one in zip(values, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

@@ -1,0 +1,294 @@
+"""Partitions copied from files by tasks of Spark: each one job of one task, as many at a time as there are slots.
+
+A task looks its partition's files over, and then is a lane whose source is these files: what it appends, and under
+which numbers, is what a live lane would. So a task may die and be tried again, a copy that was interrupted goes on, and
+a live mirror goes on behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkContext
+
+from mirror.config import SparkSettings
+from mirror.driver.scheduling import task_count
+from mirror.errors import ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
+from mirror.journal.entries import loss_entry
+from mirror.journal.journal import Journal
+from mirror.journal.offset_maps import Ledgers
+from mirror.journal.ownership import FailedOver, Owner, Watched, successor
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST, list_offset
+from mirror.observability.status import Figures
+from mirror.policy.remedies import set_configs
+from mirror.policy.rules import NO_LIMIT
+from mirror.replication.assignment import Assignment, Loss, log_loss
+from mirror.replication.offset_map_recovery import resume_translated
+from mirror.replication.pipeline import Pipeline
+from mirror.replication.position import resume
+from mirror.segments.file_cluster import Shelf
+from mirror.segments.replica_sets import PartitionLog, load
+from mirror.segments.restore import UNLIMITED, deletes_by_age
+from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
+
+#: Without an append for so many seconds a partition is given up: its target does not answer.
+PATIENCE: Final = 120.0
+_LOOK_SECONDS: Final = 0.5
+_A_YEAR: Final = 365 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """One partition to restore: where its replicas' folders are, and where it goes.
+
+    `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
+    where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
+    batch and write nothing. `is_there`: the target has the topic. `owner`: the claim under which it is written; nothing
+    more is once another one stands, or the flow was failed over.
+    """
+
+    flow: str
+    alias: str
+    target: Endpoint
+    assignment: Assignment
+    folders: tuple[str, ...]
+    configs: Mapping[str, str]
+    memory_bytes: int
+    bytes_per_second: float | None = None
+    skip_damage: bool = False
+    dry_run: bool = False
+    is_there: bool = False
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What became of a partition. `start`, `stable` and `end` are offsets of what its files hold, `notes` what is
+    to be said of them; `figures` is None where there was nothing to begin with, and `problem` says why. `expired` are
+    offsets at the start of the copy that the target has deleted by the time the copy ended, `lost` those that are left
+    out for damage.
+    """
+
+    assignment: Assignment
+    start: int = 0
+    stable: int = 0
+    end: int = 0
+    folders: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    at_risk: bool = False
+    expired: int = 0
+    lost: tuple[Loss, ...] = ()
+    figures: Figures | None = None
+    problem: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """All that is readable as committed is on the target."""
+        return self.is_copied and not self.expired
+
+    @property
+    def is_sound(self) -> bool:
+        """Nothing of the files is missing or damaged, as far as they tell themselves."""
+        return not self.at_risk and not self.problem
+
+    @property
+    def is_copied(self) -> bool:
+        """All that is readable as committed was appended to the target."""
+        return self.figures is not None and not self.figures.state.is_stop and self.figures.next_offset >= self.stable
+
+
+def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
+    """For `RDD.mapPartitions`."""
+    for portion in portions:
+        try:
+            log = load(map(Path, portion.folders), skips_damage=portion.skip_damage)
+        except ConfigError as problem:
+            yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
+            continue
+        found = _looked_at(portion, log)
+        if not (found.problem or (portion.dry_run and not portion.is_there)):
+            found = asyncio.run((_foreseen if portion.dry_run else _copied)(portion, log, found))
+        yield found
+
+
+def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
+    """What the files tell, before anything is written; `problem` says why nothing may be."""
+    problem = ""
+    if log.start < log.stable and (limit := deletes_by_age(portion.configs, log.oldest_ms)):
+        command = set_configs(portion.target, portion.assignment.target.topic, UNLIMITED)
+        problem = f"{portion.assignment.target.topic} {limit}; nothing was written. Keep them first: {command}"
+    mine = portion.assignment
+    return Restored(
+        assignment=replace(portion.assignment, topic_id=log.topic_id, until=log.stable),
+        start=log.start,
+        stable=log.stable,
+        end=log.end,
+        folders=tuple(map(str, log.folders)),
+        notes=log.notes,
+        at_risk=log.at_risk or bool(problem),
+        lost=tuple(
+            Loss(mine.source, mine.target, hole.first, hole.next_offset, "damage", hole.detail, log.topic_id)
+            for hole in log.lost
+            if hole.first < hole.next_offset
+        ),
+        problem=problem,
+    )
+
+
+async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
+    """What a copy that is on the target already would stop a restore for."""
+    mine = found.assignment
+    losses = tuple((loss.first, loss.next_offset) for loss in found.lost)
+    accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
+    async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
+        logs = portion.flow, source, mine.source, target, mine.target
+        try:
+            await target.refresh([mine.target.topic])
+            if mine.rules.translates:
+                recall = Ledgers(Journal(target, portion.flow), {}, None).recall
+                await resume_translated(*logs, accepted, recall, losses=losses)
+            else:
+                await resume(*logs, accepted, losses=losses)
+        except PartitionStop as stop:
+            return replace(found, at_risk=True, problem=f"the copy would be {stop.state}: {stop.detail}")
+        except (ClusterError, WireError, MalformedBatch) as problem:
+            return replace(found, at_risk=True, problem=f"the copy cannot be looked at: {problem}")
+    return found
+
+
+async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
+    mine = found.assignment
+    async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
+        journal = Journal(target, portion.flow)
+        seen = Watched(journal)
+        if taken := await taken_over(seen, portion.owner):
+            return replace(found, problem=taken)
+        ledgers = Ledgers(journal, {}, None)
+        pipeline = Pipeline(
+            portion.flow,
+            source,
+            target,
+            [mine],
+            portion.memory_bytes,
+            recall=ledgers.recall,
+            bytes_per_second=portion.bytes_per_second,
+        )
+        with contextlib.suppress(ClusterError, WireError):  # the pipeline waits for it, and says so
+            await target.refresh([mine.target.topic])
+        began = await _log_start(target, mine.target)
+        for loss in found.lost:  # before anything goes behind them
+            log_loss(loss)
+        await journal.append_all(map(loss_entry, found.lost))
+        tending = asyncio.create_task(_tend(pipeline, ledgers, seen, portion.owner))
+        try:
+            await pipeline.run(_A_YEAR)
+        finally:
+            tending.cancel()
+            await asyncio.wait([tending])
+        problem = await taken_over(seen, portion.owner)
+        try:
+            await ledgers.record()
+        except (ClusterError, WireError) as lost:
+            text = f"where offsets moved to is not recorded: {lost}"
+            problem = f"{problem}; {text}" if problem else text
+        (figures,) = pipeline.figures("restore")
+        begins = await _log_start(target, mine.target)
+    if not mine.rules.translates:  # a log may begin earlier than its files: somebody had copied more of it
+        began = min(log.start, log.stable)
+    if figures.next_offset <= began:  # nothing was copied that could be gone
+        begins = began
+    elif begins < 0:
+        told = "where the target's log begins is not known, so records may have been deleted since"
+        problem = f"{problem}; {told}" if problem else told
+        return replace(found, at_risk=True, figures=figures, problem=problem)
+    expired = max(0, begins - began) if began >= 0 else 0
+    if expired:
+        gone = f"the target has deleted offsets {began} to {begins - 1} since; they cannot be put back at these offsets"
+        problem = f"{problem}; {gone}" if problem else gone
+    return replace(found, at_risk=found.at_risk or bool(expired), expired=expired, figures=figures, problem=problem)
+
+
+async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
+    """The first offset of a partition; -1 where nobody tells."""
+    try:
+        return await list_offset(cluster, at, EARLIEST)
+    except (ClusterError, WireError):
+        return -1
+
+
+async def taken_over(seen: Watched, owner: Owner | None) -> str:
+    """Why nothing more may be written under a claim; the empty string where it may."""
+    if owner is None:
+        return ""
+    now = await successor(seen, owner)
+    if (done := FailedOver.standing(seen.values)) is not None:
+        return (
+            f"the flow was failed over {done} meanwhile: its target topics may be in use, so nothing more is written"
+            " there. Where nobody has written to them, `mirror failover CONFIG --undo`, and restore again"
+        )
+    if now is None:
+        return ""
+    return f"a mirror ({now}) took the flow over: end it, and restore again; what is there is not written twice"
+
+
+async def _tend(pipeline: Pipeline, ledgers: Ledgers, seen: Watched, owner: Owner | None) -> None:
+    """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
+    reached, since = -1, time.monotonic()
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        with contextlib.suppress(ClusterError, WireError):  # tried again, and at the end once more
+            await ledgers.record()
+        now = sum(figures.next_offset for figures in pipeline.figures("restore"))
+        if now > reached:
+            reached, since = now, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            pipeline.finish()
+        if await taken_over(seen, owner):
+            pipeline.finish()
+
+
+def restore_on_spark(
+    settings: SparkSettings, flow: str, portions: Sequence[Portion], done: Callable[[Restored], None]
+) -> None:
+    """Restore all portions; `done` is told of each as it ends.
+
+    Raises ConfigError as `open_context` does, and EngineLost where Spark gives a portion up.
+    """
+    context = open_context(settings, flow, task_count(settings.lanes, len(portions)))
+    try:
+        slots = slots_of(context, settings, len(portions))
+        with ThreadPoolExecutor(slots, "restore") as threads:
+            jobs = {threads.submit(_job, context, flow, _sharing(portion, slots)): portion for portion in portions}
+            try:
+                for job in as_completed(jobs):
+                    for found in job.result():
+                        done(found)
+            except Exception as failure:  # whatever Spark raises
+                threads.shutdown(wait=False, cancel_futures=True)
+                context.cancelAllJobs()
+                at = jobs[job].assignment.source
+                text = f"Spark gave up {at}: {told_by(failure)}. Nothing is lost: start the restore again"
+                raise EngineLost(text) from failure
+    finally:
+        close_context(context)
+
+
+def _sharing(portion: Portion, slots: int) -> Portion:
+    """With the share of the bound that each of so many has that run at a time."""
+    bound = portion.bytes_per_second
+    return replace(portion, bytes_per_second=None if bound is None else bound / slots)
+
+
+def _job(context: SparkContext, flow: str, portion: Portion) -> list[Restored]:
+    """In a thread of its own: Spark's job properties belong to the thread that submits."""
+    context.setJobGroup(f"mirror-restore-{flow}", f"restore {portion.assignment.source}", interruptOnCancel=True)
+    found: list[Restored] = rows_of(context, [portion]).mapPartitions(restored).collect()
+    return found

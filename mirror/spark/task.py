@@ -1,0 +1,303 @@
+"""What a Spark task does: run one lane until its epoch ends, and return a receipt for each partition.
+
+The rows that Spark moves are lanes and receipts; record batches go from socket to socket inside this process. A lane
+is crash-only: killed at any point, its next attempt finds the position in the target's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyspark import TaskContext
+
+from mirror.driver.control import MarkAddress, Voice, watch
+from mirror.errors import ClusterError, MalformedBatch, WireError
+from mirror.journal.entries import loss_entry
+from mirror.journal.journal import OWNER, Journal
+from mirror.journal.offset_maps import Ledgers
+from mirror.journal.ownership import KEY as FAILOVER
+from mirror.journal.ownership import Owner
+from mirror.journal.positions import Standing, StandingLog
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import LATEST, list_offset
+from mirror.observability import logs
+from mirror.observability.logs import Once
+from mirror.observability.status import NOT_OURS, Figures, LaneFigures
+from mirror.replication.assignment import Assignment, Loss
+from mirror.replication.offset_map import Runs
+from mirror.replication.partition_writer import Tally
+from mirror.replication.pipeline import Pipeline
+
+REPORT_SECONDS = 1.0
+#: Rounds of reporting after which a partition that has not moved is told of again.
+REPORT_ROUNDS = 10
+#: Reports told straight in one turn of the loop, which moves data as well.
+_TOLD_AT_ONCE = 100
+#: How long the last report may take: where others wait for this lane, and where it ended because all of its partitions
+#: stopped. Nobody hears of these from its receipts before the other lanes' epoch is over.
+LAST_WORD_SECONDS, STOPPED_SECONDS = 1.0, CALL_TIMEOUT
+#: How long a lane that begins waits for the journal, and the pause between looks at one that could not be read then.
+GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One task's work for one epoch, as that begins: more partitions may join (`stopmark.py`). It ends on the stop
+    mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
+    differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last
+    ones that the journal has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is
+    the lane's share of the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
+    """
+
+    flow: str
+    instance: str
+    number: int
+    source: Endpoint
+    target: Endpoint
+    assignments: tuple[Assignment, ...]
+    seconds: float
+    memory_bytes: int
+    stop_mark: MarkAddress
+    so_far: Mapping[TopicPartition, Tally]
+    runs: Mapping[TopicPartition, Runs] = field(default_factory=dict)
+    journal_offset: int | None = None
+    epoch: int = 0
+    bytes_per_second: float | None = None
+    claim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of one partition in one epoch: where it stands, and the tally to go on from. `is_written`: the
+    journal has that, too; it is on the target, which may have been away.
+    """
+
+    figures: Figures
+    tally: Tally
+    is_written: bool = True
+
+
+def relay(lanes: Iterable[Lane]) -> Iterator[Receipt]:
+    """For `RDD.mapPartitions`."""
+    for lane in lanes:
+        yield from asyncio.run(run_lane(lane))
+
+
+async def run_lane(lane: Lane) -> list[Receipt]:
+    """Run one lane to its end; the receipts say where each partition stands."""
+    async with Cluster(lane.source) as source, Cluster(lane.target) as target:
+        journal = Journal(target, lane.flow)
+
+        async def on_loss(loss: Loss) -> None:
+            await journal.append([loss_entry(loss)])
+
+        ledgers = Ledgers(journal, lane.runs, lane.journal_offset)
+        attempt = _attempt()
+        pipeline = Pipeline(
+            lane.flow,
+            source,
+            target,
+            await _known_now(lane, journal) if attempt else lane.assignments,
+            lane.memory_bytes,
+            lane.so_far,
+            on_loss,
+            ledgers.recall,
+            lane.bytes_per_second,
+        )
+        standing = StandingLog()
+        voice = Voice()
+        guard = _Guard(lane, journal)
+        beside: list[asyncio.Task[None]] = []
+
+        def alone() -> None:
+            beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
+
+        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice, attempt, alone)
+        try:
+            async with asyncio.timeout(GUARD_SECONDS):
+                may_begin = await guard.may_go_on()
+        except (ClusterError, WireError, MalformedBatch, TimeoutError):
+            may_begin = True  # partitions tell that the target is away; whether to go on is asked when it is back
+            beside.append(asyncio.create_task(guard.watch(pipeline.finish, RETRY_SECONDS)))
+        if not may_begin:
+            marked.cancel()
+            await asyncio.wait([marked])
+            return [Receipt(one, Tally()) for one in pipeline.figures(lane.instance)]
+        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, standing, voice))
+        try:
+            await pipeline.run(lane.seconds)
+        finally:
+            beside += [marked, reporting]
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+        if not reporting.cancelled():
+            reporting.result()  # a fault in the program is told, not swallowed
+        tallies = pipeline.tallies
+        figures = pipeline.figures(lane.instance)
+        is_written = False
+        # The receipts carry the same figures to the driver, and runs are found again.
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
+                await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
+            is_written = True
+        return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally()), is_written) for f in figures]
+
+
+async def _known_now(lane: Lane, journal: Journal) -> tuple[Assignment, ...]:
+    """A task that is tried again learns what the attempt before wrote of its copies, unless the journal is away."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            await journal.cluster.refresh([journal.partition.topic])
+            entries, _ = await journal.read(lane.journal_offset)
+    except (ClusterError, WireError, MalformedBatch, TimeoutError) as problem:
+        logs.get("mirror.relay").warning("journal_not_read", flow=lane.flow, reason=str(problem))
+        return lane.assignments
+    known = Standing()
+    for entry in entries:
+        with contextlib.suppress(*NOT_OURS):
+            known.learn(entry)
+    return tuple(known.updated(one) for one in lane.assignments)
+
+
+@dataclass(slots=True, eq=False)
+class _Guard:
+    """Whether the lane's driver still has the flow, by its journal: a task that Spark begins late, or again, must not
+    write for a driver that is gone, nor to topics that were failed over.
+    """
+
+    lane: Lane
+    journal: Journal
+
+    async def may_go_on(self) -> bool:
+        """False where a failover stands, or somebody else claimed the flow since. Raises as `Journal.read` does."""
+        topic = self.journal.partition.topic
+        await self.journal.cluster.refresh([topic])
+        if topic not in self.journal.cluster.topics:  # the driver makes it anew
+            return True
+        end, known = await list_offset(self.journal.cluster, self.journal.partition, LATEST), self.lane.journal_offset
+        entries, _ = await self.journal.read(known if known is not None and known <= end else None)
+        failed_over = False
+        for entry in entries:
+            if entry.key == FAILOVER:
+                failed_over = entry.value is not None
+            elif entry.key == OWNER and entry.value:
+                with contextlib.suppress(*NOT_OURS):
+                    owner = Owner.read(entry.value)
+                    if owner.instance != self.lane.instance and (owner.claim or 0) > self.lane.claim > 0:
+                        return False
+        return not failed_over
+
+    async def watch(self, finish: Callable[[], None], seconds: float) -> None:
+        """Look again and again, and finish the lane where it may not go on."""
+        while True:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(ClusterError, WireError, MalformedBatch):
+                if not await self.may_go_on():
+                    finish()
+
+
+async def _report(
+    lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal, standing: StandingLog, voice: Voice
+) -> None:
+    """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
+    then, of all.
+
+    They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it takes
+    nothing, for a second or because it refuses, the driver is told straight, so that it knows at once what waits.
+    """
+    log = logs.get("mirror.relay")
+    written, straight, hindrances = _Told(), _Told(), Once()
+    while True:
+        with contextlib.suppress(TimeoutError):  # a stop is told at once
+            async with asyncio.timeout(REPORT_SECONDS):
+                await pipeline.stopped.wait()
+        pipeline.stopped.clear()
+        moved = written.moved(pipeline.figures(lane.instance))
+        reports = ledgers, journal, pipeline, standing, moved, _of_the_lane(lane, pipeline)
+        writing = asyncio.create_task(_write(*reports))
+        try:
+            while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
+                await _tell(voice, straight, pipeline.figures(lane.instance))
+            writing.result()
+        except (ClusterError, WireError, MalformedBatch) as problem:
+            if hindrances.is_new(problem):  # the data does not depend on it: say so, go on
+                log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
+            await _tell(voice, straight, pipeline.figures(lane.instance))
+        else:
+            hindrances.over()
+            written.told(moved)
+            straight.told(moved)  # the driver reads it in the journal
+        finally:
+            writing.cancel()  # it may be of an epoch that ends; and the last word is not to meet it
+            await asyncio.wait([writing])
+
+
+@dataclass(slots=True, eq=False)
+class _Told:
+    """What was reported last of each partition, to somebody."""
+
+    standing: dict[bytes, tuple[object, ...]] = field(default_factory=dict)
+    in_round: dict[bytes, int] = field(default_factory=dict)
+    rounds: int = 0
+
+    def moved(self, figures: list[Figures]) -> list[Figures]:
+        """Those that stand elsewhere since, or were not told for so many rounds; first those that wait longest."""
+        self.rounds += 1
+        due = [
+            one
+            for one in figures
+            if self.standing.get(one.key()) != _standing(one) or self.rounds - self.in_round[one.key()] >= REPORT_ROUNDS
+        ]
+        return sorted(due, key=lambda one: self.in_round.get(one.key(), 0))
+
+    def told(self, figures: Iterable[Figures]) -> None:
+        for one in figures:
+            self.standing[one.key()], self.in_round[one.key()] = _standing(one), self.rounds
+
+
+async def _tell(voice: Voice, straight: _Told, figures: list[Figures]) -> None:
+    """Tell the driver as much as it takes; what it does not take comes first the next time."""
+    for count, one in enumerate(straight.moved(figures), start=1):
+        if not voice.tell(one.to_json()):
+            return
+        straight.told([one])
+        if count % _TOLD_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+def _standing(figures: Figures) -> tuple[object, ...]:
+    return figures.state, figures.detail, figures.next_offset, figures.log_end
+
+
+def _of_the_lane(lane: Lane, pipeline: Pipeline) -> LaneFigures:
+    return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, _attempt())
+
+
+def _attempt() -> int:
+    """Which one of Spark's attempts at its task this is."""
+    task = TaskContext.get()  # None outside a Spark task
+    return task.attemptNumber() if task else 0
+
+
+async def _write(
+    ledgers: Ledgers,
+    journal: Journal,
+    pipeline: Pipeline,
+    standing: StandingLog,
+    figures: list[Figures],
+    lane: LaneFigures,
+) -> None:
+    """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling
+    of either.
+    """
+    positions, stops = pipeline.positions(), pipeline.stops()
+    await ledgers.record()
+    entries = standing.changes(positions, stops)
+    if figures:
+        entries += [(lane.key(), lane.to_json()), *((one.key(), one.to_json()) for one in figures)]
+    await journal.append_all(entries)
+    standing.written(positions, stops)

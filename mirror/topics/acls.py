@@ -1,0 +1,245 @@
+"""ACLs of source topics and of followed groups, as they are to be on the target.
+
+A1  nobody but the mirror may write to a copy, or change it: of what is allowed, only rights to read and to describe go
+    over, and ALL becomes READ. What is denied is denied on the copy as far as it is a right to read or to describe: a
+    denied WRITE, ALTER or ALL could lock out the mirror, or whoever uses the copy after a failover
+A2  an ACL on the target names one copy, or one group. One for a prefix, or for every topic, is laid out over the copies
+    that it concerns, so that nothing else on that cluster is opened or closed, whatever the copies are called
+A3  what this flow gave it takes back when the source has it no more; nothing else is taken away. What it gave is in its
+    journal (`acl/<kind>/<name>`) before it is given. A topic or a group that leaves the flow keeps what it has
+A4  principals are the source cluster's words: `sync.acl_principals` says which of them mean somebody on the target, and
+    whom. Without it every principal keeps its name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from mirror.config import Settings
+from mirror.errors import MirrorError
+from mirror.journal.journal import Journal
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.observability.status import NOT_OURS, parsed
+from mirror.policy.selection import TopicPair
+
+EVERYTHING: Final = "*"
+#: What a right that is allowed or denied on the source becomes (A1); others are left behind.
+_CARRIED: Final = {
+    AclOperation.ALL: AclOperation.READ,
+    AclOperation.READ: AclOperation.READ,
+    AclOperation.DESCRIBE: AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
+}
+_KINDS: Final = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP}
+_PREFIX: Final = "acl/"
+
+#: By the principal's pattern or name on the source, its name on the target; None keeps the name.
+Principals = Mapping[re.Pattern[str], str | None]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """One rule for one topic or group of the target.
+
+    kind: `topic` or `group`
+    name: the topic's or the group's
+    principal, host: as Kafka writes them
+    operation: Kafka's name for it, in capitals
+    allowed: ALLOW; else DENY
+    """
+
+    kind: str
+    name: str
+    principal: str
+    host: str
+    operation: str
+    allowed: bool
+
+    def __str__(self) -> str:
+        verb = "allow" if self.allowed else "deny"
+        where = self.name if self.kind == "topic" else f"group {self.name}"
+        return f"{where}: {verb} {self.operation} to {self.principal} from {self.host}"
+
+    @property
+    def resource(self) -> tuple[str, str]:
+        """Kind and name."""
+        return self.kind, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class AclPlan:
+    """What `plan_acls` found.
+
+    missing: rules that the source has and the target has not
+    revoked: rules that this flow gave, and the source has no more (A3)
+    blocker: what keeps ACLs from being compared; empty where nothing does
+    """
+
+    missing: tuple[Acl, ...] = ()
+    revoked: tuple[Acl, ...] = ()
+    blocker: str = ""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The target topics whose rules would change."""
+        return frozenset(one.name for one in (*self.missing, *self.revoked) if one.kind == "topic")
+
+    def leaving(self, topics: Collection[str]) -> AclPlan:
+        """The plan without changes to these target topics."""
+
+        def left(rules: tuple[Acl, ...]) -> tuple[Acl, ...]:
+            return tuple(one for one in rules if one.kind != "topic" or one.name not in topics)
+
+        return replace(self, missing=left(self.missing), revoked=left(self.revoked))
+
+
+def plan_acls(
+    source: Admin,
+    target: Admin,
+    pairs: Iterable[TopicPair],
+    groups: Collection[str] = (),
+    given: Collection[Acl] = (),
+    principals: Principals | None = None,
+) -> AclPlan:
+    """Compare the ACLs of topics and followed `groups` with those of their copies; `given`: what the flow gave so far.
+
+    Writes nothing. Raises ClusterError, and AccessDenied where ACLs may not be described (DESCRIBE on the cluster).
+    """
+    for admin in (source, target):
+        if not admin.has_authorizer():
+            return AclPlan(blocker=f"cluster {admin.settings.alias} has no authorizer, so no ACL is mirrored")
+    copies = [("topic", pair.source, pair.target) for pair in pairs] + [("group", name, name) for name in groups]
+    asked, theirs = list[AclBinding](), set[Acl]()
+    for kind in sorted({kind for kind, _, _ in copies}):
+        every = _filter(kind)
+        asked += source.acls(every)
+        theirs |= {
+            _rule(kind, one.name, one.principal, one)
+            for one in target.acls(every)
+            if one.resource_pattern_type is ResourcePatternType.LITERAL
+        }
+    ours = set(wanted(asked, copies, principals))
+    in_flow = {(kind, copy) for kind, _, copy in copies}
+    gone = {one for one in given if one.resource in in_flow and one not in ours}
+    return AclPlan(tuple(sorted(ours - theirs)), tuple(sorted(gone & theirs)))
+
+
+def wanted(
+    rules: Iterable[AclBinding], copies: Iterable[tuple[str, str, str]], principals: Principals | None = None
+) -> Iterator[Acl]:
+    """What the ACLs of the source come to on the target (A1, A2, A4); `copies` are kind, name there and name here."""
+    every = list(rules)
+    for kind, name, copy in copies:
+        for one in every:
+            if one.restype is not _KINDS[kind] or not _concerns(one, name) or one.operation not in _CARRIED:
+                continue
+            if (principal := _principal(one.principal, principals)) is not None:
+                yield _rule(kind, copy, principal, one, _CARRIED[one.operation])
+
+
+def create_acls(target: Admin, missing: Iterable[Acl], failures: dict[str, MirrorError] | None = None) -> None:
+    """Create what `plan_acls` found missing; `failures` learns by name what could not be. Raises ClusterError, and
+    AccessDenied (ALTER on the cluster) without these.
+    """
+    target.create_acls([AclBinding(*_binding(one)) for one in missing], failures)
+
+
+def delete_acls(target: Admin, revoked: Iterable[Acl]) -> None:
+    """Delete what `plan_acls` found revoked, rule by rule. Raises as `create_acls` does."""
+    target.delete_acls([AclBindingFilter(*_binding(one)) for one in revoked])
+
+
+def given_in(journal: Mapping[bytes, bytes]) -> set[Acl]:
+    """What a flow gave, as the newest records of its journal tell; records that no mirror wrote are passed over."""
+    found: set[Acl] = set()
+    for key, value in journal.items():
+        with contextlib.suppress(*NOT_OURS):
+            text = key.decode()
+            if text.startswith(_PREFIX):
+                kind, _, name = text[len(_PREFIX) :].partition("/")
+                if kind not in _KINDS:
+                    continue
+                found |= {
+                    Acl(kind, name, str(principal), str(host), AclOperation[operation].name, allowed is True)
+                    for principal, host, operation, allowed in parsed(value)
+                }
+    return found
+
+
+def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes | None]]:
+    """The journal's records of what was given for these topics and groups."""
+    entries = list[tuple[bytes, bytes | None]]()
+    for kind, name in sorted(set(resources)):
+        rules = sorted(one for one in given if one.resource == (kind, name))
+        told = [[one.principal, one.host, one.operation, one.allowed] for one in rules]
+        entries.append((f"{_PREFIX}{kind}/{name}".encode(), json.dumps(told).encode() if told else None))
+    return entries
+
+
+async def record_given(settings: Settings, given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> None:
+    """Write what was given for these topics and groups into the journal (A3). Raises as `Journal.append` does."""
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        journal = Journal(target, settings.flow)
+        await target.refresh([journal.partition.topic])
+        await journal.append_all(given_entries(given, resources))
+
+
+def _principal(name: str, principals: Principals | None) -> str | None:
+    """Who that is on the target; None where nobody is (A4)."""
+    if principals is None:
+        return name
+    for pattern, other in principals.items():
+        if pattern.fullmatch(name):
+            return other or name
+    return None
+
+
+def _filter(kind: str) -> AclBindingFilter:
+    anything: Any = None  # which the client's own types leave out
+    return AclBindingFilter(
+        _KINDS[kind],
+        anything,
+        ResourcePatternType.ANY,
+        anything,
+        anything,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+
+
+def _binding(one: Acl) -> tuple[Any, ...]:
+    return (
+        _KINDS[one.kind],
+        one.name,
+        ResourcePatternType.LITERAL,
+        one.principal,
+        one.host,
+        AclOperation[one.operation],
+        AclPermissionType.ALLOW if one.allowed else AclPermissionType.DENY,
+    )
+
+
+def _concerns(rule: AclBinding, name: str) -> bool:
+    if rule.resource_pattern_type is ResourcePatternType.PREFIXED:
+        return name.startswith(rule.name)
+    return rule.name in (name, EVERYTHING)
+
+
+def _rule(kind: str, name: str, principal: str, one: AclBinding, operation: AclOperation | None = None) -> Acl:
+    allowed = one.permission_type is AclPermissionType.ALLOW
+    return Acl(kind, name, principal, one.host, AclOperation(operation or one.operation).name, allowed)

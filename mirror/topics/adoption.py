@@ -1,0 +1,392 @@
+"""One gate in front of every change to the target.
+
+Nothing on the target is changed by name alone: no setting, partition, ACL or record. A topic there is the flow's to
+change where the flow's journal names it by the ids of both topics and of the source's cluster, or where it never held a
+record and nobody claims it.
+
+    G1  a target topic with records that the journal does not name is foreign: it is refused, and nothing is written to
+        it. `mirror adopt` compares it with its source and takes it over
+    G2  a target topic that another flow writes to, by that flow's journal, is refused by that flow's name
+    G3  where the source topic is another one than the journal names, its copy is frozen: it keeps everything as it is.
+        Its task says what became of the source
+    G4  right before a change to a copy, the ends of its logs are compared with the source's, as a task does before it
+        writes. What was found before does not count: either log may have been cut or written to since, and what a
+        setting deletes may be held by nobody else. A copy that is not the source's keeps everything as it is
+    G5  the ids are asked for again right before a change, after the settings were read on which it rests: a topic that
+        has its id still is the one that had these settings
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+from uuid import UUID
+
+from mirror.config import Settings
+from mirror.errors import BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.journal.entries import FirstSeen, same_id
+from mirror.journal.journal import Entry, Journal, journal_topic, newest
+from mirror.journal.offset_maps import Indexes
+from mirror.journal.positions import standing_in
+from mirror.kafka.admin import Admin, Span, TopicInfo
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import LATEST, listed
+from mirror.observability import logs
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import NO_LIMIT, Finding, refused
+from mirror.policy.selection import TopicPair
+from mirror.replication.offset_map import Ledger, RunIndex
+from mirror.replication.offset_map_recovery import holding, resume_translated
+from mirror.replication.position import located, resume
+from mirror.replication.topic_identity import made_anew
+from mirror.topics.apply import TopicPlan, plan_topics
+from mirror.topics.history import Claim, History
+
+#: Partitions whose logs are compared at a time.
+_AT_ONCE: Final = 16
+#: A log that grows while it is read is read again, so often.
+_TRIES: Final = 3
+#: A copy whose tail was found not to be its source's is looked at again after so many seconds.
+_AGAIN_SECONDS: Final = 30.0
+#: How often the journal is asked whether tasks acknowledged all that a copy holds, and seconds in between: they tell it
+#: once a second.
+_ACKS, _ACKS_SECONDS = 3, 0.6
+#: Plans until what is left of the last one may be changed; each new one leaves more topics alone.
+_PLANS: Final = 3
+
+_log = logs.get("mirror.adoption")
+
+
+class Standing(Enum):
+    """What a target topic is to a flow."""
+
+    MISSING = auto()
+    OURS = auto()
+    #: It never held a record, and nobody claims it.
+    EMPTY = auto()
+    FOREIGN = auto()
+    #: Another flow's journal names it.
+    CLAIMED = auto()
+    FROZEN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A standing, and why it is not one that passes; empty for `MISSING`, `OURS` and `EMPTY`."""
+
+    standing: Standing
+    reason: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """No record may be written to the topic."""
+        return self.standing in (Standing.FOREIGN, Standing.CLAIMED)
+
+
+def standing_of(
+    pair: TopicPair,
+    ours: TopicInfo,
+    theirs: TopicInfo | None,
+    seen: FirstSeen | None,
+    claim: Claim | None,
+    source_id: str,
+    *,
+    has_records: bool,
+) -> Verdict:
+    """What the target topic of a pair is to the flow whose journal tells `seen` of it, and that of another flow `claim`
+    (pure). `ours` is the source topic, `theirs` the target topic as it is now; `has_records`: it holds or held some.
+    """
+    if theirs is None:
+        return Verdict(Standing.MISSING)
+    if claim is not None and same_id(claim.topic_id, theirs.topic_id):
+        return Verdict(Standing.CLAIMED, f"flow {claim.flow} writes to it")
+    if seen is None:
+        why = "this flow's journal does not name it"
+    elif not same_id(seen.target_topic_id, theirs.topic_id):
+        why = f"it was recreated: its id was {seen.target_topic_id} and is {theirs.topic_id}"
+    elif seen.source_topic != pair.source:
+        why = f"it is this flow's copy of {seen.source_topic}"
+    elif not same_id(seen.cluster_id, source_id or None):
+        why = f"it was mirrored from cluster {seen.cluster_id}, and the source is cluster {source_id}"
+    elif not same_id(seen.topic_id, ours.topic_id):
+        return Verdict(Standing.FROZEN, made_anew(seen.topic_id, ours.topic_id))
+    else:
+        return Verdict(Standing.OURS)
+    return Verdict(Standing.FOREIGN, why) if has_records else Verdict(Standing.EMPTY)
+
+
+@dataclass(slots=True, eq=False)
+class Gate:
+    """The gate of one process of a flow; it remembers for a while which copies it found not to be their sources'.
+
+    `on_held` is called with a target topic and the reason when a change to it is held back. `foreign`: those target
+    topics that the last plan found to be so.
+    """
+
+    source: Admin
+    target: Admin
+    on_held: Callable[[str, str], None] = lambda _topic, _why: None
+    foreign: frozenset[str] = frozenset()
+    _unsound: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def plan(self, settings: Settings, history: History) -> TopicPlan:
+        """The plan of topics with no change in it that the gate does not let through; topics that no record may be
+        written to are refused in it.
+
+        Raises ClusterError.
+        """
+        held: dict[str, str] = {}
+        for _ in range(_PLANS):
+            plan = plan_topics(self.source, self.target, settings, history, leave=held)
+            verdicts = self.verdicts(plan, history)
+            findings = tuple(self._refusals(plan, verdicts, history, settings))
+            changing = {one.topic for one in plan.changes} | {one.topic for one in plan.growths}
+            changing -= {topic for topic, one in verdicts.items() if one.is_refused}
+            more = self.held(changing, plan, history, settings, verdicts)
+            held |= more
+            if not more.keys() & changing:
+                break
+        for topic, why in sorted(held.items()):
+            self.on_held(topic, why)
+        self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is Standing.FOREIGN)
+        return plan.leaving(held).refusing(findings)
+
+    def verdicts(self, plan: TopicPlan, history: History) -> dict[str, Verdict]:
+        """What each target topic of a plan is to the flow. Raises ClusterError."""
+        source_id = self.source.cluster_id()
+        theirs = plan.target_topics
+        unclaimed = [
+            theirs[pair.target]
+            for pair in plan.pairs
+            if pair.target in theirs
+            and _standing(pair, plan, history, source_id, has_records=True).standing is Standing.FOREIGN
+        ]
+        spans = self.target.spans(unclaimed)
+        empty = {topic.name for topic in unclaimed if is_empty(topic, spans)}
+        return {
+            pair.target: _standing(pair, plan, history, source_id, has_records=pair.target not in empty)
+            for pair in plan.pairs
+        }
+
+    def _refusals(
+        self, plan: TopicPlan, verdicts: Mapping[str, Verdict], history: History, settings: Settings
+    ) -> Iterable[Finding]:
+        for one in plan.rekeyed:
+            if (claim := history.claims.get(one.target)) is not None and self._is_claimed(one.target, claim):
+                yield claimed(one.source, one.target, claim.flow)
+        wrong = [pair for pair in plan.pairs if verdicts[pair.target].is_refused]
+        if not wrong:
+            return
+        ours = self.source.spans(plan.source_topics[pair.source] for pair in wrong)
+        theirs = self.target.spans(plan.target_topics[pair.target] for pair in wrong)
+        for pair in wrong:
+            verdict = verdicts[pair.target]
+            if verdict.standing is Standing.CLAIMED:
+                yield claimed(pair.source, pair.target, history.claims[pair.target].flow)
+                continue
+            here, there = settings.source.alias, settings.target.alias
+            yield refused(
+                pair.target,
+                f"holds records on cluster {there} ({_size(pair.target, theirs)}), and {verdict.reason}, so nothing is"
+                f" written to it. {pair.source} on cluster {here} has {_size(pair.source, ours)}",
+                Fix.ADOPT,
+                source=pair.source,
+            )
+
+    def held(
+        self,
+        topics: Collection[str],
+        plan: TopicPlan,
+        history: History,
+        settings: Settings,
+        verdicts: Mapping[str, Verdict] | None = None,
+    ) -> dict[str, str]:
+        """Of target topics of the plan that are to be changed, those that may not be, and why (G3 to G5).
+
+        Raises ClusterError.
+        """
+        pairs = [pair for pair in plan.pairs if pair.target in topics and pair.target in plan.target_topics]
+        if not pairs:
+            return {}
+        verdicts = verdicts or self.verdicts(plan, history)
+        now = self.source.describe({pair.source for pair in pairs}), self.target.describe({p.target for p in pairs})
+        found: dict[str, str] = {}
+        to_check: list[TopicPair] = []
+        for pair in pairs:
+            verdict = verdicts[pair.target]
+            ours, theirs = now[0].get(pair.source), now[1].get(pair.target)
+            if verdict.reason:
+                found[pair.target] = verdict.reason
+            elif ours is None or ours.topic_id != plan.source_topics[pair.source].topic_id:
+                found[pair.target] = "the source topic was deleted or recreated a moment ago"
+            elif theirs is None or theirs.topic_id != plan.target_topics[pair.target].topic_id:
+                found[pair.target] = "the target topic was deleted or recreated a moment ago"
+            elif verdict.standing is Standing.OURS:
+                if (known := self._unsound.get(pair.target)) and time.monotonic() < known[0]:
+                    found[pair.target] = known[1]
+                else:
+                    to_check.append(pair)
+        if to_check:
+            found |= self._compared(to_check, plan, history, settings)
+        return found
+
+    def _is_claimed(self, topic: str, claim: Claim) -> bool:
+        there = self.target.describe([topic]).get(topic)
+        return there is not None and same_id(claim.topic_id, there.topic_id)
+
+    def _compared(
+        self, pairs: Collection[TopicPair], plan: TopicPlan, history: History, settings: Settings
+    ) -> dict[str, str]:
+        wrong = asyncio.run(tails(settings, pairs, plan, history.seen))
+        again = time.monotonic() + _AGAIN_SECONDS
+        for pair in pairs:
+            self._unsound.pop(pair.target, None)
+            if pair.target in wrong and not wrong[pair.target].is_passing:
+                self._unsound[pair.target] = again, wrong[pair.target].reason
+        return {topic: one.reason for topic, one in wrong.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """Why a copy was not found to be its source's; `is_passing`: a cluster could not be asked, as it may be later."""
+
+    reason: str
+    is_passing: bool = False
+
+
+async def tails(
+    settings: Settings, pairs: Collection[TopicPair], plan: TopicPlan, seen: Mapping[str, FirstSeen]
+) -> dict[str, Unlike]:
+    """Compare the end of each partition of these copies with its source, as a task does before it writes
+    (`position.py`, `retracing.py`); by target topic, what is wrong with the first of its partitions that is not as it
+    should be. What the source lost before it was mirrored is nothing wrong here: its task stops for it.
+
+    Writes nothing. Raises ClusterError where a cluster cannot be reached at all.
+    """
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
+        await asyncio.gather(
+            source.refresh({pair.source for pair in pairs}), target.refresh({pair.target for pair in pairs})
+        )
+        entries = await _journal(target, settings.flow)
+        standing = standing_in(newest(entries))
+        indexes = Indexes(entries) if settings.topics.offsets == "translate" else None
+
+        async def of(pair: TopicPair, number: int) -> None:
+            one, other = TopicPartition(pair.source, number), TopicPartition(pair.target, number)
+            known = seen.get(pair.target)
+            since = known.begins(number) if known else 0
+            ids = source.topic_id(pair.source), target.topic_id(pair.target)
+            if known and (stop := standing.stops.get(other)) and stop.stands and stop.concerns(ids[1]):
+                raise stop.raised(one)
+            last = standing.positions.get(other)
+            last = last if last is not None and last.is_of(*ids) else None
+            losses = standing.lost_of(other, ids[0])
+            sides = source, one, target, other
+            for tried in range(1, _TRIES + 1):
+                try:
+                    async with at_once:
+                        if indexes is None:
+                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses)
+                        else:
+                            recall = holding(Ledger(indexes.setdefault(other, RunIndex()).last))
+                            await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)
+                        return
+                except (ClusterError, WireError):
+                    if tried == _TRIES:
+                        raise
+
+        async def of_all(pair: TopicPair) -> Unlike | None:
+            ours = plan.source_topics[pair.source].partitions
+            theirs = plan.target_topics[pair.target].partitions
+            numbers = {one.partition for one in ours} & {one.partition for one in theirs}
+            for found in await asyncio.gather(*(of(pair, n) for n in sorted(numbers)), return_exceptions=True):
+                if isinstance(found, PartitionStop):
+                    return Unlike(str(located(found, source, target, pair.target)))
+                if isinstance(found, MalformedBatch):
+                    return Unlike(str(found))
+                if isinstance(found, ClusterError | WireError | BrokerError):
+                    return Unlike(str(found), is_passing=True)
+                if found is not None:
+                    raise found
+            return None
+
+        each = list(pairs)
+        found = await asyncio.gather(*map(of_all, each))
+    return {pair.target: one for pair, one in zip(each, found, strict=True) if one is not None}
+
+
+async def unacknowledged(settings: Settings, copies: Mapping[str, tuple[UUID | None, UUID | None]]) -> dict[str, str]:
+    """Of these copies, those that hold more than the flow's tasks acknowledged, by what the journal keeps, and where:
+    somebody else may have written to them. `copies`: by target topic, the ids of its source and its own.
+
+    A partition that cannot be asked counts as one of them. Raises ClusterError where the target cannot be reached.
+    """
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh(copies)
+        known_topics = target.topics.keys() & copies.keys()
+        there = [TopicPartition(name, number) for name in known_topics for number in target.topics[name].leaders]
+        ends = await listed(target, there, LATEST)
+        for tried in range(_ACKS):
+            await asyncio.sleep(_ACKS_SECONDS if tried else 0)
+            positions = standing_in(newest(await _journal(target, settings.flow))).positions
+            more: dict[str, str] = {}
+            for at in there:
+                last = positions.get(at)
+                known = last.target_end if last is not None and last.is_of(*copies[at.topic]) else 0
+                if ends.get(at, NO_LIMIT) > known:
+                    end = f"its log ends at {ends[at]}" if at in ends else "its leader does not say where its log ends"
+                    more.setdefault(at.topic, f"{at}: {end}, and the flow copied up to {known}")
+            if not more:
+                break
+    return more | {name: f"{name}: no broker knows it" for name in copies.keys() - known_topics}
+
+
+async def _journal(target: Cluster, flow: str) -> list[Entry]:
+    journal = Journal(target, flow)
+    await target.refresh([journal.partition.topic])
+    return (await journal.read())[0] if journal.partition.topic in target.topics else []
+
+
+def _standing(pair: TopicPair, plan: TopicPlan, history: History, source_id: str, *, has_records: bool) -> Verdict:
+    return standing_of(
+        pair,
+        plan.source_topics[pair.source],
+        plan.target_topics.get(pair.target),
+        history.seen.get(pair.target),
+        history.claims.get(pair.target),
+        source_id,
+        has_records=has_records,
+    )
+
+
+def claimed(source: str, topic: str, flow: str) -> Finding:
+    """The refusal of a target topic that another flow writes to, or is about to."""
+    what = f"flow {flow} writes to it, and two flows into one topic would spoil it"
+    return refused(topic, what, Fix.END_FLOW, journal=journal_topic(flow), source=source)
+
+
+def _ids(pair: TopicPair, plan: TopicPlan) -> tuple[UUID | None, UUID | None]:
+    return plan.source_topics[pair.source].topic_id, plan.target_topics[pair.target].topic_id
+
+
+def is_empty(topic: TopicInfo, spans: Mapping[tuple[str, int], Span]) -> bool:
+    """Whether no partition ever held a record; of one without a leader that is not known."""
+    found = [spans.get((topic.name, one.partition)) for one in topic.partitions]
+    return all(span is not None and span.end == 0 for span in found)
+
+
+def _size(topic: str, spans: Mapping[tuple[str, int], Span]) -> str:
+    """How many offsets a topic holds, and which of its first partition that holds any."""
+    of = {at[1]: span for at, span in sorted(spans.items()) if at[0] == topic}
+    held = {number: span for number, span in of.items() if span.end > span.start}
+    if not held:
+        return "no record"
+    number, span = next(iter(held.items()))
+    partitions = f"{len(held)} of {len(of)} partition{'' if len(of) == 1 else 's'}"
+    many = sum(span.end - span.start for span in held.values())
+    return f"{many} offsets in {partitions}, {span.start} to {span.end - 1} in partition {number}"

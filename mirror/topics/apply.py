@@ -1,0 +1,540 @@
+"""The topics of a flow on the target: what is missing, what does not fit, and making it so.
+
+`plan_topics` looks and writes nothing; `apply` makes what the plan says: topics, partitions and settings of topics
+(`configs.py`), and refuses a plan with refusals.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from mirror.config import Settings, TopicSettings
+from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, MirrorError, PreflightError
+from mirror.journal.entries import FirstSeen, same_id
+from mirror.journal.heartbeats import heartbeat_topic
+from mirror.journal.journal import journal_topic
+from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, Creation, Growth, TopicInfo, plain_values
+from mirror.kafka.cluster import Endpoint
+from mirror.names import did_you_mean, first_of
+from mirror.observability import logs
+from mirror.policy.remedies import Fix, allow, set_configs
+from mirror.policy.rules import (
+    NEEDS_ALTER,
+    NO_LIMIT,
+    Finding,
+    Rules,
+    Severity,
+    is_compacted,
+    is_stamped,
+    preflight,
+    refused,
+)
+from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
+from mirror.topics.configs import AFTER_MAX, BEFORE_MAX, OWN_COMPACTED, any_time, changes_to, configs_for
+from mirror.topics.history import History
+from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
+
+# --- The topics of a flow on the target -------------------------------------------------------------------------------
+
+_BROKER_NAMES: Mapping[str, str] = {
+    AFTER_MAX: "log.message.timestamp.after.max.ms",
+    BEFORE_MAX: "log.message.timestamp.before.max.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "segment.bytes": "log.segment.bytes",
+}
+
+#: A day of heartbeats is some megabytes.
+HEARTBEAT_CONFIGS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "86400000",
+    "segment.ms": "3600000",
+    "compression.type": "producer",
+}
+_FLOW_TOPIC_REPLICAS = 3
+NO_HISTORY = History()
+_VISIBLE_WITHIN_S = 30.0
+_POLL_S = 0.05
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """What a flow copies (`pairs`) and re-keys (`rekeyed`), what it must make (`creations`, `growths`,
+    `changes`), and what preflight found.
+
+    `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
+    their copies that exist, `target_configs` their settings. `compacted`: source topics that are; `stamped`: those to
+    whose records the source's brokers give a time.
+    """
+
+    pairs: tuple[TopicPair, ...]
+    rekeyed: tuple[Rekeying, ...] = ()
+    creations: tuple[Creation, ...]
+    growths: tuple[Growth, ...]
+    changes: tuple[ConfigChange, ...]
+    findings: tuple[Finding, ...]
+    source_topics: Mapping[str, TopicInfo]
+    target_topics: Mapping[str, TopicInfo]
+    target_configs: Mapping[str, Mapping[str, ConfigValue]]
+    compacted: frozenset[str]
+    stamped: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to make."""
+        return not (self.creations or self.growths or self.changes)
+
+    @property
+    def has_topics(self) -> bool:
+        """There is something to copy or to re-key."""
+        return bool(self.pairs or self.rekeyed)
+
+    @property
+    def refusals(self) -> tuple[Finding, ...]:
+        """The findings that forbid to start."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
+
+    def allowed(self) -> TopicPlan:
+        """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
+        refused = {finding.topic for finding in self.refusals}
+        pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
+        rekeyed = tuple(one for one in self.rekeyed if "" not in refused and not one.own_topics & refused)
+        left = {pair.target for pair in pairs}.union(*(one.own_topics for one in rekeyed))
+        return replace(
+            self,
+            pairs=pairs,
+            rekeyed=rekeyed,
+            creations=tuple(one for one in self.creations if one.topic in left),
+            growths=tuple(one for one in self.growths if one.topic in left),
+            changes=tuple(one for one in self.changes if one.topic in left),
+            findings=tuple(one for one in self.findings if one.severity is not Severity.REFUSE),
+        )
+
+    def leaving(self, topics: Collection[str]) -> TopicPlan:
+        """The plan without changes to these existing target topics."""
+        return replace(
+            self,
+            growths=tuple(one for one in self.growths if one.topic not in topics),
+            changes=tuple(one for one in self.changes if one.topic not in topics),
+        )
+
+    def refusing(self, findings: Iterable[Finding]) -> TopicPlan:
+        """The plan with more findings; changes to topics that one of them refuses are none of it."""
+        more = tuple(findings)
+        topics = {one.topic for one in more if one.severity is Severity.REFUSE}
+        return replace(self.leaving(topics), findings=(*self.findings, *more))
+
+    def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
+        """The plan without the target topics that could not be made as it says."""
+        return self.refusing(refused(topic, str(problem), Fix.AS_TOLD) for topic, problem in failures.items()).allowed()
+
+    def raise_refusals(self) -> None:
+        """`PreflightError` that lists every refusal, if there is one."""
+        if self.refusals:
+            lines = "\n".join(f"  {finding}" for finding in self.refusals)
+            raise PreflightError(f"preflight refused the plan:\n{lines}")
+
+
+def plan_topics(
+    source: Admin,
+    target: Admin,
+    settings: Settings,
+    history: History = NO_HISTORY,
+    *,
+    leave: Collection[str] = (),
+) -> TopicPlan:
+    """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read. What may
+    be changed of the target's topics is for `adoption.Gate` to say.
+
+    Source topics that the flow mirrored under another id into the target topics of now may have another number of
+    partitions: their pairs have the target's, so that each of these stops by name. The same holds for the target topics
+    to `leave` as they are, by which nothing is changed.
+    """
+    source_topics, target_topics = source.topics(), target.topics()
+    selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
+    findings = list(_selection_findings(selection, source_topics, settings))
+    findings += _loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id())
+    offsets, sync = settings.topics.offsets, settings.sync
+    may_fill = offsets == "translate" or target.may_write_markers()
+    if not may_fill:
+        what = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
+        findings.append(_advise("", Fix.GRANT_MARKERS.told(what, {})))
+
+    findings += _name_findings(selection, target_topics)
+    copied = [pair for pair in selection.pairs if pair.rekeying is None]
+    rekeyed = [pair for pair in selection.pairs if pair.rekeying is not None]
+    frozen = {pair.target for pair in copied if begun_as(pair, source_topics, target_topics, history)} | {*leave}
+    pairs = tuple(_left_alone(pair, target_topics) if pair.target in frozen else pair for pair in copied)
+    copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
+    source_configs = source.topic_configs(pair.source for pair in (*pairs, *rekeyed))
+    target_configs = target.topic_configs(copies)
+    may_create = sync.topics and (len(copies) < len(pairs) or bool(rekeyed))
+    brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
+    creations: list[Creation] = []
+    growths: list[Growth] = []
+    changes: list[ConfigChange] = []
+    for pair in pairs:
+        ours = source_configs.get(pair.source, {})
+        if (existing := copies.get(pair.target)) is not None:
+            theirs, partitions = target_configs.get(pair.target, {}), len(existing.partitions)
+            if partitions < pair.partitions and sync.topics and pair.target not in frozen:
+                growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
+                partitions = pair.partitions
+            wanted = changes_to(pair.target, theirs, ours, sync, settings.topics.append_time)
+            own_changes = [] if pair.target in frozen else list(wanted)
+            changes += own_changes
+            fitting, replicas = _changed(theirs, own_changes), existing.replication_factor
+        elif sync.topics:
+            replicas = min(source_topics[pair.source].replication_factor, brokers)
+            configs = configs_for(ours, defaults, sync, settings.topics.append_time)
+            creation = Creation(
+                topic=pair.target, partitions=pair.partitions, replication_factor=replicas, configs=configs
+            )
+            creations.append(creation)
+            fitting, partitions = {**defaults, **configs}, pair.partitions
+        else:
+            findings.append(refused(pair.target, "does not exist and sync.topics is false", Fix.CREATE_TOPIC))
+            continue
+        if begun_as(pair, source_topics, target_topics, history):
+            continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
+        findings += preflight(
+            plain_values(ours),
+            fitting,
+            pair,
+            target_partitions=partitions,
+            target_replicas=replicas,
+            offsets=offsets,
+            may_fill=may_fill,
+        )
+    rekey_plan = RekeyPlan()
+    if rekeyed:
+        known = Clusters(
+            source_topics=source_topics,
+            target_topics=target_topics,
+            source_configs=source_configs,
+            defaults=defaults,
+            brokers=brokers,
+        )
+        rekey_plan = plan_rekeyed(target, settings, rekeyed, known)
+    return TopicPlan(
+        pairs=pairs,
+        rekeyed=rekey_plan.rekeyings,
+        creations=(*creations, *rekey_plan.creations),
+        growths=tuple(growths),
+        changes=tuple(changes),
+        findings=(*findings, *rekey_plan.findings),
+        source_topics={pair.source: source_topics[pair.source] for pair in pairs},
+        target_topics=copies,
+        target_configs=target_configs,
+        compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(plain_values(configs))),
+        stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
+    )
+
+
+def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:
+    """The pair with the partitions of its copy, which is not to be changed."""
+    copy = target_topics.get(pair.target)
+    return pair if copy is None else replace(pair, partitions=len(copy.partitions))
+
+
+def begun_as(
+    pair: TopicPair, source_topics: Mapping[str, TopicInfo], target_topics: Mapping[str, TopicInfo], history: History
+) -> FirstSeen | None:
+    """As what the source topic was first seen, where it is another one by now and its copy is still that of the first;
+    else None.
+    """
+    seen, copy = history.seen.get(pair.target), target_topics.get(pair.target)
+    if seen is None or copy is None or seen.source_topic != pair.source:
+        return None
+    is_its_copy = same_id(seen.target_topic_id, copy.topic_id)
+    return seen if is_its_copy and not same_id(seen.topic_id, source_topics[pair.source].topic_id) else None
+
+
+def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]) -> dict[str, str]:
+    """A topic's configs after changes; what goes back to a default that is not known here is left as it is."""
+    return plain_values(configs) | {one.name: one.after for one in changes if one.after is not None}
+
+
+def apply(target: Admin, plan: TopicPlan, failures: dict[str, MirrorError] | None = None) -> frozenset[str]:
+    """Make what the plan says; the topics that were created, when every new partition has a leader.
+
+    Where `failures` is given, it learns by target topic what could not be made, and everything else is; without it the
+    first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
+    appeared since is left as it is, and is such a failure: plan again to have it checked. Raises ClusterUnreachable.
+    """
+    plan.raise_refusals()
+    failed: dict[str, MirrorError] = {}
+    target.alter_configs(plan.changes, failed)
+    for change in plan.changes:
+        if change.topic not in failed:
+            log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
+    existed = _create(target, plan.creations, failed)
+    grown = [one for one in plan.growths if one.topic not in failed]
+    target.create_partitions(grown, failed)
+    for growth in grown:
+        if growth.topic not in failed:
+            log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
+    _await_leaders(target, {one.topic: one.partitions for one in grown if one.topic not in failed}, failed)
+    for topic in existed:
+        failed.setdefault(topic, PreflightError("somebody else created it just now; it is looked at again"))
+    if failures is None:
+        for problem in failed.values():
+            raise problem
+    else:
+        failures |= failed
+    return frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
+
+
+def ensure_flow_topic(target: Admin, flow: str) -> str:
+    """Create the flow's compacted topic unless it is there; its name. One that somebody else made, or a broker by
+    itself, is set to be compacted: records of a journal must not expire.
+
+    Raises PreflightError where that cannot be done.
+    """
+    name = journal_topic(flow)
+    if target.describe([name]):
+        _keep(target, name)
+    else:
+        _ensure(target, name, OWN_COMPACTED)
+    return name
+
+
+def _keep(target: Admin, journal: str) -> None:
+    """Let nothing of a flow's journal expire, and let it take records of machines whose clocks are wrong."""
+    try:
+        found = plain_values(target.topic_configs([journal]).get(journal, {}))
+    except AccessDenied:
+        return  # the right to see it is none of those that a flow needs
+    limits = {name: after for name, after in any_time(found).items() if int(found[name]) < NO_LIMIT}
+    expires = (policy := found.get("cleanup.policy", "compact")) != "compact"
+    wanted = {**(OWN_COMPACTED if expires else {}), **limits}
+    if not wanted:
+        return
+    changes = [
+        ConfigChange(topic=journal, name=name, before=found.get(name), after=after) for name, after in wanted.items()
+    ]
+    try:
+        target.alter_configs(changes)
+    except (AccessDenied, BrokerError) as problem:
+        if not expires:  # while clocks agree, nothing is amiss
+            command = set_configs(Endpoint.of(target.settings), journal, limits)
+            log.info("journal_settings_kept", topic=journal, reason=str(problem), advice=command)
+            return
+        command = set_configs(Endpoint.of(target.settings), journal, {"cleanup.policy": "compact"})
+        raise PreflightError(
+            f"{journal} on cluster {target.settings.alias}, the flow's journal, has cleanup.policy={policy}, so what"
+            f" it keeps would expire; it cannot be changed ({problem}): {command}"
+        ) from problem
+    log.warning("journal_settings_changed", topic=journal, before=policy, after="compact", limits=sorted(limits))
+
+
+def ensure_heartbeats(target: Admin, flow: str) -> bool:
+    """Create the flow's topic of heartbeats unless it is there; false, with a warning that names the right, where the
+    mirror may not: it copies all the same.
+    """
+    name = heartbeat_topic(flow)
+    try:
+        _ensure(target, name, HEARTBEAT_CONFIGS)
+    except (AccessDenied, BrokerError) as problem:
+        grant = allow(Endpoint.of(target.settings), "CREATE", "DESCRIBE", "WRITE", topic=name)
+        log.warning("heartbeats_off", flow=flow, reason=str(problem), grant=grant)
+        return False
+    return True
+
+
+def _ensure(target: Admin, name: str, configs: Mapping[str, str]) -> str:
+    if not target.describe([name]):
+        replicas = min(_FLOW_TOPIC_REPLICAS, target.brokers())
+        configs = {**configs, **any_time(broker_defaults(target))}  # whatever time it is on the machine that writes
+        _create(target, [Creation(topic=name, partitions=1, replication_factor=replicas, configs=configs)])
+    return name
+
+
+def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings) -> dict[str, Rules]:
+    """The classifier's rules for each target topic, from the configs in effect now.
+
+    Asks again for a while: a topic just created may not be known to the broker that happens to answer. Raises
+    ClusterUnreachable where it stays unknown.
+    """
+    names = {pair.target for pair in pairs}
+    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    configs = target.topic_configs(names)
+    while unknown := names - configs.keys():
+        if time.monotonic() > deadline:
+            raise ClusterUnreachable(
+                f"cluster {target.settings.alias}: no configs of {first_of(sorted(unknown))} after"
+                f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
+            )
+        time.sleep(_POLL_S)
+        configs = target.topic_configs(names)
+    return {name: rules_from(found, settings) for name, found in configs.items()}
+
+
+def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
+    """The rules that follow from one target topic's configs and what the flow's settings want."""
+    return Rules.from_configs(
+        plain_values(configs),
+        offsets=settings.offsets,
+        recompress=settings.recompress,
+        coalesce_bytes=settings.coalesce_bytes,
+        continues_on_loss=settings.on_data_loss == "continue",
+        skips_damage=settings.on_damage == "skip",
+        skips_too_large=settings.on_too_large == "skip",
+    )
+
+
+def _create(
+    target: Admin, creations: Sequence[Creation], failures: dict[str, MirrorError] | None = None
+) -> frozenset[str]:
+    """Create topics; those that were there already. Raises the first failure where `failures` does not take them."""
+    existed = target.create_topics(creations, failures)
+    made = [one for one in creations if not failures or one.topic not in failures]
+    for creation in made:
+        event = "topic_appeared" if creation.topic in existed else "topic_created"
+        log.info(event, cluster=target.settings.alias, topic=creation.topic, partitions=creation.partitions)
+    _await_leaders(target, {one.topic: one.partitions for one in made if one.topic not in existed}, failures)
+    return existed
+
+
+def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[str, MirrorError] | None) -> None:
+    """Return when each of these topics has that many partitions, and each of them a leader: a broker makes some dozens
+    in a second, so what counts is the time since the last one. Those that have none then are `failures`; without these,
+    `ClusterUnreachable`.
+    """
+    waiting = dict(partitions)
+    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    while waiting:
+        for topic, found in target.describe(waiting).items():
+            if len(found.partitions) >= waiting[topic] and all(one.leader >= 0 for one in found.partitions):
+                del waiting[topic]
+                deadline = time.monotonic() + _VISIBLE_WITHIN_S
+        if waiting and time.monotonic() > deadline:
+            problem = ClusterUnreachable(
+                f"cluster {target.settings.alias}: {first_of(list(waiting))} created, but no leaders after"
+                f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
+            )
+            if failures is None:
+                raise problem
+            failures |= dict.fromkeys(waiting, problem)
+            return
+        if waiting:
+            time.sleep(_POLL_S)
+
+
+def broker_defaults(target: Admin) -> dict[str, str]:
+    """What a new topic gets on this cluster unless told otherwise, as topic configs."""
+    try:
+        broker = plain_values(target.broker_configs())
+    except AccessDenied as error:  # preflight then knows less; the broker still refuses what does not fit
+        log.warning("broker_configs_hidden", cluster=target.settings.alias, reason=str(error))
+        return dict.fromkeys((AFTER_MAX, BEFORE_MAX), str(NO_LIMIT))
+    return {topic: broker[name] for topic, name in _BROKER_NAMES.items() if name in broker}
+
+
+def _selection_findings(
+    selection: Selection, source_topics: Mapping[str, TopicInfo], settings: Settings
+) -> Iterator[Finding]:
+    where = f"on cluster {settings.source.alias}"
+    for name in selection.missing:
+        what, hint = f"no such topic {where}", did_you_mean(name, source_topics).removeprefix("; ")
+        if not hint:
+            what, hint = f"{what}, or no right to READ it", "name another one in topics.include, or grant READ on it"
+        yield refused(name, what, Fix.NAME_SOURCE, hint=hint)
+    yield from naming_findings(selection)
+    for name in selection.internal:
+        if not name.startswith(OWN_PREFIX):
+            yield _advise(name, "is internal to Kafka and is never mirrored; exclude it")
+    for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
+        yield _advise(name, "is in topics.naming.rename and is not among the mirrored topics")
+    if not selection.pairs and not selection.missing:
+        what = f"no topic {where} matches topics.include and escapes topics.exclude"
+        yield refused("", what, Fix.SELECT_TOPICS)
+
+
+def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:
+    """The refusals of names that the flow would give to topics of the target: each is that of one topic alone, and none
+    collides with another one, as Kafka counts these (`Topic.hasCollision`): '.' and '_' are the same in its metrics.
+    """
+    copies = {pair.target for pair in selection.pairs}
+    letters = {pair.rekeying.dead_letter for pair in selection.pairs if pair.rekeying and pair.rekeying.dead_letter}
+    yield from reserved_findings(copies | letters)
+    for name in sorted(copies & letters):
+        what = "is the dead_letter topic of a rule and the copy of a topic as well"
+        yield refused(name, what, Fix.OTHER_LETTERS)
+    by_folded: dict[str, list[str]] = {}
+    for name in sorted(copies | letters | {*existing}):
+        by_folded.setdefault(name.replace(".", "_"), []).append(name)
+    for alike in by_folded.values():
+        for name in alike:
+            if len(alike) > 1 and name in copies | letters and name not in existing:
+                other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
+                what = f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same"
+                yield refused(name, what, Fix.NAME_COPY)
+
+
+def reserved_findings(targets: Iterable[str]) -> Iterator[Finding]:
+    """The refusals of names that are not for a flow to give: brokers take what they find by some of those that begin
+    with `__` for their own, and who makes `__consumer_offsets` with other settings has no consumer group any more.
+    """
+    for name in sorted(targets):
+        if name.startswith(OWN_PREFIX):
+            what = "begins with `mirror.`, as topics do that mirrors keep for themselves"
+        elif name.startswith(INTERNAL_PREFIX):
+            what = "begins with `__`, as topics do that Kafka keeps for itself"
+        else:
+            continue
+        yield refused(name, what, Fix.CHOOSE_NAME)
+
+
+def naming_findings(selection: Selection) -> Iterator[Finding]:
+    """The refusals of topics that can have no copy by the name that they would get."""
+    for clash in selection.clashes:
+        yield refused(clash.target, f"would be the copy of {' and '.join(clash.sources)}", Fix.NAME_COPY)
+    for pair in selection.illegal:
+        yield refused(pair.source, f"its name on the target, {pair.target}, is not legal", Fix.NAME_COPY)
+
+
+def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
+    if is_same:
+        yield refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
+    loops = history.loops
+    for pair in selection.pairs:
+        if origin := loops.get(pair.source):
+            others = [one for one in origin.clusters if one != history.target_id]
+            by_way = f" by way of {first_of(others)}" if others else ""
+            yield refused(
+                pair.source,
+                f"comes from cluster {settings.target.alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it"
+                " back would be a loop",
+                Fix.END_LOOP,
+            )
+    for text in history.unread:
+        yield _advise("", text)
+
+
+def _advise(topic: str, text: str) -> Finding:
+    return Finding(severity=Severity.ADVISE, topic=topic, text=text)
+
+
+# --- By whose rules batches of a source topic are judged where nothing is mirrored ------------------------------------
+
+DEFAULT_RULES: Final = "the mirror's default rules"
+
+
+def rules_for(settings: Settings, topic: str) -> tuple[Rules, str]:
+    """The rules of the flow's target topic, and whose they are; the default ones where it has none to give."""
+    if not selects(topic, settings.topics):
+        return Rules(), f"{DEFAULT_RULES}: the flow does not mirror {topic}"
+    name = settings.topics.naming.target_of(topic)
+    where = f"{name} on {settings.target.alias}"
+    try:
+        configs = Admin(settings.target).topic_configs([name]).get(name)
+    except ClusterError as problem:
+        return Rules(), f"{DEFAULT_RULES}: {where} cannot be read ({problem})"
+    if configs is None:
+        return Rules(), f"{DEFAULT_RULES}: {where} does not exist yet"
+    return rules_from(configs, settings.topics), f"the rules of {where}"

@@ -1,0 +1,222 @@
+"""Which settings of a topic follow the source's, also those of a lost cluster, and what that changes.
+
+followed in effect   what decides which records exist and what they look like: clusters' defaults may differ, so the
+                         value that holds on the source is set on the target
+    followed where set   the rest of what describes a topic: where the source's topic has a value of its own, so has the
+                         target's; where it has none, the target's goes back to its cluster's default
+    never                what a cluster's operators set for its own safety, throttling and tiers, whatever is asked for
+    when created         batches must keep the codec they come with, and be accepted however old or early: a topic that
+                         the mirror creates is made so; one that exists is advised about, and stays as it is
+
+Times are data: the copy of a topic with LogAppendTime is made with CreateTime, and shows the source's append times,
+unless `topics.append_time: target` asks for those of the target, which cost nothing. A copy that exists keeps its type,
+whichever that is, since its readers know it.
+
+`sync.configs_include` follows more settings where they are set, `sync.configs_exclude` leaves some alone.
+
+L1  only what the lost cluster set on the topic itself is known. What its brokers' own files said is in no log
+L2  what would delete, stamp or refuse records that are still to be restored is not set: retention and times. The
+    command that sets it is told
+L3  what a person has set on the copy meanwhile stays: a value changes where it is a default, or what the restore made
+L4  what names the lost cluster's brokers, or its tier of remote storage, means nothing on another cluster
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from mirror.config import SyncSettings
+from mirror.kafka.admin import ConfigChange, ConfigValue
+from mirror.policy.rules import NO_LIMIT
+
+# --- Which settings of a topic follow the source's, and what that changes on the target -------------------------------
+
+TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
+#: Whose append times a copy shows: those at which the source took its records, or at which the target did.
+AppendTime = Literal["source", "target"]
+IN_EFFECT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", TIMESTAMP_TYPE, "max.message.bytes"})
+WHERE_SET: Final = frozenset(
+    {
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+    }
+)
+#: A topic of the flow's own in which the newest record of each key counts.
+OWN_COMPACTED: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "8388608",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+NEVER: Final = frozenset(
+    {
+        "compression.type",
+        AFTER_MAX,
+        BEFORE_MAX,
+        "message.timestamp.difference.max.ms",
+        "message.format.version",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "local.retention.ms",
+        "local.retention.bytes",
+    }
+)
+
+
+def follows(name: str, sync: SyncSettings) -> bool:
+    """Whether a setting follows the source's."""
+    if not sync.configs or name in NEVER or any(pattern.fullmatch(name) for pattern in sync.configs_exclude):
+        return False
+    return name in IN_EFFECT | WHERE_SET or any(pattern.fullmatch(name) for pattern in sync.configs_include)
+
+
+def configs_for(
+    ours: Mapping[str, ConfigValue],
+    defaults: Mapping[str, str],
+    sync: SyncSettings,
+    append_time: AppendTime = "source",
+) -> dict[str, str]:
+    """What a topic is created with, from the configs of its source and the target's defaults for a new topic."""
+    configs = {
+        name: found.value
+        for name, found in sorted(ours.items())
+        if follows(name, sync) and (name in IN_EFFECT or not found.is_default)
+    }
+    if append_time == "source" and TIMESTAMP_TYPE in configs:
+        configs[TIMESTAMP_TYPE] = "CreateTime"
+    configs["compression.type"] = "producer"
+    return configs | any_time(defaults)
+
+
+def any_time(defaults: Mapping[str, str]) -> dict[str, str]:
+    """What makes a new topic take records however old or early they are."""
+    return {name: str(NO_LIMIT) for name in (AFTER_MAX, BEFORE_MAX) if name in defaults}  # unknown before Kafka 3.6
+
+
+def changes_to(
+    topic: str,
+    theirs: Mapping[str, ConfigValue],
+    ours: Mapping[str, ConfigValue],
+    sync: SyncSettings,
+    append_time: AppendTime = "source",
+) -> Iterator[ConfigChange]:
+    """What makes the configs of an existing target topic follow those of its source; nothing where they do."""
+    for name in sorted(ours.keys() | theirs.keys()):
+        wanted, held = ours.get(name), theirs.get(name)
+        if not follows(name, sync) or held is None:  # a setting that the target's brokers do not know
+            continue
+        if (
+            name == TIMESTAMP_TYPE
+            and append_time == "source"
+            and wanted is not None
+            and wanted.value == LOG_APPEND_TIME
+        ):
+            continue  # what it began with
+        if wanted is not None and (name in IN_EFFECT or not wanted.is_default):
+            if wanted.value != held.value:
+                yield ConfigChange(topic=topic, name=name, before=held.value, after=wanted.value)
+        elif not held.is_default:
+            yield ConfigChange(topic=topic, name=name, before=held.value, after=None)
+
+
+# --- Settings that topics had on a lost cluster -----------------------------------------------------------------------
+
+RETENTION: Final = ("retention.ms", "retention.bytes")
+#: L2
+HELD: Final = frozenset({*RETENTION, TIMESTAMP_TYPE, BEFORE_MAX, AFTER_MAX})
+#: L4
+_OF_THE_CLUSTER: Final = frozenset(
+    {
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "local.retention.ms",
+        "local.retention.bytes",
+    }
+)
+_MIN_ISR: Final = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsPlan:
+    """What becomes of the settings of one topic.
+
+    topic: the topic on the target.
+    found: what was set on the lost topic.
+    changes: what is to be set on its copy.
+    held: what a person is to set when nothing more is to be restored (L2).
+    dropped: what the restore gave the copy, and the lost topic had by its brokers' default.
+    left: by name, why another setting is not set.
+    """
+
+    topic: str
+    found: Mapping[str, str]
+    changes: tuple[ConfigChange, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_settings(
+    topic: str,
+    found: Mapping[str, str],
+    now: Mapping[str, ConfigValue],
+    made: Mapping[str, str],
+    *,
+    replicas: int,
+    is_own: bool,
+) -> SettingsPlan:
+    """The plan for a copy with the settings `now`, of which the restore made some. `is_own`: the flow made the copy;
+    of another topic nothing is changed, and all that differs is held.
+    """
+    changes: list[ConfigChange] = []
+    held: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for name, value in sorted(found.items()):
+        there = now.get(name)
+        if name in _OF_THE_CLUSTER:
+            left[name] = "it is about the lost cluster's brokers or storage"
+        elif there is None:
+            left[name] = "the target's brokers do not know it"
+        elif there.value == value and not there.is_default:
+            continue
+        elif name == _MIN_ISR and int(value) > replicas:
+            left[name] = f"the copy has {replicas} replicas, and {value} would have to be in sync"
+        elif name in HELD or not is_own:
+            held[name] = value
+        elif there.is_default or there.value == made.get(name):
+            changes.append(ConfigChange(topic=topic, name=name, before=there.value, after=value))
+        else:
+            left[name] = f"it is {there.value} on the target by now"
+    return SettingsPlan(
+        topic=topic,
+        found=found,
+        changes=tuple(changes),
+        held=held,
+        dropped=_dropped(found, now) if is_own else (),
+        left=left,
+    )
+
+
+def _dropped(found: Mapping[str, str], now: Mapping[str, ConfigValue]) -> tuple[str, ...]:
+    return tuple(name for name in RETENTION if name not in found and name in now and not now[name].is_default)

@@ -1,0 +1,205 @@
+"""What journals tell before a plan is made: this flow's own, those of flows that end where this one begins, and those
+of other flows into the same target.
+
+Every flow keeps its journal on its target. So a journal on our source is that of a flow towards our source. It names
+the topics there that are copies, with the clusters that their records came through: to mirror one to a cluster among
+these would be a loop. A journal of another flow on our target names the topics there that this flow writes to. A flow
+that was ended by `mirror failover` has let go of its topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from mirror.config import Settings
+from mirror.errors import AccessDenied, ClusterError
+from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.journal import Journal, journal_topic, newest
+from mirror.journal.ownership import FailedOver
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.policy.selection import selects
+from mirror.topics.rekeyed import progress_topic
+
+#: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
+_ANY: Final = journal_topic("any-other-flow")
+#: Journals that are read at a time.
+_AT_ONCE: Final = 16
+_JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The flow's own journal by the newest value of every key, empty where it never ran, and its target's id."""
+
+    newest: Mapping[bytes, bytes]
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Of a copy on our source: the flow that makes it, and the ids of the clusters that its records came through."""
+
+    flow: str
+    clusters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Of a topic on our target: the other flow that writes to it, and the topic's id; None where that is not known."""
+
+    flow: str
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`seen`: by target topic, as what its source was first seen. `origins`: by source topic, where a copy comes from.
+    `claims`: by target topic, which other flow writes to it. `target_id`: the id of the target's cluster, None where it
+    is not known. `unread`: journals that cannot be read, with what is not known therefore.
+    """
+
+    seen: Mapping[str, FirstSeen] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    target_id: str | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def loops(self) -> Mapping[str, Origin]:
+        """The source topics whose records came through the cluster that they would go to."""
+        return {topic: one for topic, one in self.origins.items() if self.target_id in one.clusters}
+
+    def chain(self, topic: str) -> tuple[str, ...]:
+        """The ids of the clusters that a source topic's records came through before they were on the source."""
+        return self.origins[topic].clusters if topic in self.origins else ()
+
+
+def gone_topics(
+    settings: Settings, target: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str], source_id: str
+) -> dict[str, str]:
+    """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
+    is left. Raises ClusterError.
+    """
+    left = {
+        name: one
+        for name, one in seen.items()
+        if one.source_topic not in source_topics
+        and one.cluster_id == source_id
+        and selects(one.source_topic, settings.topics)
+    }
+    there = target.describe(left) if left else {}
+    return {
+        name: one.source_topic
+        for name, one in sorted(left.items())
+        if name in there and one.target_topic_id == there[name].topic_id
+    }
+
+
+async def read_own(settings: Settings) -> Own:
+    """Read it whole, which is once at a start. Raises ClusterError, MalformedBatch."""
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        newest = await Journal(target, settings.flow).newest()
+        return Own(newest, target.cluster_id)
+
+
+async def read_history(
+    settings: Settings, own: Own, source_topics: Collection[str] | None, target_topics: Collection[str] = ()
+) -> History:
+    """What `own` tells, and the journals among the topics of both clusters. `source_topics`: None where the source is
+    gone, and is not asked. Raises MalformedBatch for a journal.
+    """
+    unread: list[str] = []
+    where = settings.source.alias, settings.target.alias
+    (towards, is_source_hidden), (beside, is_target_hidden) = await asyncio.gather(
+        _standing(Endpoint.of(settings.source), None if source_topics is None else flows_of(source_topics)),
+        _standing(Endpoint.of(settings.target), [one for one in flows_of(target_topics) if one != settings.flow]),
+    )
+    for alias, is_hidden, unseen in (
+        (where[0], is_source_hidden, "a loop"),
+        (where[1], is_target_hidden, "a flow that writes to the same topics"),
+    ):
+        if is_hidden:
+            unread.append(
+                f"journals of other flows on cluster {alias} may be hidden, and {unseen} would not be seen: grant READ"
+                " on topics that begin with mirror. there"
+            )
+    origins: dict[str, Origin] = {}
+    claims: dict[str, Claim] = {}
+    for flow, journal in towards.items():
+        if journal is None:
+            unread.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
+            continue
+        for topic, seen in seen_in(journal).items():
+            before = origins[topic].clusters if topic in origins else ()
+            origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.chain))))
+    for flow, journal in beside.items():
+        if journal is None:
+            text = "cannot be read, so it is not known which topics that flow writes to"
+            unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
+            continue
+        claims |= _claims_of(flow, journal, target_topics)
+    return History(seen_in(own.newest), origins, claims, own.cluster_id, tuple(unread))
+
+
+async def claims_of_others(settings: Settings, target_topics: Collection[str]) -> dict[str, Claim]:
+    """What the journals among the topics of the target, but for the flow's own, claim at this moment; nothing of those
+    that cannot be read. Raises ClusterError, MalformedBatch.
+    """
+    flows = [one for one in flows_of(target_topics) if one != settings.flow]
+    beside, _ = await _standing(Endpoint.of(settings.target), flows)
+    claims: dict[str, Claim] = {}
+    for flow, journal in beside.items():
+        if journal is not None:
+            claims |= _claims_of(flow, journal, target_topics)
+    return claims
+
+
+def _claims_of(flow: str, journal: Mapping[bytes, bytes], target_topics: Collection[str]) -> dict[str, Claim]:
+    begin = progress_topic(flow, "")
+    rekeyed = {one.removeprefix(begin): Claim(flow, None) for one in target_topics if one.startswith(begin)}
+    return {topic: Claim(flow, seen.target_topic_id) for topic, seen in seen_in(journal).items()} | rekeyed
+
+
+def flows_of(topics: Iterable[str]) -> list[str]:
+    """The flows whose journals are among the topics of a cluster."""
+    return sorted(found.group(1) for found in map(_JOURNAL.fullmatch, topics) if found)
+
+
+async def _standing(
+    where: Endpoint, flows: Sequence[str] | None
+) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool]:
+    """The journals of flows that were not failed over, None for one that cannot be read; and whether there may be
+    others, since the cluster does not tell of topics by such names. Nobody is asked for None.
+    """
+    if flows is None:
+        return {}, False
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    async with Cluster(where) as cluster:
+
+        async def read(flow: str) -> Mapping[bytes, bytes] | None:
+            async with at_once:
+                try:
+                    return newest((await Journal(cluster, flow).read())[0])
+                except ClusterError:
+                    return None
+
+        with contextlib.suppress(AccessDenied):  # of those that may be described, it tells all the same
+            await cluster.refresh([_ANY, *map(journal_topic, flows)])
+        there = [
+            flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))
+        ]
+        journals = zip(there, await asyncio.gather(*map(read, there)), strict=True)
+        # one whose failover cannot be read may run: to go on is worse
+        found = {
+            flow: journal
+            for flow, journal in journals
+            if journal is None or not isinstance(FailedOver.standing(journal), FailedOver)
+        }
+        return found, cluster.is_denied(_ANY)

@@ -1,0 +1,365 @@
+"""The whole plan of a flow, for people to look at before anything is touched. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final
+
+from mirror.config import Settings
+from mirror.errors import AccessDenied
+from mirror.journal.entries import Copy, moment, paused_in, settled
+from mirror.journal.heartbeats import heartbeat_topic
+from mirror.journal.journal import journal_topic
+from mirror.journal.ownership import FailedOver
+from mirror.journal.positions import standing_in
+from mirror.kafka.admin import Admin, Span, TopicInfo
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST
+from mirror.policy.remedies import allow
+from mirror.policy.rules import Severity
+from mirror.policy.selection import TopicPair, select
+from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
+from mirror.states import Remedy, State
+from mirror.topics.acls import AclPlan, given_in, plan_acls
+from mirror.topics.adoption import Gate
+from mirror.topics.apply import TopicPlan, begun_as
+from mirror.topics.history import History, gone_topics, read_history, read_own
+
+# --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A source topic of which some first records would not be mirrored: where its partitions begin, in their order."""
+
+    topic: str
+    offsets: tuple[int, ...]
+
+
+async def planned_starts(settings: Settings, plan: TopicPlan, history: History) -> dict[TopicPartition, int]:
+    """By source partition, the offset below which nothing is mirrored: as the first start settled it, or as one of now
+    would. Raises as `settled` does; a partition without a leader is left out.
+    """
+    if history.seen:
+        return {
+            TopicPartition(pair.source, number): offset
+            for pair in plan.pairs
+            for number, offset in enumerate(_recorded(pair, plan, history))
+        }
+    if (when := moment(settings.topics.start)) == EARLIEST:
+        return {}
+    copies = list(_copies(plan))
+    one, other = Endpoint.of(settings.source), Endpoint.of(settings.target)
+    async with Cluster(one) as source, Cluster(other) as target:
+        await source.refresh({at.topic for at, _ in copies})
+        await target.refresh(plan.target_topics)
+        return await settled(source, target, copies, when)
+
+
+def beginnings(starts: Mapping[TopicPartition, int]) -> Iterator[Beginning]:
+    """By topic, where not all partitions begin with their first record."""
+    for topic, places in groupby(sorted(starts), key=lambda at: at.topic):
+        offsets = tuple(starts[at] for at in places)
+        if any(offsets):
+            yield Beginning(topic, offsets)
+
+
+def _recorded(pair: TopicPair, plan: TopicPlan, history: History) -> tuple[int, ...]:
+    seen, copy = history.seen.get(pair.target), plan.target_topics.get(pair.target)
+    if seen is None or copy is None or (seen.source_topic, seen.target_topic_id) != (pair.source, copy.topic_id):
+        return ()
+    return seen.since
+
+
+def _copies(plan: TopicPlan) -> Iterator[Copy]:
+    for pair in plan.pairs:
+        there = plan.target_topics.get(pair.target)
+        existing = len(there.partitions) if there else 0
+        for one in plan.source_topics[pair.source].partitions[: pair.partitions]:
+            if one.leader >= 0:
+                copy = TopicPartition(pair.target, one.partition)
+                yield TopicPartition(pair.source, one.partition), copy if one.partition < existing else None
+
+
+# --- The whole plan of a flow, for people to look at before anything is touched ---------------------------------------
+
+#: Measured with one broker (docs/benchmarks.md): padding, and control markers one after another.
+PADDING_PER_SECOND: Final = 2_500_000
+MARKERS_PER_SECOND: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Offsets of a target partition that are to be taken without a record, at most, and what that takes in seconds."""
+
+    topic: str
+    partition: int
+    offsets: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """A right that the mirror lacks, on a topic or (empty) on the cluster itself, and the command that gives it."""
+
+    cluster: str
+    operation: str
+    topic: str
+    command: str
+
+    def __str__(self) -> str:
+        where = f"topic {self.topic} of cluster {self.cluster}" if self.topic else f"cluster {self.cluster}"
+        return f"no {self.operation} right on {where}; grant it: {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Offsets that a topic's partitions and those of its copy hold, from log start to log end; and how many the copy
+    has still to get, None where offsets move.
+    """
+
+    source: str
+    target: str
+    source_offsets: int
+    target_offsets: int
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """What a start of the flow would make, change and follow, and why it would be refused.
+
+    `own_topics`: those that the flow keeps for itself, where they are to be created. `padding` and `gaps`: what equal
+    offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
+    would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
+    that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
+    `otherwise`: why copies would stop that were begun with other offsets. `gone`: topics that were mirrored and that
+    the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
+    mirrored before they are resumed. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
+    begin that have no copy yet, if that is in the future.
+    """
+
+    flow: str
+    source_id: str
+    target_id: str
+    topics: TopicPlan | None
+    own_topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    acls: AclPlan
+    padding: tuple[Filling, ...]
+    gaps: tuple[Filling, ...]
+    beginnings: tuple[Beginning, ...]
+    rights: tuple[MissingRight, ...]
+    failed_over: str
+    recreated: tuple[str, ...]
+    gone: tuple[str, ...]
+    held: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    start_ahead: datetime | None = None
+    otherwise: tuple[str, ...] = ()
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the flow would not start, or would stop at once."""
+        ended = (self.failed_over,) if self.failed_over else ()
+        refused = self.topics.refusals if self.topics else ()
+        return (*ended, *map(str, refused), *self.recreated, *self.otherwise, *map(str, self.rights))
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What works, and costs something."""
+        findings = self.topics.findings if self.topics else ()
+        blocker = (self.acls.blocker,) if self.acls.blocker else ()
+        what = "is in the future: of what is there now nothing is mirrored"
+        ahead = (f"topics.start, {self.start_ahead.isoformat()}, {what}",) if self.start_ahead else ()
+        paused = (
+            f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in self.paused
+        )
+        advised = (str(one) for one in findings if one.severity is Severity.ADVISE)
+        return (*ahead, *paused, *advised, *blocker, *self.gone, *self.held)
+
+    @property
+    def has_changes(self) -> bool:
+        """Something would be created or changed on the target."""
+        made = self.topics is not None and not self.topics.is_empty
+        return made or bool(self.own_topics or self.acls.missing or self.acls.revoked or self.padding)
+
+
+def plan_flow(settings: Settings) -> FlowPlan:
+    """Look at both clusters. Raises ClusterError where one cannot be asked at all."""
+    source, target = Admin(settings.source), Admin(settings.target)
+    names = source.topic_names()
+    own = asyncio.run(read_own(settings))
+    history = asyncio.run(read_history(settings, own, names, target.topic_names()))
+    held: dict[str, str] = {}
+    gate = Gate(source, target, held.__setitem__)
+    rights = list(_source_rights(settings, source, names))
+    topics: TopicPlan | None = None
+    acls = AclPlan()
+    try:
+        topics = gate.plan(settings, history)
+    except AccessDenied:
+        if not rights:
+            raise
+    padding: tuple[Filling, ...] = ()
+    gaps: tuple[Filling, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    starts: dict[TopicPartition, int] = {}
+    if topics:
+        spans = source.spans(topics.source_topics.values()), target.spans(topics.target_topics.values())
+        extents = tuple(_extents(*spans, topics, is_equal=settings.topics.offsets == "preserve"))
+        starts = asyncio.run(planned_starts(settings, topics, history))
+        if settings.topics.offsets == "preserve":
+            padding, gaps = _fillings(*spans, topics, starts)
+        if settings.sync.acls:
+            principals = settings.sync.acl_principals
+            pairs, given = topics.allowed().pairs, given_in(own.newest)
+            acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
+            withheld = gate.held(acls.topics, topics, history, settings)
+            acls, held = acls.leaving(withheld), withheld | held
+        rights += _target_rights(settings, target, topics, acls, padding)
+    own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
+    existing = target.describe(own_topics)
+    done, source_id = FailedOver.standing(own.newest), source.cluster_id()
+    return FlowPlan(
+        flow=settings.flow,
+        source_id=source_id,
+        target_id=target.cluster_id(),
+        topics=topics,
+        own_topics=tuple(topic for topic in own_topics if topic not in existing),
+        groups=followed_groups(settings, source),
+        acls=acls,
+        padding=padding,
+        gaps=gaps,
+        beginnings=() if history.seen else tuple(beginnings(starts)),
+        rights=tuple(rights),
+        failed_over=f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back" if done else "",
+        recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),
+        gone=tuple(
+            f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
+            for copy, topic in gone_topics(settings, target, history.seen, names, source_id).items()
+        ),
+        held=tuple(
+            f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()
+        ),
+        paused=tuple(sorted(paused_in(own.newest) & {pair.source for pair in topics.pairs})) if topics else (),
+        extents=extents,
+        start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
+        otherwise=tuple(_otherwise(topics, own.newest)) if topics and settings.topics.offsets == "preserve" else (),
+    )
+
+
+def _ahead(settings: Settings) -> datetime | None:
+    start = settings.topics.start
+    return start if isinstance(start, datetime) and start > datetime.now(UTC) else None
+
+
+def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[str]:
+    for pair in plan.pairs:
+        if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
+            what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
+            values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
+            advice = ". ".join(one.told(values) for one in remedies_for(what))
+            yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
+
+
+def _otherwise(plan: TopicPlan, journal: Mapping[bytes, bytes]) -> Iterator[str]:
+    """Copies that were begun with offsets that move, as their tasks would find them (P9 in `position.py`)."""
+    positions = standing_in(journal).positions
+    for pair in plan.pairs:
+        ours, theirs = plan.source_topics[pair.source], plan.target_topics.get(pair.target)
+        for number in range(pair.partitions if theirs is not None else 0):
+            last = positions.get(TopicPartition(pair.target, number))
+            if last is None or theirs is None or not last.is_of(ours.topic_id, theirs.topic_id):
+                continue
+            if last.source_next != last.target_end:
+                what = "the copy was begun with topics.offsets: translate"
+                advice = Remedy.AS_BEGUN.told({"offsets": "translate"})
+                yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
+                break
+
+
+def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
+    """The source's groups that the flow follows. Raises ClusterError."""
+    include = settings.groups.include
+    found = source.groups() if include else ()
+    return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
+
+
+def _extents(
+    ours: Mapping[tuple[str, int], Span], theirs: Mapping[tuple[str, int], Span], plan: TopicPlan, *, is_equal: bool
+) -> Iterator[Extent]:
+    """Both sides of each copy that is there; `is_equal`: by equal offsets."""
+    nothing = Span(start=0, end=0)
+    for pair in plan.pairs:
+        if pair.target not in plan.target_topics:
+            continue
+        sides = [
+            (ours.get((pair.source, number), nothing), theirs.get((pair.target, number), nothing))
+            for number in range(pair.partitions)
+        ]
+        yield Extent(
+            pair.source,
+            pair.target,
+            sum(one.end - one.start for one, _ in sides),
+            sum(other.end - other.start for _, other in sides),
+            sum(max(0, one.end - max(one.start, other.end)) for one, other in sides) if is_equal else None,
+        )
+
+
+def _fillings(
+    ours: Mapping[tuple[str, int], Span],
+    theirs: Mapping[tuple[str, int], Span],
+    plan: TopicPlan,
+    starts: Mapping[TopicPartition, int],
+) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
+    padding: list[Filling] = []
+    gaps: list[Filling] = []
+    for pair in plan.pairs:
+        for number in range(pair.partitions):
+            span = ours.get((pair.source, number), Span(start=0, end=0))
+            reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
+            since = starts.get(TopicPartition(pair.source, number), 0)
+            begin = since or span.start
+            # a copy that ends elsewhere before its source begins has lost records: its lane tells
+            if (offsets := begin - reached) > 0 and (not reached or reached < since):
+                padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
+            left = span.end - max(reached, begin)
+            if left > 0 and pair.source in plan.compacted:
+                gaps.append(Filling(pair.target, number, left, left / MARKERS_PER_SECOND))
+    return tuple(padding), tuple(gaps)
+
+
+def _source_rights(settings: Settings, source: Admin, names: Collection[str]) -> Iterator[MissingRight]:
+    selected = select(dict.fromkeys(names, 1), settings.topics)
+    needed = {"READ", "DESCRIBE_CONFIGS"}
+    endpoint = Endpoint.of(settings.source)
+    for topic, info in source.describe((pair.source for pair in selected.pairs), rights=True).items():
+        yield from _lacking(endpoint, needed, info, topic)
+
+
+def _target_rights(
+    settings: Settings, target: Admin, plan: TopicPlan, acls: AclPlan, padding: Iterable[Filling]
+) -> Iterator[MissingRight]:
+    endpoint = Endpoint.of(settings.target)
+    grown, changed = {one.topic for one in plan.growths}, {one.topic for one in plan.changes}
+    padded = {one.topic for one in padding}
+    for topic, info in target.describe(plan.target_topics, rights=True).items():
+        needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
+        needed |= {"ALTER"} if topic in grown else set()
+        needed |= {"ALTER_CONFIGS"} if topic in changed else set()
+        needed |= {"DELETE"} if topic in padded else set()
+        yield from _lacking(endpoint, needed, info, topic)
+    if (acls.missing or acls.revoked) and "ALTER" not in target.rights():
+        yield MissingRight(endpoint.alias, "ALTER", "", allow(endpoint, "ALTER"))
+
+
+def _lacking(cluster: Endpoint, needed: Collection[str], info: TopicInfo, topic: str) -> Iterator[MissingRight]:
+    held = needed if info.rights is None else info.rights  # brokers before 2.3 do not tell
+    for operation in sorted(set(needed) - set(held)):
+        yield MissingRight(cluster.alias, operation, topic, allow(cluster, operation, topic=topic))

@@ -1,0 +1,138 @@
+"""The target's side of topics that are re-keyed: the copy with its own number of partitions, the topic that holds where
+the query stands, and the one for records that could not be re-keyed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror import names
+from mirror.config import Settings
+from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import Finding, Rules, is_compacted, preflight_rekeyed, refused
+from mirror.policy.selection import Rekeying, TopicPair
+from mirror.topics.configs import OWN_COMPACTED, any_time, configs_for
+
+_FEWEST_SLOTS: Final = 2
+#: A topic for records that somebody is to look at, however long that takes.
+_DEAD_LETTER: Final = {"compression.type": "producer", "retention.ms": "-1"}
+
+
+def progress_topic(flow: str, target: str) -> str:
+    """The topic that holds where the re-key query into `target` stands (`spark/rekey/`)."""
+    return f"mirror.{flow}.rekey.{target}"
+
+
+@dataclass(frozen=True, slots=True)
+class RekeyPlan:
+    """What re-keyed topics need on the target, and the rules as they fit the topics there."""
+
+    rekeyings: tuple[Rekeying, ...] = ()
+    creations: tuple[Creation, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clusters:
+    """What is known of both clusters: topics by name, configs of those that matter, and the target's defaults."""
+
+    source_topics: Mapping[str, TopicInfo]
+    target_topics: Mapping[str, TopicInfo]
+    source_configs: Mapping[str, Mapping[str, ConfigValue]]
+    defaults: Mapping[str, str]
+    brokers: int
+
+
+def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], known: Clusters) -> RekeyPlan:
+    """Plan `pairs`, which all have a `rekeying`. Writes nothing; raises ClusterError."""
+    copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
+    dead = {pair.rekeying.dead_letter for pair in pairs if pair.rekeying} & known.target_topics.keys()
+    target_configs = {
+        topic: plain_values(found)
+        for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}).items()
+    }
+    filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
+    creations: list[Creation] = []
+    findings: list[Finding] = []
+    rekeyings: list[Rekeying] = []
+    new_letters: dict[str, int] = {}
+    for pair in pairs:
+        rekeying = pair.rekeying
+        assert rekeying is not None
+        ours = known.source_configs.get(pair.source, {})
+        of_source = plain_values(ours)
+        replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
+        progress = progress_topic(settings.flow, pair.target)
+        copy = known.target_topics.get(pair.target)
+        if copy is None:
+            configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
+            creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
+            configs = {**known.defaults, **configs}
+        else:
+            configs = target_configs.get(pair.target, {})
+            findings += preflight_rekeyed(of_source, configs, copy.name, copy.replication_factor)
+            if not _sets_partitions(settings, pair.source):
+                rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
+        if progress not in known.target_topics:
+            slots = min(rekeying.partitions, settings.spark.lanes or max(_FEWEST_SLOTS, os.cpu_count() or 1))
+            configs_of_own = {**OWN_COMPACTED, **any_time(known.defaults)}
+            creations.append(_creation(progress, 1 + slots, replicas, configs_of_own))
+        compacted, max_bytes = is_compacted(configs), Rules.from_configs(configs).max_message_bytes
+        if (letters := rekeying.dead_letter) in dead:
+            max_bytes = min(max_bytes, Rules.from_configs(target_configs[letters]).max_message_bytes)
+            findings += _dead_letter_findings(of_source, target_configs[letters], known.target_topics[letters])
+        elif letters in new_letters:
+            max_bytes = min(max_bytes, new_letters[letters])
+        elif letters:
+            new_letters[letters] = max_bytes
+            configs = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
+            creations.append(_creation(letters, 1, replicas, configs))
+        is_foreign = pair.target in filled and progress not in known.target_topics
+        findings += _refusals(rekeying, copy, progress, is_foreign=is_foreign)
+        rekeyings.append(
+            replace(
+                rekeying,
+                progress=progress,
+                compacted=compacted,
+                max_bytes=max_bytes,
+                continues_on_loss=settings.topics.on_data_loss == "continue",
+            )
+        )
+    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
+
+
+def _dead_letter_findings(
+    source: Mapping[str, str], configs: Mapping[str, str], topic: TopicInfo
+) -> tuple[Finding, ...]:
+    findings = preflight_rekeyed(source, configs, topic.name, topic.replication_factor)
+    if not is_compacted(configs):
+        return findings
+    what = "is compacted, and records without a key go to it, too"
+    return (refused(topic.name, what, Fix.DELETE_POLICY), *findings)
+
+
+def _sets_partitions(settings: Settings, source: str) -> bool:
+    rule = next(one for one in settings.topics.rules if one.match.fullmatch(source))
+    return rule.partitions is not None
+
+
+def _refusals(rekeying: Rekeying, copy: TopicInfo | None, progress: str, *, is_foreign: bool) -> Iterator[Finding]:
+    topic = rekeying.target
+    if copy is not None and len(copy.partitions) != rekeying.partitions:
+        many = f"{len(copy.partitions)} partitions and its rule says {rekeying.partitions}"
+        yield refused(topic, f"has {many}: keys would change their partition", Fix.CHANGE_RULE)
+    if is_foreign:
+        what = f"holds records that were not re-keyed by this flow, which has no {progress}"
+        yield refused(topic, what, Fix.RECREATE_COPY)
+    if not names.is_legal(progress):
+        yield refused(topic, f"the flow's topic {progress} would have a name that is too long", Fix.SHORTEN_FLOW)
+    if rekeying.dead_letter in (rekeying.target, rekeying.source):
+        yield refused(topic, "is its own dead_letter topic", Fix.OTHER_LETTERS)
+
+
+def _creation(topic: str, partitions: int, replicas: int, configs: Mapping[str, str]) -> Creation:
+    return Creation(topic=topic, partitions=partitions, replication_factor=replicas, configs=configs)
