@@ -30,8 +30,8 @@ _COLOURS: Final = {
     State.CAUGHT_UP: "green",
     State.MIRRORING: "cyan",
     State.STARTING: "yellow",
-    State.ALIGNING: "yellow",
-    State.WAITING: "yellow",
+    State.PADDING: "yellow",
+    State.UNAVAILABLE: "yellow",
     State.PAUSED: "yellow",
 }
 

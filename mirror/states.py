@@ -17,11 +17,11 @@ class State(StrEnum):
     """Where one partition stands. A *stop* needs a person; everything else heals by itself."""
 
     STARTING = "STARTING"
-    ALIGNING = "ALIGNING"
+    PADDING = "PADDING"
     MIRRORING = "MIRRORING"
     CAUGHT_UP = "CAUGHT_UP"
     PAUSED = "PAUSED"
-    WAITING = "WAITING"
+    UNAVAILABLE = "UNAVAILABLE"
 
     TRUNCATED = "TRUNCATED"
     RECREATED = "RECREATED"
@@ -29,8 +29,8 @@ class State(StrEnum):
     CORRUPT = "CORRUPT"
     REFUSED = "REFUSED"
     DIVERGED = "DIVERGED"
-    CONTENDED = "CONTENDED"
-    DENIED = "DENIED"
+    FENCED = "FENCED"
+    UNAUTHORIZED = "UNAUTHORIZED"
     TARGET_LOST = "TARGET_LOST"
 
     @property
@@ -47,8 +47,8 @@ _STOPS = frozenset(
         State.CORRUPT,
         State.REFUSED,
         State.DIVERGED,
-        State.CONTENDED,
-        State.DENIED,
+        State.FENCED,
+        State.UNAUTHORIZED,
         State.TARGET_LOST,
     }
 )
@@ -142,11 +142,11 @@ class _Known(dict[str, object]):
 #: What may be told in each state. Where there is nothing, there is nothing to do: it passes by itself.
 RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.STARTING: (),
-    State.ALIGNING: (),
+    State.PADDING: (),
     State.MIRRORING: (),
     State.CAUGHT_UP: (),
     State.PAUSED: (Remedy.RESUME,),
-    State.WAITING: (),
+    State.UNAVAILABLE: (),
     State.TRUNCATED: (Remedy.EXCLUDE, Remedy.ACCEPT_RESTORED, Remedy.BEGIN_ANEW),
     State.RECREATED: (Remedy.EXCLUDE, Remedy.RENAME, Remedy.BEGIN_ANEW),
     State.RETENTION_GAP: (Remedy.ACCEPT_LOSS, Remedy.BEGIN_ANEW),
@@ -163,8 +163,8 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.SEE_BROKER,
     ),
     State.DIVERGED: (Remedy.ACCEPT_COPY, Remedy.RENAME, Remedy.BEGIN_ANEW),
-    State.CONTENDED: (Remedy.END_WRITER,),
-    State.DENIED: (Remedy.GRANT, Remedy.MEND_LOGIN, Remedy.OTHER_FLOW),
+    State.FENCED: (Remedy.END_WRITER,),
+    State.UNAUTHORIZED: (Remedy.GRANT, Remedy.MEND_LOGIN, Remedy.OTHER_FLOW),
     State.TARGET_LOST: (Remedy.ACCEPT_RESTORED, Remedy.ACCEPT_LOSS),
 }
 #: The same of re-keyed topics. All of it is told, but for what a stop has chosen of it.
@@ -175,5 +175,5 @@ REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
     State.REFUSED: (Remedy.CHANGE_RULE, Remedy.RAISE_REKEYED),
-    State.CONTENDED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
+    State.FENCED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
 }

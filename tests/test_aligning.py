@@ -279,7 +279,7 @@ def test_the_padding_of_another_mirror_is_no_record(
 
     asyncio.run(pad(80))
     with WatchedLane(*ends, [at], rules=Rules(offsets=offsets)) as lane:
-        waits = lane.until(at, lambda one: one.state is State.WAITING)
+        waits = lane.until(at, lambda one: one.state is State.UNAVAILABLE)
         assert "offset 0 of the source is padding of another mirror" in waits.detail
         trimmed(source_cluster, topic_name, 80)
         filled(source_cluster, topic_name, 5)

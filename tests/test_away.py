@@ -251,7 +251,7 @@ def now_ms() -> int:
 def test_what_was_heard_stands_over_what_its_lane_wrote_before() -> None:
     metrics = Metrics("eu-to-us")
     told = tidings(metrics)
-    waiting = report(state=State.WAITING, lag_records=None)
+    waiting = report(state=State.UNAVAILABLE, lag_records=None)
     older, later = (
         replace(waiting, state=State.MIRRORING, at_ms=waiting.at_ms - 1),
         replace(waiting, state=State.CAUGHT_UP),
@@ -259,7 +259,7 @@ def test_what_was_heard_stands_over_what_its_lane_wrote_before() -> None:
     told.hear(0, waiting.to_json(), {AT})
     learn(told, older)
     assert told.live == {AT: waiting}
-    assert value(metrics, "mirror_partition_state", state="WAITING") == 1
+    assert value(metrics, "mirror_partition_state", state="UNAVAILABLE") == 1
     told.hear(0, replace(later, instance="another").to_json(), {AT})
     assert told.live == {AT: waiting}
     learn(told, later)
@@ -271,10 +271,10 @@ def test_what_was_heard_stands_over_what_its_lane_wrote_before() -> None:
 def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """By our own clock: a lane whose clock is ahead may be followed by one whose is not."""
     told = tidings()
-    told.hear(0, report(state=State.WAITING, at_ms=(1 << 63) - 1).to_json(), {AT})
+    told.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
     corrupt = report(state=State.CORRUPT, at_ms=now_ms())
     learn(told, corrupt)
-    assert told.live[AT].state is State.WAITING
+    assert told.live[AT].state is State.UNAVAILABLE
     clock = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: clock + HEARD_SECONDS + 1)
     learn(told, corrupt)
@@ -288,9 +288,9 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
     told = tidings(metrics)
     receipts = {AT: told.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
     reports = [
-        report(state=State.WAITING, at_ms=now_ms() + MINUTES),
+        report(state=State.UNAVAILABLE, at_ms=now_ms() + MINUTES),
         report(state=State.CAUGHT_UP, at_ms=now_ms() + 2 * MINUTES),
-        report(state=State.ALIGNING, at_ms=(1 << 63) - 1),
+        report(state=State.PADDING, at_ms=(1 << 63) - 1),
         report(state=State.CORRUPT, at_ms=now_ms() + 1),
         report(state=State.DIVERGED, at_ms=now_ms() - MINUTES),
     ]
@@ -444,7 +444,7 @@ def test_a_target_that_is_away_is_told_at_once(
             until(State.CAUGHT_UP)
             target.go()
             produce(source, topic_name, [b"meanwhile"] * 20)
-            until(State.WAITING)
+            until(State.UNAVAILABLE)
             for event in EVENTS:
                 wait_for(partial(warnings, event), PATIENCE, lambda: str(told))
             asked = target.asked

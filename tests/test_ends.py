@@ -207,7 +207,7 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
         topic=f"{topic_name}-former",
         partition=0,
         target_topic=f"{topic_name}-former",
-        state=State.WAITING,
+        state=State.UNAVAILABLE,
         next_offset=3,
         log_end=5,
         lag_records=2,

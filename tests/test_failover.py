@@ -88,7 +88,7 @@ def exposure(**more: Any) -> Exposure:
         ({"state": State.RECREATED, "end": 40}, 40, None, False),
         ({"state": State.DIVERGED, "position": 160, "end": 150}, 150, None, False),
         ({"state": State.TRUNCATED, "end": 100, "lost_from_ms": 2500}, 10, None, False),
-        ({"state": State.CONTENDED}, 0, None, False),
+        ({"state": State.FENCED}, 0, None, False),
         ({"state": State.CORRUPT}, 0, 0.0, False),
         ({"position": None, "problem": "no broker answered"}, 90, None, False),
         ({"position": None, "problem": "no broker answered", "end": None, "lag": 7}, 7, None, False),
@@ -898,7 +898,7 @@ def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow:
     produce(flow.target, flow.topic, [b"foreign"] * 60)
     produce(flow.source, flow.topic, values(50))
     commit(flow.source, flow.topic, flow.topic, 140)
-    flow.tell(figures(flow.topic, -1, State.WAITING))
+    flow.tell(figures(flow.topic, -1, State.UNAVAILABLE))
     rehearsed = flow.failover("--rehearse", code=4)
     assert not rehearsed["groups"]
     (gap,) = rehearsed["group_offsets_not_reached"]

@@ -19,11 +19,11 @@ from checker import Kind
 from faults.network import Network, Rule, flipped
 from faults.play import BROKERS, Player, _Play
 from faults.points import (
-    ALIGNING,
     BEGINNING,
     MOMENTS,
     MOVING_POINTS,
     MOVING_STEPS,
+    PADDING,
     POINTS,
     REQUESTS,
     RETRACING,
@@ -121,7 +121,7 @@ def kill_at_points(
 def test_there_are_enough_points_and_all_exist() -> None:
     assert len(POINTS) >= 24
     assert len(set(POINTS)) == len(POINTS) == len(REQUESTS) * len(MOMENTS) + 2 * len(STEPS)
-    assert set(POINTS) > ALIGNING | BEGINNING | STAYING
+    assert set(POINTS) > PADDING | BEGINNING | STAYING
     assert len(set(MOVING_POINTS)) == 2 * len(MOVING_STEPS)
     assert set(MOVING_POINTS) > RETRACING
     assert not STEPS.keys() & MOVING_STEPS.keys()

@@ -161,7 +161,7 @@ def test_totals() -> None:
     assert Totals.of([]).lag_ms is None
     partly = Totals.of([one(lag_records=4), one(state=State.PAUSED, lag_records=None)])
     assert (partly.lag_records, partly.lag_unknown) == (4, 1)
-    unknown = Totals.of([one(state=State.WAITING, lag_records=None)])
+    unknown = Totals.of([one(state=State.UNAVAILABLE, lag_records=None)])
     assert (unknown.lag_records, unknown.lag_unknown) == (None, 1), "not 0: nobody knows it"
 
 

@@ -121,7 +121,7 @@ def test_a_report_that_comes_late_changes_nothing() -> None:
     """A receipt overtakes what a lane wrote to the journal."""
     one = metrics()
     one.learn([report(verdicts={"RESTAMP/own_producer": 7}, at_ms=NOW_MS + 5)])
-    one.learn([report(verdicts={"RESTAMP/own_producer": 4}, state=State.WAITING)])
+    one.learn([report(verdicts={"RESTAMP/own_producer": 4}, state=State.UNAVAILABLE)])
     one.learn([report(verdicts={"RESTAMP/own_producer": 7}, at_ms=NOW_MS + 5)])
     assert value(one, "mirror_batches_total", verdict="RESTAMP") == 7
     assert value(one, "mirror_partition_state", state="MIRRORING") == 1

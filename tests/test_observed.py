@@ -99,7 +99,7 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
         until(lambda: told("MirrorPartitionStopped"), lambda: mirror.log)
         (alert,) = told("MirrorPartitionStopped") or []
         assert alert["labels"] | {"topic": topic_name, "partition": "0", "flow": topic_name} == alert["labels"]
-        assert alert["labels"]["state"] in ("CONTENDED", "DIVERGED")
+        assert alert["labels"]["state"] in ("FENCED", "DIVERGED")
         assert alert["annotations"]["runbook"] == "RUNBOOK.md#mirrorpartitionstopped"
 
 

@@ -1,6 +1,6 @@
 """What happens to a target of three brokers that people operate, under a running mirror: a disk fills up, replicas go
 missing, a broker comes back at another port or takes no more connections, partitions move, the mirror is suspended. It
-tells what it waits for (RUNBOOK.md, WAITING), goes on by itself, and the copy is equal.
+tells what it waits for (RUNBOOK.md, UNAVAILABLE), goes on by itself, and the copy is equal.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class Operated:
     def until_waits(self, *reasons: str) -> None:
         """Until `mirror status` shows that it waits, and for one of these."""
         self._until(
-            lambda one: one["state"] == "WAITING" and any(reason in one["detail"] for reason in reasons), str(reasons)
+            lambda one: one["state"] == "UNAVAILABLE" and any(reason in one["detail"] for reason in reasons),
+            str(reasons),
         )
 
     def until_copied(self) -> None:

@@ -97,7 +97,7 @@ def test_done_is_done() -> None:
     [
         [[figures(State.STARTING, -1)], [figures(State.STARTING, -1)]],
         [[figures(State.MIRRORING, 500)], [figures(State.MIRRORING, 500)], [figures(State.MIRRORING, 500)]],
-        [[figures(State.WAITING, 500)], [figures(State.WAITING, -1)], [figures(State.WAITING, 500)]],
+        [[figures(State.UNAVAILABLE, 500)], [figures(State.UNAVAILABLE, -1)], [figures(State.UNAVAILABLE, 500)]],
     ],
     ids=["never began", "no headway", "a target that comes and goes"],
 )
@@ -140,7 +140,7 @@ def test_a_stop_that_the_journal_lacks_is_written_there_soon(*, is_written: bool
 
 
 def test_lost_rights_are_told_by_theirs() -> None:
-    assert Scripted([[figures(State.DENIED, 500)]], once=True).outcome().exit_code == ExitCode.CLUSTER
+    assert Scripted([[figures(State.UNAUTHORIZED, 500)]], once=True).outcome().exit_code == ExitCode.CLUSTER
 
 
 def test_a_signal_before_the_end() -> None:

@@ -315,7 +315,7 @@ def test_progress_that_was_made_anew(story: Story) -> None:
     story.made_anew(story.target, story.progress, 3, configs=COMPACTED)
     with pytest.raises(Stopped, match=r"holds records and .* no plan") as stop:
         story.planned()
-    assert stop.value.state is State.CONTENDED
+    assert stop.value.state is State.FENCED
 
 
 def test_another_number_of_slots(story: Story) -> None:
@@ -326,7 +326,7 @@ def test_another_number_of_slots(story: Story) -> None:
         future.result(PATIENCE)
     with pytest.raises(Stopped) as stop:
         story.planned()
-    assert stop.value.state is State.CONTENDED
+    assert stop.value.state is State.FENCED
 
 
 def test_a_source_that_grows(story: Story) -> None:
@@ -357,7 +357,7 @@ def test_a_target_that_grows_by_hand(story: Story) -> None:
     story.rule = replace(story.rule, partitions=5)
     with pytest.raises(Stopped, match="has 5 partitions, and had 4: keys would change") as stop:
         story.planned()
-    assert stop.value.state is State.CONTENDED
+    assert stop.value.state is State.FENCED
 
 
 def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
@@ -502,7 +502,7 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
             await one._planned()
             looks.append(one.has_looked)
             assert looks == [True, False]
-            assert one.figures[TopicPartition(story.topic, 0)].state is State.WAITING
+            assert one.figures[TopicPartition(story.topic, 0)].state is State.UNAVAILABLE
 
     monkeypatch.setattr("mirror.spark.rekey.source.listed", some)
     asyncio.run(looked())

@@ -444,7 +444,7 @@ def forget_position(live: Live, topic: str) -> None:
 class WrittenToAndBegunAnew(Trial):
     """A producer writes to the copy in the midst of an epoch, and ends."""
 
-    state, remedy = State.CONTENDED, Remedy.END_WRITER
+    state, remedy = State.FENCED, Remedy.END_WRITER
 
     def hurt(self) -> None:
         ended = len(self.live.events("epoch_ended"))
@@ -483,7 +483,7 @@ class LostAndRestored(LostAndAccepted):
 
 
 class MayNotRead(Trial):
-    state, remedy, rights = State.DENIED, Remedy.GRANT, False
+    state, remedy, rights = State.UNAUTHORIZED, Remedy.GRANT, False
 
     def prepare(self) -> None:
         super().prepare()
@@ -547,7 +547,7 @@ TRIALS: Final[tuple[type[Trial], ...]] = (
     MayNotWrite,
     Paused,
 )
-LAST: Final[tuple[Key, ...]] = ((State.DENIED, Remedy.MEND_LOGIN), (State.DENIED, Remedy.OTHER_FLOW))
+LAST: Final[tuple[Key, ...]] = ((State.UNAUTHORIZED, Remedy.MEND_LOGIN), (State.UNAUTHORIZED, Remedy.OTHER_FLOW))
 #: What is not tried, and why.
 MISSING: Final[Mapping[Key, str]] = {
     (State.REFUSED, Remedy.UPGRADE): "there is no broker and no release yet that knows another format",
@@ -570,8 +570,8 @@ REKEYED: Final[Mapping[Key, str]] = {
     (State.CORRUPT, Remedy.INSPECT): "test_remedies.py::DamagedAndInspected",
     (State.REFUSED, Remedy.CHANGE_RULE): "test_rekey.py::test_a_record_that_cannot_be_re_keyed",
     (State.REFUSED, Remedy.RAISE_REKEYED): "test_rekey.py::test_a_record_that_is_too_large_for_the_target",
-    (State.CONTENDED, Remedy.END_REKEYER): "test_rekey_plans.py::test_a_late_task_of_a_plan_that_was_abandoned",
-    (State.CONTENDED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.FENCED, Remedy.END_REKEYER): "test_rekey_plans.py::test_a_late_task_of_a_plan_that_was_abandoned",
+    (State.FENCED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
 }
 
 
@@ -663,7 +663,7 @@ def learn_advice(live: Live, trials: Mapping[str, Trial]) -> None:
     for one in trials.values():
         names = one.remedy.name
         assert re.search(pattern(one.remedy), one.advice), (one.name, names, one.advice)
-        if shown[one.name]["state"] == one.state:  # CONTENDED becomes another one with the next look at both logs
+        if shown[one.name]["state"] == one.state:  # FENCED becomes another one with the next look at both logs
             assert re.search(pattern(one.remedy), shown[one.name]["detail"]), (one.name, names, shown[one.name])
 
 
@@ -679,7 +679,7 @@ def take_rights(live: Live) -> None:
     for one in (granted, elsewhere):
         live.source.create(one.name, 1, KEPT)
         transactions(live.source.bootstrap, one.name, [True, False, True], size=3)
-    stopped = live.until_stopped(State.DENIED, granted.name, elsewhere.name)
+    stopped = live.until_stopped(State.UNAUTHORIZED, granted.name, elsewhere.name)
     assert re.search(pattern(Remedy.OTHER_FLOW), stopped[elsewhere.name])
     mirror_by_another_flow(elsewhere)
     live.person.tool(stopped[granted.name], "kafka-acls")
@@ -701,7 +701,7 @@ def refuse_login(live: Live, name: str) -> None:
     """The source does not know the mirror's password any more, when it comes back."""
     live.password("source", "another")
     live.clusters["source"].restart(0)
-    (told,) = live.until_stopped(State.DENIED, name).values()
+    (told,) = live.until_stopped(State.UNAUTHORIZED, name).values()
     assert re.search(pattern(Remedy.MEND_LOGIN), told), told
     live.password("source", USERS[MIRROR])
     produce(live.source.bootstrap, name, last := values(200, 210))

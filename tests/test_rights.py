@@ -71,14 +71,14 @@ TOLD = (
     'cause="cluster eu: grant DESCRIBE on the group" groups=g',
     "cluster us {target}: cannot create topic {own}: Authorization failed. Grant CREATE on the topic or on the cluster",
     "cluster us {target}: cannot describe configs of topic {own}: Topic authorization failed. Grant DESCRIBE_CONFIGS",
-    "DENIED cluster us {target}: DescribeProducers of {own}-0 needs READ on topic {own}. Grant READ on topic {own}: ",
-    "DENIED cluster us {target}: Produce of {own}-0 needs WRITE on topic {own}. Grant WRITE on topic {own}: ",
+    "UNAUTHORIZED cluster us {target}: DescribeProducers of {own}-0 needs READ on topic {own}. Grant READ on topic",
+    "UNAUTHORIZED cluster us {target}: Produce of {own}-0 needs WRITE on topic {own}. Grant WRITE on topic {own}: ",
     "cluster us {target}: cannot create topic mirror.{own}.offsets: Authorization failed. Grant CREATE on the topic or",
     "cluster us {target}: Fetch at offset 0 of mirror.{own}.offsets-0 needs READ on topic mirror.{own}.offsets",
     "cluster us {target}: append to the journal of mirror.{own}.offsets-0 needs WRITE on topic mirror.{own}.offsets",
     'cause="cluster us: grant READ on the group" groups=g',
-    "DENIED cluster us {target}: DeleteRecords of {own}-0 needs DELETE on topic {own}. Grant DELETE on topic {own}: ",
-    "DENIED the target answered cluster_authorization_failed to control markers. Grant ALTER on the cluster (CLUSTER",
+    "UNAUTHORIZED cluster us {target}: DeleteRecords of {own}-0 needs DELETE on topic {own}. Grant DELETE on topic",
+    "UNAUTHORIZED the target answered cluster_authorization_failed to control markers. Grant ALTER on the cluster",
 )
 
 
@@ -204,7 +204,7 @@ def test_each_right_is_needed_and_named_where_it_is_missing(
         hindered = capfd.readouterr().err
         seen = f"{figures.state} {figures.detail}\n{hindered}"
         is_group = missing.kind is ResourceType.GROUP
-        assert figures.state is (State.CAUGHT_UP if is_group else State.DENIED)
+        assert figures.state is (State.CAUGHT_UP if is_group else State.UNAUTHORIZED)
         code = ExitCode(outcome.exit_code)
         assert (code is ExitCode.DONE) == is_group
         at = committed(pair.target.bootstrap, "g", own)

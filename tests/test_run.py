@@ -156,7 +156,7 @@ def test_once_live_and_a_second_mirror(
             assert older.process.poll() is None, older.log
             younger = stack.enter_context(running(config, tmp_path / "younger.log", "--take-over"))
             assert older.ended() == 4, older.log
-            assert "state=CONTENDED" in older.log
+            assert "state=FENCED" in older.log
             younger.until("epoch_ended .*epoch=0")
             produce(source, topic_name, values(50), partition=1)
             wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: younger.log)

@@ -459,14 +459,14 @@ def test_a_source_topic_that_may_not_be_read_any_more(scene: Scene) -> None:
         try:
             found = lane.stopped(scene.hurt)
             scene.write(scene.hurt, 10)
-            assert (found.state, found.next_offset) == (State.DENIED, 100)
+            assert (found.state, found.next_offset) == (State.UNAUTHORIZED, 100)
             assert "topic_authorization_failed" in found.detail
             assert f"kafka-acls.sh --bootstrap-server {scene.source.bootstrap} --add" in found.detail
             assert f"--operation Read --topic {scene.name}" in found.detail
             assert lane.affected(scene.hurt) == 1
             scene.assert_goes_on(lane)
             with scene.lane() as another:  # one that begins meanwhile
-                assert another.stopped(scene.hurt).state is State.DENIED
+                assert another.stopped(scene.hurt).state is State.UNAUTHORIZED
                 scene.assert_goes_on(another)
         finally:
             give_back(scene.source, scene.name)
@@ -482,11 +482,11 @@ def test_a_source_topic_that_may_not_even_be_described_any_more(scene: Scene) ->
         take_away(scene.source, scene.name, AclOperation.ALL)
         try:
             found = lane.stopped(scene.hurt)
-            assert (found.state, found.next_offset) == (State.DENIED, 100)
+            assert (found.state, found.next_offset) == (State.UNAUTHORIZED, 100)
             scene.assert_goes_on(lane)
             with scene.lane(first_seen=lane.topic_ids) as another:
                 found = another.stopped(scene.hurt)
-                assert found.state is State.DENIED
+                assert found.state is State.UNAUTHORIZED
                 assert f"--operation Read --topic {scene.name}" in found.detail
                 scene.assert_goes_on(another)
         finally:
@@ -502,7 +502,7 @@ def test_a_target_topic_that_may_not_be_written_any_more(scene: Scene) -> None:
         try:
             scene.write(scene.hurt, 10)
             found = lane.stopped(scene.hurt)
-            assert (found.state, found.next_offset) == (State.DENIED, 100)
+            assert (found.state, found.next_offset) == (State.UNAUTHORIZED, 100)
             assert "the target answered topic_authorization_failed" in found.detail
             assert f"kafka-acls.sh --bootstrap-server {scene.target.bootstrap} --add" in found.detail
             assert f"--operation Write --topic {scene.name}" in found.detail

@@ -109,8 +109,16 @@ LIVE = {
     "anew": ("RECREATED", 100, "kafka-topics.sh --bootstrap-server {target} --delete --topic {topic}"),
     "overtaken": ("RETENTION_GAP", 100, "mirror accept CONFIG {topic}"),
     "rotten": ("CORRUPT", 150, "mirror inspect {topic}:0 --config CONFIG --side source --from 150"),
-    "unread": ("DENIED", 100, "kafka-acls.sh --bootstrap-server {source} --add .*--operation Read --topic {topic}"),
-    "unwritten": ("DENIED", 100, "kafka-acls.sh --bootstrap-server {target} --add .*--operation Write --topic {topic}"),
+    "unread": (
+        "UNAUTHORIZED",
+        100,
+        "kafka-acls.sh --bootstrap-server {source} --add .*--operation Read --topic {topic}",
+    ),
+    "unwritten": (
+        "UNAUTHORIZED",
+        100,
+        "kafka-acls.sh --bootstrap-server {target} --add .*--operation Write --topic {topic}",
+    ),
 }
 
 
@@ -218,8 +226,8 @@ def test_lost_access_ends_a_bounded_copy_with_6(
             assert mirror.ended() == 6, mirror.log
         found = stops(mirror)
         assert {at: told["state"] for at, told in found.items()} == {
-            topics.at("lost"): "DENIED",
-            topics.at("lost", 1): "DENIED",
+            topics.at("lost"): "UNAUTHORIZED",
+            topics.at("lost", 1): "UNAUTHORIZED",
         }
         assert f"--operation {right.name.capitalize()} --topic {topics['lost']}" in found[topics.at("lost")]["detail"]
         assert [count(target, topics.at("sound", partition)) for partition in (0, 1)] == [100, 100]

@@ -162,7 +162,7 @@ def test_a_known_stop_is_told_from_the_first_report_on(stands: bool) -> None:
     assert (told(one)[0], one.lifted) == (State.MIRRORING, stands)
     assert not reported(one).presumed
     one.waits("cluster eu is away")
-    assert told(one)[0] is State.WAITING
+    assert told(one)[0] is State.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [(State.TARGET_LOST, True), (State.TRUNCATED, False)])

@@ -132,7 +132,7 @@ def test_a_producer_that_writes_into_the_target_meanwhile(pair: tuple[str, str],
     finally:
         stop.set()
         thread.join()
-    assert state(figures, topic_name) in {State.CONTENDED, State.DIVERGED}
+    assert state(figures, topic_name) in {State.FENCED, State.DIVERGED}
     assert state(figures, topic_name, 1) is State.CAUGHT_UP
 
 

@@ -188,10 +188,10 @@ def test_a_long_name_stays_readable_on_a_narrow_terminal() -> None:
 
 
 def test_stops_stand_before_what_heals_by_itself() -> None:
-    waiting = figures(0, state=State.WAITING, detail="no leader")
+    waiting = figures(0, state=State.UNAVAILABLE, detail="no leader")
     stopped = figures(1, state=State.CORRUPT, detail="damaged")
     text = text_of(told(journal(waiting, stopped)), 160)
-    assert text.index("CORRUPT orders-1 at") < text.index("WAITING orders-0 at")
+    assert text.index("CORRUPT orders-1 at") < text.index("UNAVAILABLE orders-0 at")
 
 
 def test_cluster_ids_are_told_where_they_are_known() -> None:
@@ -220,7 +220,7 @@ def test_an_unknown_lag_is_not_none() -> None:
     assert "; lag 0 records and unknown for 1 partition;" in text_of(told(journal(unknown, figures(1))), 160)
 
 
-@pytest.mark.parametrize("state", [State.WAITING, State.RECREATED])
+@pytest.mark.parametrize("state", [State.UNAVAILABLE, State.RECREATED])
 def test_a_lag_that_nobody_sees_any_more_is_not_shown(state: State) -> None:
     blind = figures(1, state=state, lag_records=70_000, log_end=71_000, lag_ms=123_000)
     found = told(journal(figures(0, lag_records=5, lag_ms=40), blind))
@@ -240,17 +240,19 @@ def test_the_latency_of_a_partition_that_stopped_is_not_shown() -> None:
 
 
 def test_partitions_of_a_topic_that_stand_alike_are_told_of_once() -> None:
-    alike = [figures(n, state=State.WAITING, detail=f"no leader of orders-{n}") for n in (0, 1, 2, 5)]
-    other = figures(3, state=State.WAITING, detail="no route", next_offset=9)
-    elsewhere = figures(0, topic="clicks", target_topic="clicks", state=State.WAITING, detail="no leader of clicks-0")
+    alike = [figures(n, state=State.UNAVAILABLE, detail=f"no leader of orders-{n}") for n in (0, 1, 2, 5)]
+    other = figures(3, state=State.UNAVAILABLE, detail="no route", next_offset=9)
+    elsewhere = figures(
+        0, topic="clicks", target_topic="clicks", state=State.UNAVAILABLE, detail="no leader of clicks-0"
+    )
     stopped = figures(4, state=State.REFUSED, detail="too large")
     shown = text_of(told(journal(*alike, other, elsewhere, stopped)), 160).splitlines()
     at = next(number for number, line in enumerate(shown) if line.startswith("REFUSED"))
     assert [line.rstrip() for line in shown[at : at + 5]] == [
         "REFUSED orders-4 at offset 1000: too large",
-        "WAITING clicks-0 at offset 1000: no leader of clicks-0",
-        "WAITING orders, 4 partitions (0-2, 5): no leader of orders",
-        "WAITING orders-3 at offset 9: no route",
+        "UNAVAILABLE clicks-0 at offset 1000: no leader of clicks-0",
+        "UNAVAILABLE orders, 4 partitions (0-2, 5): no leader of orders",
+        "UNAVAILABLE orders-3 at offset 9: no route",
         "",
     ]
 
@@ -276,7 +278,7 @@ def test_stops_are_named_with_what_to_do() -> None:
 def test_a_watch_shows_first_who_needs_a_person_where_the_terminal_is_too_low_for_all() -> None:
     many = [figures(number, state=State.MIRRORING, lag_records=number) for number in range(30)]
     stopped = figures(30, state=State.REFUSED, detail="too large")
-    waiting = figures(31, state=State.WAITING, detail="no leader")
+    waiting = figures(31, state=State.UNAVAILABLE, detail="no leader")
     found = told(journal(*many, stopped, waiting))
     out = io.StringIO()
     terminal = Console(file=out, width=80, height=24, highlight=False)

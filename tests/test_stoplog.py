@@ -39,8 +39,8 @@ def test_a_stop_that_every_epoch_meets_again_is_told_once(told: list[tuple[str, 
 def test_another_state_or_another_offset_is_another_stop(told: list[tuple[str, Any]]) -> None:
     stops = StopLog()
     stops.tell([at(State.CORRUPT, 100, 1), at(State.CORRUPT, 100, 1, partition=1)])
-    stops.tell([at(State.DENIED, 100, 2)])
-    stops.tell([at(State.DENIED, 130, 3)])
+    stops.tell([at(State.UNAUTHORIZED, 100, 2)])
+    stops.tell([at(State.UNAUTHORIZED, 130, 3)])
     assert told == [("partition_stopped", offset) for offset in (100, 100, 100, 130)]
 
 
@@ -54,18 +54,18 @@ def test_a_recreated_topic_whose_copy_is_deleted_as_advised_is_told_once(told: l
 
 def test_a_stop_that_is_met_before_the_offset_is_known_is_told_once(told: list[tuple[str, Any]]) -> None:
     stops = StopLog()
-    stops.tell([at(State.DENIED, 100, 1)])
-    stops.tell([at(State.DENIED, -1, 2)])
+    stops.tell([at(State.UNAUTHORIZED, 100, 1)])
+    stops.tell([at(State.UNAUTHORIZED, -1, 2)])
     stops.tell([at(State.CORRUPT, -1, 3)])
     assert told == [("partition_stopped", 100), ("partition_stopped", -1)]
 
 
 def test_the_end_of_a_stop_is_told_and_a_later_one_again(told: list[tuple[str, Any]]) -> None:
     stops = StopLog()
-    stops.tell([at(State.DENIED, 100, 1)])
+    stops.tell([at(State.UNAUTHORIZED, 100, 1)])
     stops.tell([at(State.CAUGHT_UP, 100, 2)])
     stops.tell([at(State.MIRRORING, 120, 3)])
-    stops.tell([at(State.DENIED, 100, 4)])
+    stops.tell([at(State.UNAUTHORIZED, 100, 4)])
     assert told == [("partition_stopped", 100), ("partition_goes_on", 100), ("partition_stopped", 100)]
 
 
@@ -81,8 +81,8 @@ def test_a_wait_is_told_once_over_epochs_and_so_is_its_end(told: list[tuple[str,
     stops = StopLog()
     for moment in range(0, 50, 10):
         stops.tell([at(State.STARTING, 100, moment)])
-        stops.tell([at(State.WAITING, 100, moment + 1)])
-        stops.tell([at(State.WAITING, 100, moment + 2)])
+        stops.tell([at(State.UNAVAILABLE, 100, moment + 1)])
+        stops.tell([at(State.UNAVAILABLE, 100, moment + 2)])
     assert told == [("partition_state", 100)]
     stops.tell([at(State.MIRRORING, 130, 60)])
     stops.tell([at(State.CAUGHT_UP, 140, 70)])
@@ -91,7 +91,7 @@ def test_a_wait_is_told_once_over_epochs_and_so_is_its_end(told: list[tuple[str,
 
 def test_each_passing_state_is_told_and_a_stop_ends_it_without_going_on(told: list[tuple[str, Any]]) -> None:
     stops = StopLog()
-    for moment, state in enumerate((State.ALIGNING, State.WAITING, State.CORRUPT, State.MIRRORING)):
+    for moment, state in enumerate((State.PADDING, State.UNAVAILABLE, State.CORRUPT, State.MIRRORING)):
         stops.tell([at(state, 100 + moment, moment)])
     events = ["partition_state", "partition_state", "partition_stopped", "partition_goes_on"]
     assert told == list(zip(events, range(100, 104), strict=True))

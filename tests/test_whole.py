@@ -152,12 +152,12 @@ def test_records_that_are_missing_are_not_whole(
     produce(between.source, stopped, VALUES)
     settings = settings_between(between.source, between.target, [topic_name, stopped], topic_name)
     refused = figures_of(settings, stopped, 0, State.REFUSED, detail="a null key")
-    whole = figures_of(settings, topic_name, 0, State.DENIED, next_offset=40)
+    whole = figures_of(settings, topic_name, 0, State.UNAUTHORIZED, next_offset=40)
     write_journal(settings, *((one.key(), one.to_json()) for one in (refused, whole)))
     code, found = judged(settings, capsys)
     assert (code, found["equal"], found["whole"]) == (ExitCode.NOT_WHOLE, True, False)
     assert [one["text"] for one in found["not_whole"]] == [
-        f"{topic_name}-0: stopped: DENIED at source offset 40: why",
+        f"{topic_name}-0: stopped: UNAUTHORIZED at source offset 40: why",
         f"{topic_name}-1: not there yet, offsets 40 to 41 (2): the mirror: not running",
         f"{stopped}-0: stopped, offsets 0 to 39 (40): REFUSED at source offset 0: a null key",
     ]
@@ -266,7 +266,7 @@ def test_lag_of_what_nobody_copies_grows_and_is_unknown_where_the_source_cannot_
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of paused, stopped and waiting partitions, whatever the mirror saw last, and of one whose mirror has ended."""
-    states = [State.PAUSED, State.REFUSED, State.WAITING, State.STARTING, State.CAUGHT_UP]
+    states = [State.PAUSED, State.REFUSED, State.UNAVAILABLE, State.STARTING, State.CAUGHT_UP]
     make_topic(source_cluster.bootstrap, topic_name, len(states))
     settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
     frozen = [

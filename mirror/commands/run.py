@@ -259,7 +259,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         verdicts=dict(totals.verdicts),
     )
     if outcome.contended:
-        log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="CONTENDED")
+        log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="FENCED")
     if outcome.refused:
         left_out = {one.source: one.reason for one in outcome.refused}
         log.error("topics_refused", flow=flow.name, topics=sorted(left_out), reason=next(iter(left_out.values())))

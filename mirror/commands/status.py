@@ -65,7 +65,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 WATCH_SECONDS: Final = 1.0
 #: Whom a watch shows before partitions that copy: who needs a person, then who does not move.
-_URGENCY: Final = (State.WAITING, State.PAUSED, State.ALIGNING, State.STARTING)
+_URGENCY: Final = (State.UNAVAILABLE, State.PAUSED, State.PADDING, State.STARTING)
 #: Columns from which on what was copied of every partition is shown beside it.
 WIDE: Final = 110
 

@@ -125,7 +125,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """Data at risk before an interruption before lost access; 0 only where everything asked for was done."""
-        if self.contended or any(figures.state is not State.DENIED for figures in self.stops):
+        if self.contended or any(figures.state is not State.UNAUTHORIZED for figures in self.stops):
             return ExitCode.DATA_AT_RISK
         if self.incomplete and self.interrupted:
             return 128 + self.interrupted

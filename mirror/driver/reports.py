@@ -43,7 +43,7 @@ def is_over(figures: Figures, until: int) -> bool:
     """Nothing is left to do for a partition of a bounded copy, but for a person."""
     if figures.presumed:
         return False
-    return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.CONTENDED)
+    return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.FENCED)
 
 
 def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> list[Assignment]:
@@ -76,7 +76,7 @@ def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figu
 
 _log = logs.get("mirror.supervisor")
 _WELL: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
-_PASSING: Final = frozenset({State.ALIGNING, State.PAUSED, State.WAITING})
+_PASSING: Final = frozenset({State.PADDING, State.PAUSED, State.UNAVAILABLE})
 
 
 class StopLog:
@@ -113,7 +113,7 @@ class StopLog:
         before = self._passing.get(at)
         if one.state in _PASSING and one.state is not before:
             self._passing[at] = one.state
-            _tell_state(_log.warning if one.state is State.WAITING else _log.info, "partition_state", one)
+            _tell_state(_log.warning if one.state is State.UNAVAILABLE else _log.info, "partition_state", one)
         elif before and (one.state in _WELL or one.state.is_stop):
             del self._passing[at]
             if one.state in _WELL:

@@ -31,7 +31,7 @@ from mirror.states import State
 UNLIKE: Final[Mapping[State, str]] = {
     State.RECREATED: "the source topic is another one than was mirrored",
     State.DIVERGED: "the target holds other records than the source",
-    State.CONTENDED: "somebody else wrote to the target",
+    State.FENCED: "somebody else wrote to the target",
     State.TARGET_LOST: "the target lost records that had got over",
     State.TRUNCATED: "the source lost records that got over, and may hold others in their place",
 }

@@ -34,7 +34,7 @@ from mirror import names
 from mirror.errors import AccessDenied, ClusterError, WireError
 from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
 from mirror.journal.offset_maps import Indexes
-from mirror.kafka.cluster import DENIED, Cluster, TopicPartition
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
 from mirror.kafka.groups import (
     Committed,
     ListedGroup,
@@ -127,7 +127,7 @@ class Side:
             code: Any = refusal.code
             if code == TOPIC_DENIED and refusal.partition:
                 self.hindered(f"grant READ on topic {refusal.partition.topic}", refusal.group)
-            elif code in DENIED:
+            elif code in AUTHORIZATION_ERRORS:
                 self.hindered(f"grant {self.right} on the group", refusal.group)
             else:
                 self.hindered(f"the broker answered {int(code)} {code.name}", refusal.group, passing=code.retriable)
@@ -182,11 +182,11 @@ REKEYED: Final = (
 _SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
 #: States in which an offset may mean other records on the target than on the source, or padding (G2).
 _UNLIKE: Final = frozenset(
-    {State.STARTING, State.ALIGNING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.CONTENDED}
+    {State.STARTING, State.PADDING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.FENCED}
     | {State.TARGET_LOST}
 )
 #: States that say nothing of the records: what was found before, or was not, still holds.
-_SILENT: Final = frozenset({State.WAITING, State.PAUSED, State.DENIED, State.CORRUPT, State.REFUSED})
+_SILENT: Final = frozenset({State.UNAVAILABLE, State.PAUSED, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
 
 #: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
 Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]

@@ -33,7 +33,7 @@ STALE_MS: Final = 15_000
 ASK_SECONDS: Final = 2.0
 ASK_PAUSE: Final = 3.0
 #: Of such a state older mirrors told the lag as it was when they last saw the source.
-_FROZEN: Final = frozenset({State.WAITING, State.RECREATED})
+_FROZEN: Final = frozenset({State.UNAVAILABLE, State.RECREATED})
 
 
 class Pulse(StrEnum):

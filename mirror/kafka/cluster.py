@@ -61,7 +61,7 @@ CONNECT_TIMEOUT: Final = 5.0
 NEXT_BROKER: Final = 1.0
 #: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
 #: transactional id, SASL).
-DENIED: Final = frozenset({29, 30, 31, 53, 58, 65})
+AUTHORIZATION_ERRORS: Final = frozenset({29, 30, 31, 53, 58, 65})
 _TOPIC_DENIED: Final = 29
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -78,7 +78,11 @@ _NEEDS: Final[Mapping[int, str]] = {
 
 def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
     """The error for a broker's error code (kio's), whatever it is that was `doing`."""
-    return AccessDenied(f"{doing}: {code.name}") if code in DENIED else BrokerError(int(code), code.name, doing)
+    return (
+        AccessDenied(f"{doing}: {code.name}")
+        if code in AUTHORIZATION_ERRORS
+        else BrokerError(int(code), code.name, doing)
+    )
 
 
 class TopicPartition(NamedTuple):
@@ -332,7 +336,7 @@ class Cluster:
                 for told in answer.topics:
                     if told.error_code in UNKNOWN_TOPIC:
                         return None
-                    if told.error_code in DENIED:
+                    if told.error_code in AUTHORIZATION_ERRORS:
                         raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
                     if not told.error_code:
                         return _topic(told)
@@ -350,7 +354,7 @@ class Cluster:
             raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
         self.cluster_id = answer.cluster_id
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        self._denied = {told.name for told in answer.topics if told.error_code in DENIED}
+        self._denied = {told.name for told in answer.topics if told.error_code in AUTHORIZATION_ERRORS}
         for told in answer.topics:
             if told.name in self._denied:
                 continue
@@ -407,7 +411,7 @@ class Cluster:
                     if part.error_code == _TOPIC_DENIED and (right := _NEEDS.get(api.key)):
                         need = f"needs {right} on topic {partition.topic}"
                         raise AccessDenied(f"{self}: {doing} of {partition} {need}", right)
-                    if part.error_code in DENIED or not part.error_code.retriable:
+                    if part.error_code in AUTHORIZATION_ERRORS or not part.error_code.retriable:
                         raise refusal(part.error_code, f"{self}: {doing} of {partition}")
                     problem = f"{int(part.error_code)} {part.error_code.name}"
                 except (WireError, TimeoutError) as lost:
@@ -541,7 +545,7 @@ async def described(
 
 
 def _described(cluster: Cluster, topic: Any) -> Described:
-    if topic.error_code in DENIED or (topic.error_code and not topic.partitions):
+    if topic.error_code in AUTHORIZATION_ERRORS or (topic.error_code and not topic.partitions):
         raise refusal(topic.error_code, f"{cluster}: topic {topic.name}")
     partitions = (Replicas(one.partition_index, one.leader_id, tuple(one.replica_nodes)) for one in topic.partitions)
     return Described(

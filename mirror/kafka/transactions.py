@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost, Fenced, MalformedFrame, WireError
-from mirror.kafka.cluster import CALL_TIMEOUT, DENIED, Cluster, TopicPartition, refusal
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, CALL_TIMEOUT, Cluster, TopicPartition, refusal
 from mirror.kafka.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
 from mirror.kafka.protocol import (
     ADD_PARTITIONS_TO_TXN,
@@ -357,7 +357,7 @@ class _Coordinator:
             raise AccessDenied(f"{told} needs WRITE on {own}", "WRITE")
         if code == _TOPIC_DENIED and topic:
             raise AccessDenied(f"{told} needs WRITE on topic {topic}", "WRITE")
-        if code in DENIED or not code.retriable:
+        if code in AUTHORIZATION_ERRORS or not code.retriable:
             raise refusal(code, f"{told} under {own}{detail and f': {detail}'}")
 
 

@@ -45,7 +45,7 @@ from mirror.errors import (
     PartitionStop,
     WireError,
 )
-from mirror.kafka.cluster import DENIED, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.kafka.connection import throttled_seconds
 from mirror.kafka.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.kafka.protocol import FETCH
@@ -515,16 +515,16 @@ class Fetcher:
         if code == OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
             self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
             return False
-        if code in DENIED:
+        if code in AUTHORIZATION_ERRORS:
             raise self._denied(cursor, AccessDenied(f"the source answered {code.name}"))
         self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
         return True
 
     def _denied(self, cursor: Cursor, problem: AccessDenied) -> PartitionStop:
         if isinstance(problem, NotAuthenticated):
-            return self._stop(cursor, State.DENIED, str(problem), Remedy.MEND_LOGIN)
+            return self._stop(cursor, State.UNAUTHORIZED, str(problem), Remedy.MEND_LOGIN)
         right = grant(self._source.endpoint, cursor.partition.topic)
-        return self._stop(cursor, State.DENIED, str(problem), Remedy.GRANT, grant=right)
+        return self._stop(cursor, State.UNAUTHORIZED, str(problem), Remedy.GRANT, grant=right)
 
     def _stop(self, cursor: Cursor, state: State, detail: str, *remedies: Remedy, **values: object) -> PartitionStop:
         return PartitionStop(state, *cursor.partition, cursor.next_offset, detail, *remedies).knowing(**values)

@@ -41,7 +41,7 @@ class Alignment:
 async def align(cluster: Cluster, what: Alignment, position: Position, on_move: Callable[[int], None]) -> None:
     """Pad from `position` up to `what.begin`, and delete the padding; `on_move` is told how far the log reaches.
 
-    Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, CONTENDED where somebody
+    Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, FENCED where somebody
     else writes), and ClusterUnreachable, AccessDenied as queries do. Whoever then reads the position again goes on.
     """
     if not what.rules.deletes:
@@ -57,7 +57,7 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
             raise _stop(what, State.REFUSED, str(problem), Remedy.FIT_TARGET) from problem
         if landed != at:
             detail = f"padding for offset {at} landed at offset {landed}"
-            raise _stop(what, State.CONTENDED, detail, Remedy.END_WRITER)
+            raise _stop(what, State.FENCED, detail, Remedy.END_WRITER)
         at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
         on_move(at)
     begins = await delete_records(cluster, what.target, what.begin)

@@ -381,4 +381,4 @@ class Sink:
 
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""
-        return self.refuse(offset, detail, Remedy.END_WRITER, state=State.CONTENDED)
+        return self.refuse(offset, detail, Remedy.END_WRITER, state=State.FENCED)

@@ -147,7 +147,7 @@ class Keeper:
     def waits(self, why: str) -> None:
         """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
         if not self.state.is_stop:
-            self.state, self.detail, self.advice = State.WAITING, why, ""
+            self.state, self.detail, self.advice = State.UNAVAILABLE, why, ""
 
     def meets(self, target_topic_id: UUID | None) -> None:
         """The target topic has this id now; None where that cannot be told."""
@@ -658,7 +658,7 @@ class Pipeline:
         def moved(at: int) -> None:
             keeper.detail, keeper.aligned_to = f"padding up to offset {position.begin}, where the copy begins", at
 
-        keeper.state = State.ALIGNING
+        keeper.state = State.PADDING
         moved(position.next_offset)
         mine = keeper.assignment
         await align(self._target, Alignment(mine.source, mine.target, mine.rules, position.begin), position, moved)
@@ -713,10 +713,10 @@ class Pipeline:
 
     def _denied(self, keeper: Keeper, problem: AccessDenied) -> PartitionStop:
         if isinstance(problem, NotAuthenticated):
-            return self._stop_for(keeper, State.DENIED, str(problem), Remedy.MEND_LOGIN)
+            return self._stop_for(keeper, State.UNAUTHORIZED, str(problem), Remedy.MEND_LOGIN)
         mine, source, target = keeper.assignment, self._source.endpoint, self._target.endpoint
         right = grant_named(problem, source, target, mine.source, mine.target)
-        return self._stop_for(keeper, State.DENIED, str(problem), Remedy.GRANT, grant=right)
+        return self._stop_for(keeper, State.UNAUTHORIZED, str(problem), Remedy.GRANT, grant=right)
 
     def _stop_for(
         self, keeper: Keeper, state: State, detail: str, *remedies: Remedy, **values: object

@@ -8,7 +8,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `sink.py`
     W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
         (KIP-98)
     W3  while the leader does not know the producer, one batch is in flight alone: any first sequence would be accepted
-    W4  an ack at another offset than expected means that somebody else writes: CONTENDED, and not one batch more
+    W4  an ack at another offset than expected means that somebody else writes: FENCED, and not one batch more
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
         (`Sink.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
@@ -48,7 +48,7 @@ from mirror.errors import (
     UnsupportedVersion,
     WireError,
 )
-from mirror.kafka.cluster import DENIED, Cluster, Leader, TopicPartition
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, Leader, TopicPartition
 from mirror.kafka.connection import Connection, throttled_seconds
 from mirror.kafka.produce import ACK_TIMEOUT, Ack, markers_request, produce_request, read_markers, read_produce
 from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
@@ -407,14 +407,14 @@ class Writer:
             problem = (marked.exception() if marked else None) or last.exception()
             code = read_markers(marked.result()) if marked and not problem else None
             told = _of(sink.target, asked.result()) if asked and not problem else None
-            if code in DENIED:
+            if code in AUTHORIZATION_ERRORS:
                 detail = f"the target answered {code.name} to control markers"
                 stop = sink.refuse(
                     gap.first,
                     detail,
                     Remedy.GRANT,
                     Remedy.OTHER_FLOW,
-                    state=State.DENIED,
+                    state=State.UNAUTHORIZED,
                     grant=grant_markers(self._target.endpoint),
                 )
                 sink.stop = sink.stop or stop
@@ -463,10 +463,10 @@ class Writer:
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             self._stopped(sink, sink.refuse(header.base_offset, detail, Remedy.FIT_TARGET))
-        elif ack.error_code in DENIED:
+        elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
             right = grant(self._target.endpoint, sink.target.topic, "WRITE")
-            stop = sink.refuse(header.base_offset, detail, Remedy.GRANT, state=State.DENIED, grant=right)
+            stop = sink.refuse(header.base_offset, detail, Remedy.GRANT, state=State.UNAUTHORIZED, grant=right)
             self._stopped(sink, stop)
         elif ack.error_code:
             sink.doubted.append(out)

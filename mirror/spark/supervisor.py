@@ -2,7 +2,7 @@
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
 S2  of two mirrors of one flow one runs and the other stands by (`handover.py`), unless it is told to take over: then it
-writes its claim into the journal, and the one before, when it reads that, ends as CONTENDED. Where both run all the
+writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
 same, they append the same batches under the same numbers, which is harmless (invariant P3 in `position.py`)
 S3  a partition that stopped is looked at again in the next epoch, from its logs, so that mending the cause is enough.
 What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen, where

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 STOPS = frozenset(
-    {"TRUNCATED", "RECREATED", "RETENTION_GAP", "CORRUPT", "REFUSED", "DIVERGED", "TARGET_LOST", "CONTENDED", "FENCED"}
-    | {"DENIED", "UNAUTHORIZED"}
+    {"TRUNCATED", "RECREATED", "RETENTION_GAP", "CORRUPT", "REFUSED", "DIVERGED", "TARGET_LOST", "FENCED"}
+    | {"UNAUTHORIZED"}
 )
 #: Stops that end when somebody else does, or that are of the preflight, which asks again.
-PASSING = frozenset({"CONTENDED", "FENCED", "DENIED", "UNAUTHORIZED", "REFUSED"})
+PASSING = frozenset({"FENCED", "UNAUTHORIZED", "REFUSED"})
 #: Target topic and partition.
 Place = tuple[str, int]
 

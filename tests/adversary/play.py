@@ -58,7 +58,6 @@ CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "DIVERGED": frozenset({"stranger", "second flow", "target set"}),
     "TARGET_LOST": frozenset({"target cut"}),
     "CORRUPT": frozenset({"source damaged", "target damaged"}),
-    "CONTENDED": frozenset({"twin", "second flow", "stranger"}),
     "FENCED": frozenset({"twin", "second flow", "stranger"}),
 }
 #: Operations on a copy that a task need not see while it has nothing to write.
@@ -601,7 +600,7 @@ class _Player:
                 is_heard = time.monotonic() - copy.resolved_at > HEARD_SECONDS
                 if standing.state not in PASSING and name in self._target and is_heard:
                     copy.standing[partition] = standing.state
-            elif partition in copy.standing and standing.state in {"MIRRORING", "CAUGHT_UP", "ALIGNING", "PADDING"}:
+            elif partition in copy.standing and standing.state in {"MIRRORING", "CAUGHT_UP", "PADDING"}:
                 detail = f"{name}-{partition}: {copy.standing[partition]}, now {standing.state}"
                 self._found("I6", "a stop lifted itself", detail)
 

@@ -332,7 +332,7 @@ class _Play:
 
     def _may_stop(self, state: State) -> bool:
         """docs/guarantees.md: markers have no number, and batches none that a broker remembers when they are old."""
-        return state in (State.CONTENDED, State.DIVERGED, State.TRUNCATED) and self._schedule.may_repeat
+        return state in (State.FENCED, State.DIVERGED, State.TRUNCATED) and self._schedule.may_repeat
 
     def _mirrored(self) -> list[int]:
         """The target's log ends, 0 for a partition that is not there yet."""

@@ -63,7 +63,7 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "receipt": ("mirror.spark.task", "run_lane"),
 }
 #: Reached only where the target must be made to begin where the source does.
-ALIGNING: Final = frozenset(
+PADDING: Final = frozenset(
     f"{when}-{step}" for step in ("padding", "pad", "trim", "align") for when in ("before", "after")
 ) | {f"delete-records-{moment}" for moment in MOMENTS}
 #: Reached only where the target's log holds no batch.
@@ -93,7 +93,7 @@ MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVIN
 RETRACING: Final = frozenset(f"{when}-{step}" for step in ("retrace", "alike") for when in ("before", "after"))
 #: Reached only where offsets stay.
 STAYING: Final = (
-    ALIGNING
+    PADDING
     | {f"markers-{moment}" for moment in MOMENTS}
     | {f"{when}-{step}" for step in ("resume", "filled", "stamp") for when in ("before", "after")}
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal, get_args
 
-from .points import ALIGNING, BEGINNING, MOVING_POINTS, POINTS, STAYING
+from .points import BEGINNING, MOVING_POINTS, PADDING, POINTS, STAYING
 
 Side = Literal["source", "target"]
 What = Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
@@ -24,7 +24,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 OLD: Final = 2 * 365 * 24 * 3600 * 1000
 _MOVING_SHARE: Final = 1 / 3
 #: Seldom reached, or only by chance: left to the tests of single points.
-_UNSURE: Final = ALIGNING | BEGINNING | {"before-rewrite", "after-rewrite"}
+_UNSURE: Final = PADDING | BEGINNING | {"before-rewrite", "after-rewrite"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

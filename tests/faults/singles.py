@@ -18,12 +18,12 @@ from mirror.lab.embedded import Cluster
 from .mirroring import Mirror
 from .moving import Moves
 from .play import KEPT
-from .points import ALIGNING, BEGINNING, RETRACING, Strike
+from .points import BEGINNING, PADDING, RETRACING, Strike
 from .schedule import Chunk
 from .workload import Topic
 
 #: Points that a mirror passes only on a topic that it begins.
-FRESH: Final = ALIGNING | BEGINNING
+FRESH: Final = PADDING | BEGINNING
 _SECONDS: Final = 30.0
 _COALESCED: Final = 64 * 1024
 #: Steps that are reached only where the mirror before recorded all.

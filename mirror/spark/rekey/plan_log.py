@@ -163,7 +163,7 @@ class PlanLog:
             raise ClusterUnreachable(f"{self._target}: not every partition of {self._rule.target} has a leader")
         if numbers - {NOTHING} or any(ends.values()):
             detail = f"{self._rule.target} holds records and {self._rule.progress} has no plan"
-            raise Stopped(State.CONTENDED, -1, -1, detail)
+            raise Stopped(State.FENCED, -1, -1, detail)
 
     def check(self, plan: Plan, numbers: set[int]) -> None:
         """Raises Stopped where the last plan is of another target topic or for another number of its partitions, or
@@ -177,12 +177,12 @@ class PlanLog:
                 f"{rule.target} has {rule.partitions} partitions, and had {plan.rule.partitions}: keys would change"
                 " theirs"
             )
-            raise Stopped(State.CONTENDED, -1, -1, detail)
+            raise Stopped(State.FENCED, -1, -1, detail)
         if unlike := numbers - {plan.number, plan.after}:
             detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
-            raise Stopped(State.CONTENDED, -1, -1, detail)
+            raise Stopped(State.FENCED, -1, -1, detail)
         if plan.slots != self.slots:
             detail = (
                 f"{rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never change"
             )
-            raise Stopped(State.CONTENDED, -1, -1, detail)
+            raise Stopped(State.FENCED, -1, -1, detail)

@@ -80,7 +80,7 @@ class Standing:
         if self.stop is not None:
             state, detail = self.stop.state, self.stop.told(told)
         elif state is None:
-            state = State.WAITING if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
+            state = State.UNAVAILABLE if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
         return Figures(
             flow=flow,
             instance=instance,

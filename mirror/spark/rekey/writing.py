@@ -91,13 +91,13 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         latest = await last_plan(cluster, rule)
         if latest is None or latest.number != work.plan.number:  # this task is late: another plan holds now
             detail = f"micro-batch {work.plan.number} was planned anew before slot {slot} began with it"
-            raise Stopped(State.CONTENDED, -1, -1, detail)
+            raise Stopped(State.FENCED, -1, -1, detail)
         done = reached_in(await last_committed(cluster, number_at(rule, slot)))
         if done.number == work.plan.number:
             return _receipts({})
         if done.number != work.plan.after:
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
-            raise Stopped(State.CONTENDED, -1, -1, detail)
+            raise Stopped(State.FENCED, -1, -1, detail)
         for number, (epoch, end) in done.ends.items():
             if lost := await lost_of(cluster, TopicPartition(rule.target, number), end, epoch):
                 raise Stopped(State.TARGET_LOST, -1, -1, lost)
