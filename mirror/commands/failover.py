@@ -281,7 +281,7 @@ class _Course:
 
     async def _prove_ended(self, known: Known) -> None:
         """Every task of the mirror ended: it says so behind its last one; or it is gone or silent for longer than a
-        task goes on without it (`stopmark.py`), and then no partition may grow.
+        task goes on without it (`driver/control.py`), and then no partition may grow.
         """
         seen, deadline = known.watched, time.monotonic() + END_SECONDS + LIVENESS_SECONDS
         places = [TopicPartition(one.target_topic, one.partition) for one in known.figures.values()]

@@ -8,7 +8,7 @@ dies, and no lane outlives its driver to write on behalf of nobody: where the dr
 which ends no connection, the lane misses its signs of life, and ends `SILENT_SECONDS` after the last one.
 
 Decision: both sides prove that they know the epoch's token, which is never sent, over random bytes of both, and so for
-each frame (`sealed.py`): what was overheard is of no use. Partitions come pickled, as lanes do through Spark, and
+each frame: what was overheard is of no use. Partitions come pickled, as lanes do through Spark, and
 nothing may be unpickled that comes from whoever listens where a driver was.
 """
 
@@ -92,7 +92,8 @@ _LANE, _LINE, _WELCOME = b"lane", b"line", b"welcome"
 #: Kinds of frames: work for a lane, a sign of life; from a lane, that it took work, or a report.
 _MORE, _ALIVE, _TAKEN, _TOLD = b"m", b".", b"+", b"="
 #: How often a driver gives a sign of life, and without how many seconds of it a lane ends. A driver that plans for
-#: thousands of partitions may be busy for seconds; a mirror that waits for its turn waits for longer (`handover.py`).
+#: thousands of partitions may be busy for seconds; a mirror that waits for its turn waits for longer
+#: (`journal/ownership.py`).
 ALIVE_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 8.0
 #: How long whoever comes may take to say who it is, and how many may at a time: of more, the first is shown out.

@@ -12,7 +12,7 @@ D4  the journal is read again right before: a copy is not for a mirror to delete
 
 N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says, as
     long as its copy is there
-N2  a copy is deleted where `sync.deletions` asks for it and that is safe (`deletion.py`)
+N2  a copy is deleted where `sync.deletions` asks for it and that is safe
 """
 
 from __future__ import annotations

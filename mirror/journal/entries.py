@@ -4,7 +4,7 @@ The position is the target's log end, and says nothing about a source topic that
 does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
 
 B1  it is settled once, at the flow's first start and before any lane runs, and kept with what the topic was first
-    seen as (`firstseen.py`): who dies before the first append begins at the same offset
+    seen as: who dies before the first append begins at the same offset
 B2  a target that holds anything already, or did, says itself where to go on
 B3  what the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is
     written before a mirror has noticed a topic may be missed
@@ -46,7 +46,7 @@ class FirstSeen:
     """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have.
 
     `made`: the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored;
-    those that are not told of are mirrored from their first record (`starts.py`). `adopted`: the flow did not create
+    those that are not told of are mirrored from their first record. `adopted`: the flow did not create
     the target topic: it was empty when the flow began it, or `mirror adopt` took it over, which is `compared` and says
     nothing of where the flow began. `origins`: the ids of the
     clusters that the data came through, the source's own first; see `chain`. `deleted_ms`: when the flow deleted the

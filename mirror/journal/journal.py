@@ -3,28 +3,28 @@ worth knowing later.
 
     key                        value (JSON)
     owner                      which process runs the flow, and the number of its claim: a greater one ends it;
-                               said again every few seconds (`owner.py`, `handover.py`)
+                               said again every few seconds (`journal/ownership.py`)
     ended                      which process ended in good order
-    failover                   that the flow was failed over: whichever mirror reads it ends (`failover.py`)
+    failover                   that the flow was failed over: whichever mirror reads it ends (`journal/ownership.py`)
     failover/account           what that failover told, to be told again (`commands/failover_view.py`)
     pause/<source topic>       that a topic rests until `mirror resume`
     topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
-                               and where it began to be mirrored (`starts.py`); the target topic's id, whether the
-                               flow made or adopted it, and the clusters that the data came through
+                               and where it began to be mirrored (`journal/entries.py`); the target topic's id, whether
+                               the flow made or adopted it, and the clusters that the data came through
     state/<topic>/<partition>  live figures, every second
     lane/<number>              how long a lane's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
-    position/<topic>/<partition>       the last acknowledged position of a copy (`standing.py`)
+    position/<topic>/<partition>       the last acknowledged position of a copy (`journal/positions.py`)
     stop/<topic>/<partition>           a stop that stands until a person, a policy or another target topic lifts it
     acl/<topic or group>/<name>        ACLs that the flow gave there, to be taken back when the source revokes them
     groups                     how consumer groups stand, after each look that changed it or ten seconds
-    runs/<topic>/<partition>/<offset>  where offsets moved to (`runlog.py`)
+    runs/<topic>/<partition>/<offset>  where offsets moved to (`journal/offset_maps.py`)
 
-Nothing here decides where to resume: that is the target's log alone (`position.py`), as soon as it holds a record.
-Records are few and small, so they go without a producer id; a repeated state is the same state. Encoding and decoding
-are kio's. Anybody may write to a topic: a batch that is not the journal's is skipped with a warning, since it must not
-keep a mirror from starting.
+Nothing here decides where to resume: that is the target's log alone (`replication/position.py`), as soon as it holds a
+record. Records are few and small, so they go without a producer id; a repeated state is the same state. Encoding and
+decoding are kio's. Anybody may write to a topic: a batch that is not the journal's is skipped with a warning, since it
+must not keep a mirror from starting.
 
     J1  the topic may lose its end (an unclean election, a lost disk) or be made anew. Whoever follows it looks at each
         read whether what it read is still there: another topic id, an end or a start past the place that was reached,

@@ -15,8 +15,8 @@ what ends that. It is taken back by deleting it.
 A record that cannot be read counts as one that stands: whatever made it so, to write on where a failover may have been
 is worse than to ask a person.
 
-With it the flow lets go of the topics that it made (`firstseen.py`), for good: whoever uses them owns them, so a flow
-that runs again must not delete one because its source is gone, which a failback asks for.
+With it the flow lets go of the topics that it made (`journal/entries.py`), for good: whoever uses them owns them, so a
+flow that runs again must not delete one because its source is gone, which a failback asks for.
 
 A failover does more behind that record, and may be lost in the midst of it: as long as the journal keeps no account of
 one (`commands/failover_view.py`), whoever calls it again finishes it.
@@ -24,13 +24,13 @@ one (`commands/failover_view.py`), whoever calls it again finishes it.
 H1  a mirror that finds another one at work stands by, until that one has said that it ended, its process is known
     to be gone, or nothing of it has arrived in the journal for `LIVENESS_SECONDS`, by the clock of the one that
     waits: clocks of two machines are never compared. Whoever runs a flow says so again every `RESTATE_SECONDS`
-H2  of several that wait one gets the flow: claims have numbers (`owner.py`, U1)
+H2  of several that wait one gets the flow: claims have numbers (U1)
 H3  whoever is told to take the flow over claims it at once. The one before, when it reads that, ends its lanes and
     says so; who took over waits for that as in H1. Data that both send is harmless, since the broker knows it again
     by its number, but control markers have none, and two mirrors that fill one gap fill it twice
 
 The command's own work may block, so that the claim has a thread of its own. Whoever takes the flow over is seen by the
-tasks themselves, each of which reads the journal (`restoring.py`).
+tasks themselves, each of which reads the journal (`spark/restore.py`).
 """
 
 from __future__ import annotations
@@ -279,7 +279,8 @@ def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
 
 # --- From one mirror of a flow to the next, over the flow's journal ---------------------------------------------------
 
-#: A mirror of which nothing arrives for so long is taken for dead. Its lanes end sooner without it (`stopmark.py`).
+#: A mirror of which nothing arrives for so long is taken for dead. Its lanes end sooner without it
+#: (`driver/control.py`).
 LIVENESS_SECONDS: Final = 15.0
 #: How often whoever has the flow says so.
 RESTATE_SECONDS: Final = 3.0

@@ -11,7 +11,7 @@ few seconds is asked by the wire as well where librdkafka would end the process 
 confluent-kafka answers with futures, integers and one exception type; all of that ends here. Everything is asked in
 bulk, one request for all topics, or for as many as a controller takes at once. Every call has a deadline, so that a
 wrong address is an error and not a wait.
-What librdkafka may end the process over is asked by the wire (`meeting.py`).
+What librdkafka may end the process over is asked by the wire.
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
 
 To describe a thousand topics with their configs takes a broker seconds, and one request for all metadata a tenth of

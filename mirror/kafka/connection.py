@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         patience: float | None = None,
     ) -> Connection:
         """Connect, secure, and learn the broker's versions, within `timeout` seconds; to look up its name has a time of
-        its own (`addresses.py`).
+        its own (`kafka/addresses.py`).
 
         Raises ConnectionLost, TlsRefused, NotAuthenticated.
         """

@@ -5,7 +5,7 @@ A record of magic 2 is (Kafka `DefaultRecord.java`, KIP-82, KIP-98; numbers are 
     length, attributes (1 byte, unused), timestamp delta, offset delta, key length (-1: null), key,
     value length (-1: null), value, header count, and for each header: key length, key, value length (-1: null), value
 
-A record of magic 0 or 1 has fixed-length fields and no headers (`legacy.py`); it gets the same columns.
+A record of magic 0 or 1 has fixed-length fields and no headers (`records/rewrite.py`); it gets the same columns.
 
 Decision: columns hold positions in the decompressed bytes instead of copies. Rewriting copies each byte once, to its
 new place; `column` gathers one into Arrow's layout for whoever wants that.

@@ -8,7 +8,7 @@ from typing import Final
 #: Bytes that a batch which is opened whole may decompress to, unless told otherwise.
 CAP: Final = 64 * 1024 * 1024
 #: Bytes of records, without compression, that are opened at a time of a batch that is opened in portions. Batches end
-#: where portions do, so another number makes other batches: it is no setting (`rewrite.py`).
+#: where portions do, so another number makes other batches: it is no setting (`records/rewrite.py`).
 PORTION: Final = 16 * 1024 * 1024
 #: Bytes that one record may have without compression where whoever opens it has no bound of its own. Positions in a
 #: portion are 32-bit.

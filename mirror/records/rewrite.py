@@ -1,9 +1,9 @@
 """Batches made anew where the stored bytes cannot be appended as they are, old formats, and padding.
 
-A batch of that time is one message; its layout is in `header.py`. Compressed messages are a set inside the value of a
-wrapper. The wrapper has the offset of the last message inside. Offsets inside are absolute in magic 0; in magic 1 they
-are relative (KIP-31), and absolute ones come out right by the same rule: the last one is the wrapper's. An append-time
-wrapper gives its timestamp to all (KIP-32). Compaction leaves holes.
+A batch of that time is one message; its layout is in `records/header.py`. Compressed messages are a set inside the
+value of a wrapper. The wrapper has the offset of the last message inside. Offsets inside are absolute in magic 0; in
+magic 1 they are relative (KIP-31), and absolute ones come out right by the same rule: the last one is the wrapper's. An
+append-time wrapper gives its timestamp to all (KIP-32). Compaction leaves holes.
 
 The rules are Kafka's `AbstractLegacyRecordBatch.DeepRecordsIterator` and `LegacyRecord`, with the checks that a broker
 makes before it stores a set (`LogValidator.validateRecord`): every CRC, and one magic for wrapper and messages. It is
@@ -20,12 +20,12 @@ where a portion does. So what is held is bounded by a portion, whatever the batc
 reader of the copy has to open. Only one record that is larger than `Recipe.cap` is refused.
 
 The result is a function of the source batches, of the target's codec and largest batch, and of nothing else, so two
-writers append the same batches (invariant P2 in `position.py`). Decision: a portion has a fixed size, counted from the
-batch's first record, wherever a writer begins in it; it does not follow the memory that a task has, which changes with
-the number of tasks and with a setting. What follows the memory is `Recipe.cap` alone, which decides whether a record is
-written, and never where a batch ends. What resume compares (`position.py`: the last batch's records, offset by offset,
-and the position that the journal keeps) does not ask where batches end either, so a copy that another version made of
-other portions goes on.
+writers append the same batches (invariant P2 in `replication/position.py`). Decision: a portion has a fixed size,
+counted from the batch's first record, wherever a writer begins in it; it does not follow the memory that a task has,
+which changes with the number of tasks and with a setting. What follows the memory is `Recipe.cap` alone, which decides
+whether a record is written, and never where a batch ends. What resume compares (`replication/position.py`: the last
+batch's records, offset by offset, and the position that the journal keeps) does not ask where batches end either, so a
+copy that another version made of other portions goes on.
 
 Each says so itself: its first record carries the header `mirror` with the value `padding`. So a tail of padding is told
 from mirrored data, whatever the source has lost since. A batch's content follows from its offsets alone.

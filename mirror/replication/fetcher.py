@@ -19,7 +19,7 @@ idle partition costs a request every half second and a new record arrives at onc
         taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
         their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
         that was cut back
-    R5  what a mirror pads a log with so that it begins where another one does (`aligning.py`) is no record. A source
+    R5  what a mirror pads a log with so that it begins where another one does (`log_start.py`) is no record. A source
         that is such a copy, and begins with padding still, is waited for
 """
 

@@ -3,10 +3,10 @@
 A log's offsets begin at 0, and no request moves them; but a log may begin later, once its first records were deleted.
 So a source that begins at offset S, or is mirrored from there on, is given an equal target by S records of nothing, in
 large compressed batches, and DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at
-the position in the log, so whoever is interrupted goes on where the log ends (P2 to P4 in `position.py`).
+the position in the log, so whoever is interrupted goes on where the log ends (P2 to P4 in `replication/position.py`).
 
     A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
-        broker crashed and brought it back (`position.py`), it is deleted again before more data follows
+        broker crashed and brought it back (`replication/position.py`), it is deleted again before more data follows
     A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
         leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
         end says whether it is there

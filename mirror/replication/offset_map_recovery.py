@@ -113,8 +113,8 @@ async def resume_translated(
     last: LastPosition | None = None,
     losses: tuple[tuple[int, int], ...] = (),
 ) -> tuple[Position, Ledger]:
-    """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `position.py`), and its
-    ledger, complete up to there.
+    """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `replication/position.py`),
+    and its ledger, complete up to there.
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets

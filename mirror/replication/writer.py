@@ -3,7 +3,7 @@
 A request takes the next batch of every partition that has one: a broker wants one batch of each, and what a request
 costs both sides is most of a small batch's cost, so partitions with small batches share one connection to their leader.
 Large ones are spread over a few, since a broker serves one request of a connection at a time. A partition stays on one
-while anything is in flight, so its batches arrive in order. (W1 is in `sink.py`.)
+while anything is in flight, so its batches arrive in order. (W1 is in `replication/partition_writer.py`.)
 
     W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
         (KIP-98)

@@ -3,11 +3,11 @@
 K1  nothing that is restored expires by itself: a topic that is missing is made so that it deletes nothing and takes
     every batch as it is (`KEEPING`), until somebody sets what it had
 K2  a topic on the target that holds records is written to only where the flow's journal names it as the copy of that
-    very topic, and no other flow's does (`adoption.py`)
+    very topic, and no other flow's does (`topics/adoption.py`)
 K3  a topic that is there and would delete what is restored, for its age or for its size, is refused before anything
     is written: a log's end never goes back, so records that expired once can never be put back at their offsets
 
-The files stand in for a source cluster, so that a group is put where a running mirror would put it (`groupsync.py`):
+The files stand in for a source cluster, so that a group is put where a running mirror would put it (`groups/sync.py`):
 never behind the copy's end, never below its start, never back, never onto a group with members. Who does not go on
 where it stood is found by asking the target afterwards.
 """

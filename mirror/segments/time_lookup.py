@@ -10,7 +10,7 @@ F2  A segment is left out where its time index says that all of it is older, and
     cut short does no harm, nor does one that lags behind. That no batch before the entry's has a later time is then
     taken from the index, and the answer says of how many segments.
 F3  Any other segment is read, and what it says counts under a CRC that holds. At its first damage the log ends, as it
-    does for a broker that recovers it (`replica.py`, A1).
+    does for a broker that recovers it (`segments/replica.py`, A1).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ One job reads every header once and brings back a small table of groups; every f
 
 **Overhead of the format** (magic 2). A batch spends 61 bytes on its header, and each record one byte on attributes
 that nothing uses. KIP-931, discarded, would have spared that byte behind a flag of the batch; what the format takes of
-each record is measured (`framing.py`), not assumed. And it would have made three fields of the header variable-length:
+each record is measured, not assumed. And it would have made three fields of the header variable-length:
 last offset delta (4 bytes), base timestamp (8) and, as a delta to that, max timestamp (8). A timestamp of our time
 takes 6 bytes then, and a delta from 128 to 16,383 takes 2: 20 bytes become 10. Of the 57 bytes that Kafka's
 documentation lists (it leaves out the count) that is 17.5 %, of all 61 it is 16.4 %.

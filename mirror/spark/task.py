@@ -45,11 +45,11 @@ GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One task's work for one epoch, as that begins: more partitions may join (`stopmark.py`). It ends on the stop
-    mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
-    differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last
-    ones that the journal has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is
-    the lane's share of the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
+    """One task's work for one epoch, as that begins: more partitions may join (`driver/control.py`). It ends on the
+    stop mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
+    differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last ones that the journal
+    has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is the lane's share of
+    the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
     """
 
     flow: str

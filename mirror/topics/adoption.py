@@ -262,8 +262,9 @@ async def tails(
     settings: Settings, pairs: Collection[TopicPair], plan: TopicPlan, seen: Mapping[str, FirstSeen]
 ) -> dict[str, Unlike]:
     """Compare the end of each partition of these copies with its source, as a task does before it writes
-    (`position.py`, `retracing.py`); by target topic, what is wrong with the first of its partitions that is not as it
-    should be. What the source lost before it was mirrored is nothing wrong here: its task stops for it.
+    (`replication/position.py`, `replication/offset_map_recovery.py`); by target topic, what is wrong with the first of
+    its partitions that is not as it should be. What the source lost before it was mirrored is nothing wrong here: its
+    task stops for it.
 
     Writes nothing. Raises ClusterError where a cluster cannot be reached at all.
     """

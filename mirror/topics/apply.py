@@ -1,7 +1,7 @@
 """The topics of a flow on the target: what is missing, what does not fit, and making it so.
 
 `plan_topics` looks and writes nothing; `apply` makes what the plan says: topics, partitions and settings of topics
-(`configs.py`), and refuses a plan with refusals.
+(`topics/configs.py`), and refuses a plan with refusals.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class PartitionReport:
     whose records are there in other batches, `own_timestamps` those of which one or the other is true but for the
     timestamps, which the target's broker set by its own clock. Together they are all batches where nothing differs.
     `different` counts all differences, `differences` holds the first of them. `lag` is in offsets. The digests cover
-    what was compared (`digest.py`), and are the same exactly where nothing differs and nothing was lost. `lost` are the
+    what was compared, and are the same exactly where nothing differs and nothing was lost. `lost` are the
     accepted losses that were met, as source offsets from and to before, `lost_records` the records that the source has
     there and the target has not. `source_mark` and `target_mark` are the last batches read; None where there was none.
     """

@@ -341,7 +341,7 @@ def filled(template: str, job: Job) -> str:
 
 
 class Loop:
-    """`loop.py`, a process of its own."""
+    """`lab/bench/loop.py`, a process of its own."""
 
     ends_itself, keeps_timestamps, rekeys = True, True, None
 

@@ -1,6 +1,7 @@
 """A whole comparison: clusters, source topics, rounds in which the arms take turns, latency, scaling.
 
-A distance is made by a proxy that delays (`delay.py`). Losses of packets, which a proxy cannot make, are left out.
+A distance is made by a proxy that delays (`lab/bench/delay.py`). Losses of packets, which a proxy cannot make, are left
+out.
 """
 
 from __future__ import annotations

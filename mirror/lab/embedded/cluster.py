@@ -11,7 +11,7 @@ with Cluster.start(nodes=3) as cluster:
         print(cluster.bootstrap)
 
 A cluster is ready when every node answers a Metadata request that names all of them. It ends with the `with` block, and
-with this process however that dies (`guard.py`).
+with this process however that dies (`lab/embedded/guard.py`).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     read        ranges of the source's partitions; records as Arrow rows              reading.py      one task a range
     evaluate    the rule's expressions, in Spark SQL                                  expressions.py
     pack        records that go to one target partition, together as a slice         packing.py
-    shuffle     slices to the slot of their target partition, in the source's order   query.py
+    shuffle     slices to the slot of their target partition, in the source's order   driver.py
     write       batches of each slot and where it stands, in one transaction          writing.py      one task a slot
 
-A micro-batch is that query over bounded ranges; the driver plans one after another (`driver.py`).
+A micro-batch is that query over bounded ranges; the driver plans one after another (`spark/rekey/driver.py`).
 
     R1  a micro-batch is planned before it is carried out: its number, its ranges and its rule are a record of the
         progress topic's partition 0, written by the one driver that its transactional id belongs to

@@ -5,11 +5,11 @@ D1  what is true is in the target: a driver that starts takes over the plans and
 D2  a source partition that must stop is stopped at its record: the plan is made anew up to there, unless a slot has
     committed it already, which it cannot have: slots begin when every range was read
     Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
-    take them back than a mirror needs to learn that it was taken over (`supervisor.py`, S2)
+    take them back than a mirror needs to learn that it was taken over (`spark/supervisor.py`, S2)
 D3  a stop is looked at again from the logs after a while, so mending its cause is enough
 D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
-    (`session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone; its
-    partition stops there by name for as long as this process runs, and the others go on
+    (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
+    its partition stops there by name for as long as this process runs, and the others go on
 D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata tells of it:
     to go on there would leave out all that was re-keyed before
 D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody can tell which source records
