@@ -1,7 +1,7 @@
 """The driver: one Spark job after another, in which every task tails its partitions.
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
-S2  of two mirrors of one flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
+S2  of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
 writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
 same, they append the same batches under the same numbers, which is harmless (invariant P3 in `replication/position.py`)
 S3  a partition that stopped is looked at again in the next epoch, from its logs, so that mending the cause is enough.
