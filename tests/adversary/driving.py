@@ -4,30 +4,23 @@ for SparkContext runs lanes in threads of the driver. Everything else is the com
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Final, Self
+
+from forking import CONTEXT, ensure_server, forget_server
 
 #: Imported before the fork: commands, and all that they import late.
 PRELOADED: Final = ("adversary.compiled", "adversary.driving", "adversary.preloaded")
 #: How long an answer is waited for, so that one that is lost is found out in seconds.
 ANSWER_SECONDS: Final = 3.0
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(list(PRELOADED))
-
-
-_starting = threading.Lock()
 
 
 @contextmanager
@@ -35,36 +28,13 @@ def package(folder: Path) -> Iterator[None]:
     """Take the mirror's package of the commands from a folder, where another one than the tests' own is; no command may
     run as this begins or ends.
     """
-    _forget_server()
+    forget_server()
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        _forget_server()
-
-
-def _ensure_server() -> None:
-    """Start the process that is forked, unless it runs, with this one's path: Python 3.11 does not hand it over, and
-    passes over what cannot be imported ahead without a word.
-    """
-    path = {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one), "PYTHONSAFEPATH": "1"}
-    with _starting:
-        former = {name: os.environ.get(name) for name in path}
-        os.environ |= path
-        try:
-            forkserver.ensure_running()
-        finally:
-            for name, value in former.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-
-
-def _forget_server() -> None:
-    """Let the next command begin with a server of its own, which imports anew."""
-    forkserver._forkserver._stop()  # type: ignore[attr-defined] # there is no public way
+        forget_server()
 
 
 class Command:
@@ -74,8 +44,8 @@ class Command:
         """Start it; what it prints goes to files in `folder`. Its engine's first tasks begin `late`, by seconds."""
         self.arguments = arguments
         self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
-        _ensure_server()
-        self._process = _context.Process(target=_main, args=(str(self._output), arguments, late), daemon=True)
+        ensure_server(PRELOADED)
+        self._process = CONTEXT.Process(target=_main, args=(str(self._output), arguments, late), daemon=True)
         self._process.start()
         self.began = time.time()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -19,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from forking import CONTEXT, ensure_server
 
 from mirror.driver.control import StopMark
 from mirror.driver.flow import Flow
@@ -49,9 +50,6 @@ PRELOADED: Final = (
 EPOCH_SECONDS: Final = 5.0
 #: How long an answer is waited for: a request whose answer is lost is then found out in seconds, not in minutes.
 PATIENCE: Final = 1.5
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(list(PRELOADED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,8 @@ class Mirror:
             report=folder / f"{name}.json",
             log=folder / f"{name}.log",
         )
-        self._process = _context.Process(target=_main, args=(self._work,), daemon=True)
+        ensure_server(PRELOADED)
+        self._process = CONTEXT.Process(target=_main, args=(self._work,), daemon=True)
         self._process.start()
 
     @property
