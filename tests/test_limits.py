@@ -28,7 +28,7 @@ from mirror.kafka.fetch import fetch_at
 from mirror.kafka.protocol import Api
 from mirror.lab.embedded import Cluster as Brokers
 from mirror.lab.embedded import Spec, start_many
-from mirror.observability.status import Figures, LaneFigures
+from mirror.observability.status import Figures, TaskStatus
 from mirror.policy.rules import Rules
 from mirror.policy.selection import rekeyed_by
 from mirror.records.header import split
@@ -98,7 +98,7 @@ class Copy:
         return self.pipeline.figures("")[0]
 
     @property
-    def lane(self) -> LaneFigures:
+    def lane(self) -> TaskStatus:
         return self.pipeline.lane_figures("", 0, 0, 0)
 
     def done(self, seconds: float = PATIENCE) -> None:

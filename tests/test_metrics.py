@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from mirror.errors import ConfigError
 from mirror.observability import metrics as endpoint
 from mirror.observability.metrics import Metrics, serving
-from mirror.observability.status import BOUNDS, Figures, Histogram, LaneFigures
+from mirror.observability.status import BOUNDS, Figures, Histogram, TaskStatus
 from mirror.states import State
 
 NOW_MS = 1_700_000_000_000
@@ -46,8 +46,8 @@ def report(**changes: Any) -> Figures:
     return Figures(**{**plain, **changes})
 
 
-def lane(**changes: Any) -> LaneFigures:
-    return LaneFigures(**{"instance": "one", "lane": 0, "epoch": 0, "at_ms": NOW_MS, **changes})
+def lane(**changes: Any) -> TaskStatus:
+    return TaskStatus(**{"instance": "one", "lane": 0, "epoch": 0, "at_ms": NOW_MS, **changes})
 
 
 def metrics() -> Metrics:
@@ -210,9 +210,9 @@ def test_a_histogram_that_is_none(value: dict[str, Any]) -> None:
 
 def test_figures_of_a_lane_travel_as_json() -> None:
     told = lane(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
-    assert LaneFigures.from_json(told.to_json()) == told
+    assert TaskStatus.from_json(told.to_json()) == told
     with pytest.raises(ValueError, match="figures of a lane lack"):
-        LaneFigures.from_json(b"{}")
+        TaskStatus.from_json(b"{}")
 
 
 def test_the_endpoint_answers_and_a_port_that_is_taken_is_an_error(free_port: int) -> None:

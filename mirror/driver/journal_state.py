@@ -27,7 +27,7 @@ from mirror.observability.logs import Once
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import KEY as GROUPS
 from mirror.observability.status import LANE_PREFIX as LANE
-from mirror.observability.status import NOT_OURS, Figures, LaneFigures
+from mirror.observability.status import NOT_OURS, Figures, TaskStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import Assignment, KnownStop
 
@@ -291,7 +291,7 @@ class Tidings:
                 if is_ours and not self._is_older(at, figures):
                     self._stands(at, figures)
             elif entry.key.startswith(LANE) and entry.value:
-                lane = LaneFigures.from_json(entry.value)
+                lane = TaskStatus.from_json(entry.value)
                 if lane.instance == self.instance:
                     self.metrics.learn_lane(lane)
             elif entry.key.startswith(TOPIC) and entry.value:

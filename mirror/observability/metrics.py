@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 from mirror.config import parse_address
 from mirror.errors import ConfigError
 from mirror.observability import logs
-from mirror.observability.status import BOUNDS, Figures, Histogram, LaneFigures
+from mirror.observability.status import BOUNDS, Figures, Histogram, TaskStatus
 
 # --- What the Prometheus endpoint tells of a flow, kept by the driver from the reports of its lanes -------------------
 
@@ -52,7 +52,7 @@ class Metrics(Collector):
         self._lost: Counter[str] = Counter()
         self._target_lost: Counter[str] = Counter()
         self._latency: dict[str, Histogram] = {}
-        self._lanes: dict[int, LaneFigures] = {}
+        self._lanes: dict[int, TaskStatus] = {}
         self._fetch, self._produce = Histogram(), Histogram()
         self._throttled_ms: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter({LANE: 0, EPOCH: 0})
@@ -68,7 +68,7 @@ class Metrics(Collector):
                     self._count(one, before)
                     self._newest[at] = one
 
-    def learn_lane(self, lane: LaneFigures) -> None:
+    def learn_lane(self, lane: TaskStatus) -> None:
         """A lane's report by this instance."""
         with self._lock:
             before = self._lanes.get(lane.lane)

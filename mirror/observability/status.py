@@ -277,7 +277,7 @@ LANE_PREFIX: Final = b"lane/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneFigures:
+class TaskStatus:
     """One lane in one epoch, counted since this attempt at it began.
 
     `attempt` is 0 unless Spark started the lane again. `fetch`: from a fetch request to its answer, of answers with
@@ -304,7 +304,7 @@ class LaneFigures:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> LaneFigures:
+    def from_json(cls, data: bytes) -> TaskStatus:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
         values = read_fields(data, _LANE_KINDS, _LANE_REQUIRED, "figures of a lane")
         for name in _HISTOGRAMS & values.keys():

@@ -47,7 +47,7 @@ from mirror.kafka.queries import settled_end
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
-from mirror.observability.status import Figures, LaneFigures
+from mirror.observability.status import Figures, TaskStatus
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
@@ -411,9 +411,9 @@ class Pipeline:
             for at, keeper in self._keepers.items()
         ]
 
-    def lane_figures(self, instance: str, lane: int, epoch: int, attempt: int) -> LaneFigures:
+    def lane_figures(self, instance: str, lane: int, epoch: int, attempt: int) -> TaskStatus:
         """How long requests took since this lane began."""
-        return LaneFigures(
+        return TaskStatus(
             instance=instance,
             lane=lane,
             epoch=epoch,

@@ -25,7 +25,7 @@ from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import Once
-from mirror.observability.status import NOT_OURS, Figures, LaneFigures
+from mirror.observability.status import NOT_OURS, Figures, TaskStatus
 from mirror.replication.assignment import Assignment, Loss
 from mirror.replication.offset_map import Runs
 from mirror.replication.partition_writer import Tally
@@ -273,7 +273,7 @@ def _standing(figures: Figures) -> tuple[object, ...]:
     return figures.state, figures.detail, figures.next_offset, figures.log_end
 
 
-def _of_the_lane(lane: Lane, pipeline: Pipeline) -> LaneFigures:
+def _of_the_lane(lane: Lane, pipeline: Pipeline) -> TaskStatus:
     return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, _attempt())
 
 
@@ -289,7 +289,7 @@ async def _write(
     pipeline: Pipeline,
     standing: StandingLog,
     figures: list[Figures],
-    lane: LaneFigures,
+    lane: TaskStatus,
 ) -> None:
     """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling
     of either.
