@@ -23,7 +23,7 @@ from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.records.header import RawBatch, split
 from mirror.replication.assignment import Assignment, Loss, assign
 from mirror.replication.pipeline import Pipeline
@@ -162,7 +162,7 @@ def mirror_once(
     records_runs: bool = True,
     names_copies: bool = True,
     **more: Any,
-) -> dict[TopicPartition, Figures]:
+) -> dict[TopicPartition, PartitionStatus]:
     """Copy topics up to the source's ends of now as `mirror run --once` does, in this process and without Spark.
 
     Creates missing target topics, and leaves the settings of others as the test made them; `more` goes into the section
@@ -184,7 +184,7 @@ def mirror_once(
 
 async def _copied(
     settings: Settings, assignments: Sequence[Assignment], *, records_runs: bool, names_copies: bool
-) -> dict[TopicPartition, Figures]:
+) -> dict[TopicPartition, PartitionStatus]:
     one = Endpoint(settings.source.alias, settings.source.bootstrap)
     other = Endpoint(settings.target.alias, settings.target.bootstrap)
     async with Cluster(one) as source, Cluster(other) as target:

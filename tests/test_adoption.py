@@ -41,7 +41,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
 from mirror.replication.assignment import Assignment
@@ -481,7 +481,7 @@ def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Setting
     assert run_once(settings).exit_code == ExitCode.DONE
     asked = policy(settings, interval_s=0.5)
     context: Any = InThisProcess()
-    states: dict[TopicPartition, Figures] = {}
+    states: dict[TopicPartition, PartitionStatus] = {}
 
     async def until(condition: Callable[[], bool]) -> None:
         while not condition():

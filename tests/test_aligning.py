@@ -22,7 +22,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.produce import append
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import Stamp, restamp
 from mirror.records.rewrite import MOST, is_padding, padding, read
@@ -86,7 +86,7 @@ def read_all(cluster: Cluster, topic: str) -> list[tuple[int, bytes | None]]:
         consumer.close()
 
 
-def copied(source: Cluster, target: Cluster, topic: str, **more: Any) -> Figures:
+def copied(source: Cluster, target: Cluster, topic: str, **more: Any) -> PartitionStatus:
     return mirror_once(source.bootstrap, target.bootstrap, [topic], **more)[TopicPartition(topic, 0)]
 
 

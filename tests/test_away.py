@@ -37,7 +37,7 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.spark import task as relay
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
@@ -101,7 +101,7 @@ class Still:
         self.stopped = asyncio.Event()
         self.standing = {number: report(partition=number) for number in range(partitions)}
 
-    def figures(self, _: str) -> list[Figures]:
+    def figures(self, _: str) -> list[PartitionStatus]:
         return list(self.standing.values())
 
     def lane_figures(self, *_: Any) -> None:
@@ -113,18 +113,18 @@ class Listener:
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.room = self.left = room
-        self.told: list[Figures] = []
+        self.told: list[PartitionStatus] = []
 
     def tell(self, told: bytes) -> bool:
         if not self.left:
             self.left = self.room
             return False
         self.left -= 1
-        self.told.append(Figures.from_json(told))
+        self.told.append(PartitionStatus.from_json(told))
         return True
 
 
-Write = Callable[[list[Figures]], Coroutine[Any, Any, None]]
+Write = Callable[[list[PartitionStatus]], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
@@ -133,7 +133,9 @@ async def reporting(
 ) -> AsyncIterator[None]:
     """A lane's reports, to a journal that `write` stands for."""
 
-    async def writing(_ledgers: Any, _journal: Any, _of: Any, _log: Any, figures: list[Figures], _lane: Any) -> None:
+    async def writing(
+        _ledgers: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _lane: Any
+    ) -> None:
         await write(figures)
 
     monkeypatch.setattr(relay, "REPORT_SECONDS", 0.005)
@@ -161,9 +163,9 @@ async def test_a_journal_that_refuses_at_once_is_told_around(
     logs.configure()
     pipeline, driver = Still(1), Listener()
     problem: Exception | None = ClusterUnreachable("no broker answered")
-    written: list[Figures] = []
+    written: list[PartitionStatus] = []
 
-    async def write(figures: list[Figures]) -> None:
+    async def write(figures: list[PartitionStatus]) -> None:
         if problem is not None:
             raise problem
         written.extend(figures)
@@ -196,7 +198,7 @@ async def test_what_a_slow_journal_has_is_not_told_straight(monkeypatch: pytest.
     pipeline, driver = Still(50), Listener()
     gate, waiting = asyncio.Event(), asyncio.Event()
 
-    async def write(_: list[Figures]) -> None:
+    async def write(_: list[PartitionStatus]) -> None:
         waiting.set()
         await gate.wait()
 
@@ -220,7 +222,7 @@ async def test_all_of_many_partitions_get_through_to_a_driver_that_takes_few_at_
     """Even where the first ones move all the time."""
     pipeline, driver = Still(1000), Listener(room=60)
 
-    async def write(_: list[Figures]) -> None:
+    async def write(_: list[PartitionStatus]) -> None:
         for number in range(100):
             before = pipeline.standing[number]
             pipeline.standing[number] = replace(before, next_offset=before.next_offset + 1)
@@ -240,7 +242,7 @@ def tidings(metrics: Metrics | None = None) -> Tidings:
     return Tidings("eu-to-us", "one", lambda _: None, lambda _: None, metrics or Metrics("eu-to-us"))
 
 
-def learn(told: Tidings, *reports: Figures) -> None:
+def learn(told: Tidings, *reports: PartitionStatus) -> None:
     told.learn([Entry(offset, one.key(), one.to_json()) for offset, one in enumerate(reports)])
 
 

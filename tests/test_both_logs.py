@@ -34,7 +34,7 @@ from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.states import State
 
@@ -59,12 +59,12 @@ class Pair:
     source: Cluster
     target: Cluster
 
-    def copy(self, topic: str, offsets: str, **more: Any) -> Figures:
+    def copy(self, topic: str, offsets: str, **more: Any) -> PartitionStatus:
         """Mirror up to the source's end of now, by a flow of the topic's own."""
         ends = self.source.bootstrap, self.target.bootstrap
         return mirror_once(*ends, [topic], topic, offsets=offsets, **more)[TopicPartition(topic, 0)]
 
-    def copied(self, topic: str, offsets: str, **more: Any) -> Figures:
+    def copied(self, topic: str, offsets: str, **more: Any) -> PartitionStatus:
         """The same, where it must be whole."""
         found = self.copy(topic, offsets, **more)
         assert found.state is State.CAUGHT_UP, found
@@ -147,7 +147,7 @@ def pair() -> Iterator[Pair]:
         yield both
 
 
-def assert_stands(pair: Pair, topic: str, offsets: str, *states: State) -> Figures:
+def assert_stands(pair: Pair, topic: str, offsets: str, *states: State) -> PartitionStatus:
     """The copy stops in one of these states, at the next start as well, and gets not one record more."""
     before = pair.records(topic)[1]
     first, second = pair.copy(topic, offsets), pair.copy(topic, offsets)

@@ -26,7 +26,7 @@ from mirror.lab.demo.processes import Bound, Tree, Usage, UsageTally
 from mirror.lab.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster
 from mirror.lab.embedded.node import Identity
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -246,8 +246,8 @@ def test_speed_and_cpu_are_of_batches_as_stored() -> None:
 
 
 def test_verdicts_are_counted_by_topic() -> None:
-    def figures(topic: str, partition: int, verdicts: dict[str, int]) -> Figures:
-        return Figures(
+    def figures(topic: str, partition: int, verdicts: dict[str, int]) -> PartitionStatus:
+        return PartitionStatus(
             flow="f", instance="i", topic=topic, partition=partition, target_topic=topic, state=State.CAUGHT_UP,
             next_offset=1, log_end=1, lag_records=0, at_ms=1, verdicts=verdicts,
         )  # fmt: skip

@@ -36,7 +36,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.spark import task
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
@@ -201,7 +201,7 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
     flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
     context: Any = InThisProcess()
     mirror = Supervisor(context, flow, lambda _: None)
-    former = Figures(
+    former = PartitionStatus(
         flow=settings.flow,
         instance=mirror._instance,
         topic=f"{topic_name}-former",

@@ -51,7 +51,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.rendering import console
 from mirror.replication.assignment import Loss
 from mirror.spark.task import Lane, Receipt
@@ -285,7 +285,7 @@ class Telling:
 
 
 def figures(topic: str, next_offset: int, state: State = State.MIRRORING) -> tuple[bytes, bytes]:
-    one = Figures(
+    one = PartitionStatus(
         flow="eu-to-us",
         instance="one",
         topic=topic,
@@ -1029,7 +1029,7 @@ def test_a_mirror_that_was_lost_in_its_first_second_is_failed_over(flow: Flow, m
     for module in ("mirror.journal.ownership", "mirror.commands.failover"):
         monkeypatch.setattr(f"{module}.LIVENESS_SECONDS", 1.0)
     elsewhere = Owner(instance="lost", host="elsewhere", pid=1, at_ms=0, claim=9)
-    flow.tell((Figures.key_of(flow.topic, 0), None), (OWNER, elsewhere.to_json()))
+    flow.tell((PartitionStatus.key_of(flow.topic, 0), None), (OWNER, elsewhere.to_json()))
     produce(flow.source, flow.topic, values(5))
     rehearsed = flow.failover("--rehearse", code=ExitCode.DATA_AT_RISK)
     assert (rehearsed["rpo"]["records"], rehearsed["partitions"][0]["position"]) == (5, 100)

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.observability import logs
-from mirror.observability.status import Figures, GroupFigures, Totals
+from mirror.observability.status import GroupFigures, PartitionStatus, Totals
 from mirror.states import State
 
 COUNT = st.integers(0, 2**63 - 1)
 FIGURES = st.builds(
-    Figures,
+    PartitionStatus,
     flow=st.text(),
     instance=st.text(),
     topic=st.text(),
@@ -40,7 +40,7 @@ FIGURES = st.builds(
 )
 
 
-def one(**changes: object) -> Figures:
+def one(**changes: object) -> PartitionStatus:
     plain: dict[str, Any] = {
         "flow": "eu-to-us",
         "instance": "host-1",
@@ -53,12 +53,12 @@ def one(**changes: object) -> Figures:
         "lag_records": 2,
         "at_ms": 1_700_000_000_000,
     }
-    return Figures(**{**plain, **changes})
+    return PartitionStatus(**{**plain, **changes})
 
 
 @given(FIGURES)
-def test_round_trip(figures: Figures) -> None:
-    assert Figures.from_json(figures.to_json()) == figures
+def test_round_trip(figures: PartitionStatus) -> None:
+    assert PartitionStatus.from_json(figures.to_json()) == figures
 
 
 def test_key_names_the_target_partition() -> None:
@@ -68,7 +68,7 @@ def test_key_names_the_target_partition() -> None:
 def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
     value = json.loads(one().to_json())
     del value["detail"], value["verdicts"], value["lag_ms"]
-    assert Figures.from_json(json.dumps({**value, "from_the_future": [1]}).encode()) == one()
+    assert PartitionStatus.from_json(json.dumps({**value, "from_the_future": [1]}).encode()) == one()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
 )
 def test_values_of_the_wrong_kind_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"figures|State"):
-        Figures.from_json(json.dumps({**json.loads(one().to_json()), **change}).encode())
+        PartitionStatus.from_json(json.dumps({**json.loads(one().to_json()), **change}).encode())
 
 
 @pytest.mark.parametrize("name", ["flow", "state", "at_ms", "log_end"])
@@ -94,18 +94,18 @@ def test_values_that_are_needed(name: str) -> None:
     value = json.loads(one().to_json())
     del value[name]
     with pytest.raises(ValueError, match=f"figures lack {name}"):
-        Figures.from_json(json.dumps(value).encode())
+        PartitionStatus.from_json(json.dumps(value).encode())
 
 
 @given(st.binary())
 def test_garbage_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- the JSON library's own, or ours
-        Figures.from_json(data)
+        PartitionStatus.from_json(data)
 
 
 def test_deep_garbage_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="nested"):
-        Figures.from_json(b"[" * 100_000)
+        PartitionStatus.from_json(b"[" * 100_000)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
@@ -113,7 +113,7 @@ def test_deep_garbage_is_a_value_error() -> None:
 def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> None:
     value = {**json.loads(one().to_json()), name: number}
     with pytest.raises(ValueError, match="64 bits"):
-        Figures.from_json(json.dumps(value).encode())
+        PartitionStatus.from_json(json.dumps(value).encode())
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_lag_is_of_the_end_that_is_known_now() -> None:
     assert stopped.lag_bytes is None
     assert one(state=State.PAUSED, next_offset=-1, lag_records=None).with_end(25).lag_records is None
     assert one(state=State.RECREATED, next_offset=5, lag_records=3).with_end(25).lag_records is None, "another topic"
-    assert Figures.from_json(stopped.to_json()).lag_records is None
+    assert PartitionStatus.from_json(stopped.to_json()).lag_records is None
 
 
 @pytest.fixture

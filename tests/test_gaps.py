@@ -16,7 +16,7 @@ from samerecords import assert_same_records, read
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.produce import markers_request
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.records.header import CONTROL, records_crc
 from mirror.states import State
 
@@ -52,7 +52,7 @@ def transactions(
     wait_for_markers(bootstrap, topic)
 
 
-def copied(pair: tuple[str, str], topic: str, **more: Any) -> Figures:
+def copied(pair: tuple[str, str], topic: str, **more: Any) -> PartitionStatus:
     found = mirror_once(*pair, [topic], **more)[TopicPartition(topic, 0)]
     assert found.state is State.CAUGHT_UP, found
     return found

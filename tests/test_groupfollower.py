@@ -21,14 +21,14 @@ from mirror.groups.sync import GroupSync, Hindrance, Look, Side, is_vouched, pre
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
 
 
-def a_report(state: State, at_ms: int) -> Figures:
-    return Figures(
+def a_report(state: State, at_ms: int) -> PartitionStatus:
+    return PartitionStatus(
         flow="test",
         instance="me",
         topic="orders",
@@ -265,4 +265,4 @@ def test_a_state_that_says_nothing_of_the_records_vouches_as_the_check_before_di
     report = a_report(state, 7)
     assert not is_vouched(a_report(State.TRUNCATED, 6), report)
     assert is_vouched(a_report(State.MIRRORING, 6), replace(report, verified=True))
-    assert Figures.from_json(replace(report, verified=True).to_json()).verified
+    assert PartitionStatus.from_json(replace(report, verified=True).to_json()).verified

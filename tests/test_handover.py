@@ -27,13 +27,13 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
 PATIENCE = 60.0
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
-REPORT = Figures(
+REPORT = PartitionStatus(
     flow="any", instance="older", topic="orders", partition=0, target_topic="orders", state=State.MIRRORING,
     next_offset=1, log_end=1, lag_records=0, at_ms=0,
 )  # fmt: skip

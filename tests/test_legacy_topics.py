@@ -12,7 +12,7 @@ from samerecords import read
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.brokers
 VALUES = [b"value %d " % number + b"." * (number % 90) for number in range(3000)]
 
 
-def copied(source: str, target: str, topic: str) -> Figures:
+def copied(source: str, target: str, topic: str) -> PartitionStatus:
     found = mirror_once(source, target, [topic], naming={"prefix": "copy-"})[TopicPartition(topic, 0)]
     assert found.state is State.CAUGHT_UP, found
     return found

@@ -28,7 +28,7 @@ from mirror.kafka.fetch import fetch_at
 from mirror.kafka.protocol import Api
 from mirror.lab.embedded import Cluster as Brokers
 from mirror.lab.embedded import Spec, start_many
-from mirror.observability.status import Figures, TaskStatus
+from mirror.observability.status import PartitionStatus, TaskStatus
 from mirror.policy.rules import Rules
 from mirror.policy.selection import rekeyed_by
 from mirror.records.header import split
@@ -94,7 +94,7 @@ class Copy:
             self.took = time.monotonic() - began
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> PartitionStatus:
         return self.pipeline.figures("")[0]
 
     @property
@@ -216,8 +216,8 @@ def test_lanes_share_a_bound_by_what_they_have_to_move() -> None:
         at = TopicPartition(topic, 0)
         return Assignment(at, at, None, Rules())
 
-    def lagging(topic: str, records: int) -> Figures:
-        return Figures(
+    def lagging(topic: str, records: int) -> PartitionStatus:
+        return PartitionStatus(
             flow="f", instance="i", topic=topic, partition=0, target_topic=topic, state=State.MIRRORING,
             next_offset=0, log_end=records, lag_records=records, records=10, bytes=1000, at_ms=0,
         )  # fmt: skip

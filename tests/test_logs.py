@@ -13,7 +13,7 @@ import pytest
 from mirror.commands import run
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_said_before_a_lane_has_reported(
     watch = run._Watch("eu-to-us", None)
     watch.show({})
     assert capsys.readouterr().err == ""
-    one = Figures(
+    one = PartitionStatus(
         flow="f", instance="i", topic="t", partition=0, target_topic="t",
         state=State.MIRRORING, next_offset=1, log_end=1, lag_records=0, at_ms=1,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from mirror.errors import ConfigError
 from mirror.observability import metrics as endpoint
 from mirror.observability.metrics import Metrics, serving
-from mirror.observability.status import BOUNDS, Figures, Histogram, TaskStatus
+from mirror.observability.status import BOUNDS, Histogram, PartitionStatus, TaskStatus
 from mirror.states import State
 
 NOW_MS = 1_700_000_000_000
@@ -30,7 +30,7 @@ def took(*seconds: float) -> Histogram:
     return made
 
 
-def report(**changes: Any) -> Figures:
+def report(**changes: Any) -> PartitionStatus:
     plain: dict[str, Any] = {
         "flow": "eu-to-us",
         "instance": "one",
@@ -43,7 +43,7 @@ def report(**changes: Any) -> Figures:
         "lag_records": 2,
         "at_ms": NOW_MS,
     }
-    return Figures(**{**plain, **changes})
+    return PartitionStatus(**{**plain, **changes})
 
 
 def lane(**changes: Any) -> TaskStatus:

@@ -17,7 +17,7 @@ from mirror.driver.flow import Flow, Outcome
 from mirror.driver.topic_watcher import Look
 from mirror.errors import ExitCode
 from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import Tally
@@ -31,8 +31,8 @@ AT = TopicPartition("orders", 0)
 PATIENCE = 120.0
 
 
-def figures(state: State, offset: int, partition: int = 0) -> Figures:
-    return Figures(
+def figures(state: State, offset: int, partition: int = 0) -> PartitionStatus:
+    return PartitionStatus(
         flow="f",
         instance="i",
         topic="orders",
@@ -49,7 +49,7 @@ def figures(state: State, offset: int, partition: int = 0) -> Figures:
 class Scripted(Supervisor):
     """Epochs with given receipts instead of Spark jobs."""
 
-    def __init__(self, epochs: Sequence[Sequence[Figures]], *, is_written: bool = True, **flow: Any) -> None:
+    def __init__(self, epochs: Sequence[Sequence[PartitionStatus]], *, is_written: bool = True, **flow: Any) -> None:
         assignments = (Assignment(AT, AT, None, Rules(), 1000),)
         given = Flow(
             name="f",
@@ -101,7 +101,7 @@ def test_done_is_done() -> None:
     ],
     ids=["never began", "no headway", "a target that comes and goes"],
 )
-def test_a_bounded_copy_without_headway_ends_and_is_not_done(epochs: list[list[Figures]]) -> None:
+def test_a_bounded_copy_without_headway_ends_and_is_not_done(epochs: list[list[PartitionStatus]]) -> None:
     scripted = Scripted([*epochs, [figures(State.CAUGHT_UP, 1000)]], once=True)
     outcome = scripted.outcome()
     assert outcome.exit_code == ExitCode.CLUSTER

@@ -22,7 +22,7 @@ from mirror.kafka.fetch import Fetched, fetch_at
 from mirror.kafka.produce import append
 from mirror.kafka.queries import Producer
 from mirror.lab.embedded import Cluster as Brokers
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.records.header import CONTROL, ERAS, TRANSACTIONAL, Stamp, restamp, split
 from mirror.replication import offset_map_recovery, position
 from mirror.states import State
@@ -95,7 +95,7 @@ def test_a_request_for_markers_that_outlives_its_sender(
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     own = position.producer_id("test", TopicPartition(topic_name, 0))
 
-    async def begin_meanwhile() -> Figures:
+    async def begin_meanwhile() -> PartitionStatus:
         async with probing(source, topic_name) as one, probing(target, topic_name) as other:
             for first in (0, 1000, 2000):
                 await one.mark(*((own, epoch) for epoch in range(first, first + 1000)))

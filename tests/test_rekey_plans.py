@@ -39,7 +39,7 @@ from mirror.kafka.queries import EARLIEST, LATEST, listed
 from mirror.kafka.transactions import Transaction
 from mirror.lab.embedded import Cluster
 from mirror.observability.status import PREFIX as STATE
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.driver import ORDER, Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Stopped, Work, number_at, transactional_id
@@ -80,7 +80,7 @@ class Story:
     def says_that_it_ended(self) -> None:
         """Of whoever reported, so that nobody is taken for silent."""
         told = (value for key, value in self.journal().items() if key.startswith(STATE))
-        (instance,) = {Figures.from_json(value).instance for value in told}
+        (instance,) = {PartitionStatus.from_json(value).instance for value in told}
 
         async def signed_off() -> None:
             async with Wire(self.flow.target) as target:
@@ -102,10 +102,10 @@ class Story:
             made._side.start = EARLIEST
         return made
 
-    def stopped(self, *, is_first: bool = True) -> Figures:
+    def stopped(self, *, is_first: bool = True) -> PartitionStatus:
         """How the partition stands for a driver that starts now and has nothing to carry out."""
 
-        async def looked() -> Figures:
+        async def looked() -> PartitionStatus:
             one = self.driver(is_first=is_first)
             async with one._source, one._target:
                 assert await one._take_over() is None

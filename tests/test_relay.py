@@ -11,7 +11,7 @@ from helpers import make_topic, settings_between
 from mirror.driver.control import StopMark
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, KnownStop
 from mirror.replication.pipeline import Pipeline
@@ -40,7 +40,7 @@ def test_a_stop_that_ends_a_lane_is_told_by_a_slow_journal_too(
 ) -> None:
     """Its receipts come to the driver when the other lanes' epoch is over, which may be minutes later."""
     make_topic(source_cluster.bootstrap, topic_name)
-    told: list[Figures] = []
+    told: list[PartitionStatus] = []
 
     async def slow(*reports: Any) -> None:
         await asyncio.sleep(task.LAST_WORD_SECONDS * 1.5)
@@ -58,7 +58,7 @@ def test_a_fault_of_ours_while_reporting_is_told(
 ) -> None:
     asked = 0
 
-    def figures(*_: Any) -> list[Figures]:
+    def figures(*_: Any) -> list[PartitionStatus]:
         nonlocal asked
         asked += 1
         if asked == 1:

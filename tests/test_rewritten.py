@@ -24,7 +24,7 @@ from test_sync import delete_topics
 from mirror.commands.verify import verify_flow
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster as Brokers
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.records.codecs import ZSTD, compress
 from mirror.records.header import CODECS, RawBatch
 from mirror.records.rewrite import rewrite
@@ -47,7 +47,7 @@ def values(count: int, size: int = 300) -> list[bytes]:
     return [json.dumps({"id": n, "fill": random.randbytes(size // 2).hex()}).encode() for n in range(count)]
 
 
-def copied(pair: tuple[str, str], topic: str, **more: Any) -> Figures:
+def copied(pair: tuple[str, str], topic: str, **more: Any) -> PartitionStatus:
     found = mirror_once(*pair, [topic], **more)[TopicPartition(topic, 0)]
     assert found.state is State.CAUGHT_UP, found
     return found

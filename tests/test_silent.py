@@ -41,7 +41,7 @@ from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.replication.fetcher import DAMAGE_TRIES
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.spark.rekey.microbatch import Stopped
@@ -239,7 +239,7 @@ def elect(scene: Scene) -> None:
 TO_BEGIN_ANEW = "kafka-topics.sh --bootstrap-server {} --delete --topic {}"
 
 
-def assert_says_how_to_begin_anew(found: Figures, scene: Scene) -> None:
+def assert_says_how_to_begin_anew(found: PartitionStatus, scene: Scene) -> None:
     assert TO_BEGIN_ANEW.format(scene.target.bootstrap, scene.name) in found.detail
 
 

@@ -24,7 +24,7 @@ from mirror.journal.positions import (
 )
 from mirror.journal.snapshot import status_of
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import Stamp
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
@@ -138,7 +138,7 @@ def keeper(stop: KnownStop | None, **rules: Any) -> Keeper:
     return Keeper(Assignment(AT, AT, OURS, Rules(**rules), stop=stop))
 
 
-def reported(one: Keeper) -> Figures:
+def reported(one: Keeper) -> PartitionStatus:
     return one.figures("flow", "instance", 0, Tally())
 
 

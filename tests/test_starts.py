@@ -38,7 +38,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, delete_records
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import KEY, NOT_OURS, Figures, GroupFigures
+from mirror.observability.status import KEY, NOT_OURS, GroupFigures, PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.spark.supervisor import Supervisor
@@ -110,7 +110,7 @@ class Flow:
         groups = settings.groups.model_validate({"include": [f"{self.topic}.*"]})
         return settings.model_copy(update={"groups": groups})
 
-    def run(self) -> dict[TopicPartition, Figures]:
+    def run(self) -> dict[TopicPartition, PartitionStatus]:
         """What `mirror run --once` does; all of it must be copied."""
         found = run_once(self.settings())
         assert (found.exit_code, found.incomplete) == (ExitCode.DONE, ""), (found.stops, found.incomplete)
@@ -401,13 +401,13 @@ def test_what_is_seen_later_begins_with_its_first_record(
 
 async def run_until(
     settings: Settings, appear: Callable[[], None], counts: dict[str, int]
-) -> dict[TopicPartition, Figures]:
+) -> dict[TopicPartition, PartitionStatus]:
     """A live mirror that looks out for what is new; once it runs, things `appear`, and it is ended when it has copied
     so many records of topics.
     """
     settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
     context: Any = InThisProcess()
-    seen: dict[TopicPartition, Figures] = {}
+    seen: dict[TopicPartition, PartitionStatus] = {}
     flow = replace(await asyncio.to_thread(prepare, settings), epoch_seconds=2.0)
     live = Supervisor(context, flow, seen.update, lookout=Lookout(Renewal(settings), lambda: settings))
 

@@ -27,7 +27,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import delete_records
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.pipeline import Pipeline
@@ -54,7 +54,7 @@ def filled(bootstrap: str, topic: str, count: int = 200) -> None:
         produce(bootstrap, topic, values(count), partition=partition, codec="lz4")
 
 
-def state(figures: dict[TopicPartition, Figures], topic: str, partition: int = 0) -> State:
+def state(figures: dict[TopicPartition, PartitionStatus], topic: str, partition: int = 0) -> State:
     return figures[TopicPartition(topic, partition)].state
 
 

@@ -34,7 +34,7 @@ from mirror.lab.commands import embedded
 from mirror.lab.embedded import Cluster
 from mirror.lab.embedded.by_hand import Member, Standing
 from mirror.lab.embedded.node import Identity
-from mirror.observability.status import Figures, GroupFigures
+from mirror.observability.status import GroupFigures, PartitionStatus
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
@@ -49,7 +49,7 @@ def ended_pid() -> int:
         return process.pid
 
 
-def figures(partition: int = 0, age_ms: int = 500, **more: Any) -> Figures:
+def figures(partition: int = 0, age_ms: int = 500, **more: Any) -> PartitionStatus:
     values: dict[str, Any] = {
         "flow": "eu-to-us",
         "instance": "me",
@@ -67,10 +67,12 @@ def figures(partition: int = 0, age_ms: int = 500, **more: Any) -> Figures:
         "verdicts": {"RESTAMP/own_producer": 10},
         "at_ms": NOW - age_ms,
     }
-    return Figures(**{**values, **more})
+    return PartitionStatus(**{**values, **more})
 
 
-def journal(*every: Figures, pid: int | None = None, host: str = HERE, age_ms: int = 60_000) -> dict[bytes, bytes]:
+def journal(
+    *every: PartitionStatus, pid: int | None = None, host: str = HERE, age_ms: int = 60_000
+) -> dict[bytes, bytes]:
     owner = {"instance": "me", "host": host, "pid": pid or os.getpid(), "at_ms": NOW - age_ms}
     return {OWNER: json.dumps(owner).encode(), **{one.key(): one.to_json() for one in every}}
 

@@ -8,7 +8,7 @@ import pytest
 
 from mirror.driver.reports import StopLog
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 
@@ -20,8 +20,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return found
 
 
-def at(state: State, offset: int, at_ms: int, partition: int = 0) -> Figures:
-    return Figures(
+def at(state: State, offset: int, at_ms: int, partition: int = 0) -> PartitionStatus:
+    return PartitionStatus(
         flow="f", instance="i", topic="t", partition=partition, target_topic="t",
         state=state, next_offset=offset, log_end=500, lag_records=0, at_ms=at_ms,
     )  # fmt: skip

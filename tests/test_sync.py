@@ -50,7 +50,7 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Rules, refused
 from mirror.policy.selection import Rekeying
@@ -113,7 +113,7 @@ def test_another_name_on_the_target_begins_anew() -> None:
 
 
 def test_the_last_word_of_a_lane_does_not_bring_back_a_partition_that_is_mirrored_no_longer() -> None:
-    figures = Figures(
+    figures = PartitionStatus(
         flow="f",
         instance="i",
         topic="orders",

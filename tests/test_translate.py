@@ -25,7 +25,7 @@ from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as WireCluster
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NEEDS_ALTER, Severity
 from mirror.replication import offset_map
 from mirror.replication.offset_map import RunIndex
@@ -44,7 +44,7 @@ def pair(source_cluster: Cluster, target_cluster: Cluster) -> tuple[str, str]:
     return source_cluster.bootstrap, target_cluster.bootstrap
 
 
-def copied(pair: tuple[str, str], topic: str, state: State = State.CAUGHT_UP, **more: Any) -> Figures:
+def copied(pair: tuple[str, str], topic: str, state: State = State.CAUGHT_UP, **more: Any) -> PartitionStatus:
     found = mirror_once(*pair, [topic], flow=topic, offsets="translate", **more)[TopicPartition(topic, 0)]
     assert found.state is state, found
     return found

@@ -23,7 +23,7 @@ from mirror.config import ClusterSettings
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 pytestmark = [pytest.mark.brokers, pytest.mark.soak]
@@ -80,7 +80,7 @@ def offsets(request: pytest.FixtureRequest) -> Offsets:
     return found
 
 
-def copied(pair: tuple[str, str], topic: str, offsets: Offsets) -> Figures:
+def copied(pair: tuple[str, str], topic: str, offsets: Offsets) -> PartitionStatus:
     wait_for_markers(pair[0], topic)
     found = mirror_once(*pair, [topic], flow=topic, offsets=offsets)[TopicPartition(topic, 0)]
     assert found.state is State.CAUGHT_UP, found

@@ -29,7 +29,7 @@ from mirror.journal.ownership import Owner
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, Loss
 from mirror.states import State
@@ -115,9 +115,9 @@ def test_a_loss_of_another_topic_by_that_name_does_not_count() -> None:
     assert standing.handed(Assignment(at, at, now, Rules())).losses == ((10, 20), (30, 31))
 
 
-def figures_of(settings: Settings, topic: str, partition: int, state: State, **more: Any) -> Figures:
+def figures_of(settings: Settings, topic: str, partition: int, state: State, **more: Any) -> PartitionStatus:
     told: dict[str, Any] = {"next_offset": 0, "log_end": -1, "lag_records": 0, "detail": "why", **more}
-    return Figures(
+    return PartitionStatus(
         flow=settings.flow,
         instance="test",
         topic=topic,

@@ -15,7 +15,7 @@ from mirror.errors import AccessDenied, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
 from mirror.kafka.produce import Ack
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.fetcher import Cursor
@@ -118,11 +118,11 @@ class WatchedLane:
             self._ready.set()
             await self._pipeline.run(2 * PATIENCE)
 
-    def figures(self, at: TopicPartition) -> Figures:
+    def figures(self, at: TopicPartition) -> PartitionStatus:
         """Where a partition stands now."""
         return next(one for one in self._pipeline.figures("") if (one.topic, one.partition) == at)
 
-    def until(self, at: TopicPartition, come_about: Callable[[Figures], bool]) -> Figures:
+    def until(self, at: TopicPartition, come_about: Callable[[PartitionStatus], bool]) -> PartitionStatus:
         """Wait for a partition's figures to be such."""
         deadline = time.monotonic() + PATIENCE
         while not come_about(found := self.figures(at)):
@@ -130,11 +130,11 @@ class WatchedLane:
             time.sleep(0.005)
         return found
 
-    def mirrored(self, at: TopicPartition, upto: int) -> Figures:
+    def mirrored(self, at: TopicPartition, upto: int) -> PartitionStatus:
         """Wait until the records below `upto` are mirrored."""
         return self.until(at, lambda one: one.next_offset >= upto)
 
-    def stopped(self, at: TopicPartition) -> Figures:
+    def stopped(self, at: TopicPartition) -> PartitionStatus:
         """Wait until the partition stops, and print how long after the first affected answer that was; after the lane's
         begin where none was.
         """

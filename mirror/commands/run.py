@@ -31,7 +31,7 @@ from mirror.errors import ExitCode
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics, serving
-from mirror.observability.status import Figures, Totals
+from mirror.observability.status import PartitionStatus, Totals
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class _Watch(AbstractContextManager["_Watch"]):
             with contextlib.suppress(OSError):  # the terminal is gone
                 self._bar.stop()
 
-    def show(self, figures: Mapping[TopicPartition, Figures]) -> None:
+    def show(self, figures: Mapping[TopicPartition, PartitionStatus]) -> None:
         """Called about once a second."""
         totals = Totals.of(figures.values())
         now = time.monotonic()

@@ -23,16 +23,16 @@ from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.journal.journal import journal_topic
 from mirror.journal.snapshot import STALE_MS, Follower, Pulse, Status, is_latency_known
 from mirror.kafka.cluster import Cluster, Endpoint
-from mirror.observability.status import Figures, GroupFigures, Totals
+from mirror.observability.status import GroupFigures, PartitionStatus, Totals
 from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
 from mirror.states import State
 
 # --- What `mirror status` says of partitions that do not copy ---------------------------------------------------------
 
 
-def troubles(figures: Iterable[Figures]) -> Iterator[Text]:
+def troubles(figures: Iterable[PartitionStatus]) -> Iterator[Text]:
     """A line for each trouble, stops first. Details that differ in the partition's own name alone are one."""
-    groups: dict[tuple[State, str, str], list[Figures]] = {}
+    groups: dict[tuple[State, str, str], list[PartitionStatus]] = {}
     for one in figures:
         if one.detail:
             alike = one.detail.replace(f"{one.topic}-{one.partition}", one.topic)
@@ -43,7 +43,7 @@ def troubles(figures: Iterable[Figures]) -> Iterator[Text]:
         yield text
 
 
-def _told(every: Sequence[Figures], alike: str) -> str:
+def _told(every: Sequence[PartitionStatus], alike: str) -> str:
     first = every[0]
     if len(every) == 1:
         return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"
@@ -172,7 +172,7 @@ def fitted(found: Status, out: Console, problem: Text | None = None) -> Group:
     return Group(*head, *end)
 
 
-def _urgency(one: Figures) -> tuple[int, int]:
+def _urgency(one: PartitionStatus) -> tuple[int, int]:
     if one.state.is_stop:
         return -1, 0
     quiet = _URGENCY.index(one.state) if one.state in _URGENCY else len(_URGENCY)
@@ -206,7 +206,7 @@ def _head(found: Status) -> list[Text]:
     return lines
 
 
-def _partitions(found: Status, figures: Sequence[Figures], *, wide: bool) -> Table:
+def _partitions(found: Status, figures: Sequence[PartitionStatus], *, wide: bool) -> Table:
     """A row for each. A narrow terminal gets how they are; how much was copied stands in the totals."""
     filled = wide and any(one.filled for one in found.figures)
     copied = ["records", *(["filled"] if filled else []), "size"] if wide else []

@@ -31,7 +31,7 @@ from mirror.kafka.admin import Admin, TopicInfo, plain_values
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.names import did_you_mean
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, TopicPair, select
 from mirror.rendering import console, count, print_json
 from mirror.replication.assignment import KnownStop
@@ -217,7 +217,7 @@ class _Recorded:
     status: Status
 
     @property
-    def figures(self) -> Mapping[TopicPartition, Figures]:
+    def figures(self) -> Mapping[TopicPartition, PartitionStatus]:
         """The newest report of each source partition."""
         return {TopicPartition(one.topic, one.partition): one for one in self.status.figures}
 

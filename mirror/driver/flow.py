@@ -17,7 +17,7 @@ from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Finding, Severity
 from mirror.policy.rules import refused as refusal
@@ -111,14 +111,14 @@ class Outcome:
     `interrupted` is the signal that ended it, or 0. `refused`: topics that were left out in the end.
     """
 
-    figures: dict[TopicPartition, Figures] = field(default_factory=dict)
+    figures: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
     contended: str = ""
     incomplete: str = ""
     interrupted: int = 0
     refused: tuple[Refusal, ...] = ()
 
     @property
-    def stops(self) -> list[Figures]:
+    def stops(self) -> list[PartitionStatus]:
         """The partitions in a state that needs a person."""
         return [figures for figures in self.figures.values() if figures.state.is_stop]
 

@@ -27,7 +27,7 @@ from mirror.observability.logs import Once
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import KEY as GROUPS
 from mirror.observability.status import LANE_PREFIX as LANE
-from mirror.observability.status import NOT_OURS, Figures, TaskStatus
+from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import Assignment, KnownStop
 
@@ -74,10 +74,10 @@ class Tidings:
     metrics: Metrics
     on_lost: Callable[[], None] = lambda: None
     make_journal: Callable[[], object] = lambda: None
-    is_planned: Callable[[Figures], bool] = lambda _: True
+    is_planned: Callable[[PartitionStatus], bool] = lambda _: True
     owner: Owner | None = None
     place: Place | None = None
-    live: dict[TopicPartition, Figures] = field(default_factory=dict)
+    live: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
     standing: Standing = field(default_factory=Standing)
     paused: set[str] = field(default_factory=set)
     topics: dict[bytes, bytes] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Tidings:
         journal has something newer of it, or for `HEARD_SECONDS`. `held` are the partitions that this lane has.
         """
         try:
-            figures = Figures.from_json(report)
+            figures = PartitionStatus.from_json(report)
             at = TopicPartition(figures.topic, figures.partition)
             if at not in held:
                 raise ValueError(f"{at} is not mirrored by this lane")
@@ -202,7 +202,7 @@ class Tidings:
                 self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)
                 self._stands(at, figures)
 
-    def receive(self, figures: Figures) -> Figures:
+    def receive(self, figures: PartitionStatus) -> PartitionStatus:
         """Learn a partition's figures from the receipt of its lane, which has ended; the same, dated by our clock."""
         at = TopicPartition(figures.topic, figures.partition)
         self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RECEIPT_SECONDS)
@@ -216,12 +216,12 @@ class Tidings:
             return replace(one, stop=met)
         return one
 
-    def newest(self, receipts: Mapping[TopicPartition, Figures]) -> dict[TopicPartition, Figures]:
+    def newest(self, receipts: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
         reports = [*self.live.values(), *receipts.values()]
         return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
 
-    def with_end(self, figures: Figures) -> Figures:
+    def with_end(self, figures: PartitionStatus) -> PartitionStatus:
         """The same with the lag of now, where its task does not see the source's end."""
         if figures.sees_the_end:
             return figures
@@ -239,7 +239,7 @@ class Tidings:
         self.live |= changed
         self.metrics.learn(changed.values())
 
-    def _stands(self, at: TopicPartition, figures: Figures) -> Figures:
+    def _stands(self, at: TopicPartition, figures: PartitionStatus) -> PartitionStatus:
         """A report is dated no later than now, and no earlier than the one before it, which came before."""
         now = int(time.time() * 1000)
         before = self.live[at].at_ms if at in self.live else -1
@@ -250,7 +250,7 @@ class Tidings:
         self.metrics.learn((figures,))
         return figures
 
-    def _is_older(self, at: TopicPartition, figures: Figures) -> bool:
+    def _is_older(self, at: TopicPartition, figures: PartitionStatus) -> bool:
         """Whether a lane told this straight, or by its receipt, after it had written what the journal has here."""
         heard = self._heard.get(at)
         if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
@@ -285,7 +285,7 @@ class Tidings:
                     del self.live[at]
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:
-                figures = Figures.from_json(entry.value)
+                figures = PartitionStatus.from_json(entry.value)
                 at = TopicPartition(figures.topic, figures.partition)
                 is_ours = figures.instance == self.instance and self.is_planned(figures)
                 if is_ours and not self._is_older(at, figures):

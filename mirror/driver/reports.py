@@ -16,7 +16,7 @@ from mirror.driver.flow import Refusal
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
-from mirror.observability.status import NOT_OURS, Figures, Totals
+from mirror.observability.status import NOT_OURS, PartitionStatus, Totals
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import Assignment
 from mirror.states import Remedy, State
@@ -31,7 +31,7 @@ class Headway:
         """Nowhere yet."""
         self._reached: dict[TopicPartition, int] = {}
 
-    def made(self, told: Mapping[TopicPartition, Figures]) -> bool:
+    def made(self, told: Mapping[TopicPartition, PartitionStatus]) -> bool:
         """Whether any partition got further than ever before."""
         looked = {at: one for at, one in told.items() if not one.presumed}
         further = {at: one.next_offset for at, one in looked.items() if one.next_offset > self._reached.get(at, 0)}
@@ -39,31 +39,31 @@ class Headway:
         return bool(further)
 
 
-def is_over(figures: Figures, until: int) -> bool:
+def is_over(figures: PartitionStatus, until: int) -> bool:
     """Nothing is left to do for a partition of a bounded copy, but for a person."""
     if figures.presumed:
         return False
     return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.FENCED)
 
 
-def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> list[Assignment]:
+def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, PartitionStatus]) -> list[Assignment]:
     """Those of a bounded copy of which something is left to do."""
     return [one for one in assignments if one.source not in told or not is_over(told[one.source], one.until or 0)]
 
 
-def has_caught_up(figures: Figures) -> bool:
+def has_caught_up(figures: PartitionStatus) -> bool:
     """Nothing is to be copied now, or not by the mirror's own doing."""
     return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
 
 
-def is_under_way(figures: Figures) -> bool:
+def is_under_way(figures: PartitionStatus) -> bool:
     """There is something to copy, as far as is known, and nothing that is told hinders it."""
     if figures.state is State.STARTING:
         return True
     return figures.state is State.MIRRORING and figures.next_offset < figures.log_end
 
 
-def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, Figures]) -> Iterator[str]:
+def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, PartitionStatus]) -> Iterator[str]:
     """What was not copied of each partition that is left."""
     for assignment in left:
         figures = told.get(assignment.source)
@@ -91,7 +91,7 @@ class StopLog:
         self._passing: dict[TopicPartition, State] = {}
         self._seen: dict[TopicPartition, int] = {}
 
-    def tell(self, figures: Iterable[Figures]) -> None:
+    def tell(self, figures: Iterable[PartitionStatus]) -> None:
         """Log what is new in them."""
         for one in figures:
             at, now = TopicPartition(one.topic, one.partition), (one.state, one.next_offset)
@@ -109,7 +109,7 @@ class StopLog:
                 del self._told[at]
                 _tell_end(one, after=before[0])
 
-    def _tell_passing(self, at: TopicPartition, one: Figures) -> None:
+    def _tell_passing(self, at: TopicPartition, one: PartitionStatus) -> None:
         before = self._passing.get(at)
         if one.state in _PASSING and one.state is not before:
             self._passing[at] = one.state
@@ -120,7 +120,7 @@ class StopLog:
                 _tell_end(one, after=before)
 
 
-def _tell_state(tell: Callable[..., None], event: str, one: Figures) -> None:
+def _tell_state(tell: Callable[..., None], event: str, one: PartitionStatus) -> None:
     tell(
         event,
         state=str(one.state),
@@ -131,7 +131,7 @@ def _tell_state(tell: Callable[..., None], event: str, one: Figures) -> None:
     )
 
 
-def _tell_end(one: Figures, after: State) -> None:
+def _tell_end(one: PartitionStatus, after: State) -> None:
     """The end of a state that was told."""
     _log.info(
         "partition_goes_on",
@@ -145,7 +145,7 @@ def _tell_end(one: Figures, after: State) -> None:
 # --- What the driver itself reports -----------------------------------------------------------------------------------
 
 
-def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -> Figures:
+def resting(one: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
     """The report of a partition that rests, from its last one; a stop remains one, since resting mends nothing. Where
     the source's log ends by now is not known, and so is the lag: the driver asks for it.
     """
@@ -156,7 +156,7 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)
         return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
-    return Figures(
+    return PartitionStatus(
         flow=flow,
         instance=instance,
         topic=one.source.topic,
@@ -171,17 +171,17 @@ def resting(one: Assignment, before: Figures | None, flow: str, instance: str) -
     )
 
 
-def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[Figures]:
+def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[PartitionStatus]:
     """The reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for each of
     its partitions, from the last one in the journal, of which `known` are the newest records.
     """
-    now, found = int(time.time() * 1000), list[Figures]()
+    now, found = int(time.time() * 1000), list[PartitionStatus]()
     for number in range(one.partitions):
         reached = -1
         with contextlib.suppress(*NOT_OURS):
-            reached = Figures.from_json(known.get(Figures.key_of(one.target, number), b"")).next_offset
+            reached = PartitionStatus.from_json(known.get(PartitionStatus.key_of(one.target, number), b"")).next_offset
         found.append(
-            Figures(
+            PartitionStatus(
                 flow=flow,
                 instance=instance,
                 topic=one.source,
@@ -198,22 +198,22 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
     return found
 
 
-def reports_in(known: Mapping[bytes, bytes]) -> Iterator[Figures]:
+def reports_in(known: Mapping[bytes, bytes]) -> Iterator[PartitionStatus]:
     """The reports among the newest records of a journal; those that are none of ours are passed over."""
     for key, value in known.items():
         if key.startswith(STATE):
             with contextlib.suppress(*NOT_OURS):
-                figures = Figures.from_json(value)
+                figures = PartitionStatus.from_json(value)
                 if figures.key() == key:
                     yield figures
 
 
 async def forget(journal: Journal, gone: Iterable[Assignment]) -> None:
     """Delete the last reports of partitions that are mirrored no longer. Raises as `Journal.append` does."""
-    await journal.append_all((Figures.key_of(*one.target), None) for one in gone)
+    await journal.append_all((PartitionStatus.key_of(*one.target), None) for one in gone)
 
 
-def log_epoch(flow: str, number: int, seconds: float, figures: Collection[Figures]) -> None:
+def log_epoch(flow: str, number: int, seconds: float, figures: Collection[PartitionStatus]) -> None:
     """An epoch's one line: where the flow stands now; counts are since this mirror began."""
     totals = Totals.of(figures)
     logs.get("mirror.supervisor").info(

@@ -20,7 +20,7 @@ from typing import Final
 
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.rate_limit import shares
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import Tally
 
@@ -182,7 +182,7 @@ def lanes_of(
 def rates_of(
     bound: float | None,
     lanes: Sequence[Sequence[Assignment]],
-    figures: Mapping[TopicPartition, Figures],
+    figures: Mapping[TopicPartition, PartitionStatus],
     moved: Mapping[TopicPartition, int],
 ) -> list[float | None]:
     """What each lane may fetch of a bound, in bytes per second; None without one. A lane needs what its partitions lag

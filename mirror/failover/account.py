@@ -24,7 +24,7 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
 from mirror.policy.selection import is_rekeyed
 from mirror.records.header import split
@@ -64,7 +64,7 @@ async def doubts_of(
     standing = standing_in(known.newest)
     turns = asyncio.Semaphore(_COMPARED_AT_ONCE)
 
-    async def of(one: Figures) -> Doubt | None:
+    async def of(one: PartitionStatus) -> Doubt | None:
         if one.state in UNLIKE:
             return Doubt(UNLIKE[one.state], one.state)
         there = TopicPartition(one.target_topic, one.partition)
@@ -89,7 +89,7 @@ async def _compared(
     settings: Settings,
     source: Cluster,
     known: Known,
-    one: Figures,
+    one: PartitionStatus,
     seen: FirstSeen | None,
     since: int,
     last: LastPosition | None,
@@ -210,16 +210,16 @@ async def _end_of(source: Cluster, at: TopicPartition, isolation: int) -> int:
     return await list_offset(source, at, LATEST, isolation)
 
 
-def _source_of(figures: Figures) -> TopicPartition:
+def _source_of(figures: PartitionStatus) -> TopicPartition:
     return TopicPartition(figures.topic, figures.partition)
 
 
-def _target_of(figures: Figures) -> TopicPartition:
+def _target_of(figures: PartitionStatus) -> TopicPartition:
     return TopicPartition(figures.target_topic, figures.partition)
 
 
 async def _spanned(
-    settings: Settings, known: Known, figures: Figures, lost: Sequence[Lost]
+    settings: Settings, known: Known, figures: PartitionStatus, lost: Sequence[Lost]
 ) -> tuple[AcceptedLoss, ...]:
     """What a reader of the target misses of what was lost: what the target has deleted since is nobody's loss any more.
     Where it cannot be asked, all of it.
@@ -235,7 +235,7 @@ async def _spanned(
     )
 
 
-async def _kept_from(settings: Settings, known: Known, figures: Figures) -> int:
+async def _kept_from(settings: Settings, known: Known, figures: PartitionStatus) -> int:
     """The source offset from which on the target holds records; 0 where nobody can tell. Raises ClusterError."""
     if is_rekeyed(figures.topic, settings.topics):
         return 0
@@ -266,7 +266,7 @@ async def deleted_there(settings: Settings, source: Cluster, known: Known) -> li
 
 
 async def _deleted(
-    settings: Settings, source: Cluster, known: Known, figures: Figures
+    settings: Settings, source: Cluster, known: Known, figures: PartitionStatus
 ) -> tuple[TopicPartition, str, int, int, int] | None:
     """Source partition and target topic, the source offsets from and to before which the target has no records any
     more, and the age in ms of the last of them.
@@ -289,7 +289,7 @@ async def _deleted(
     return None
 
 
-async def _position(settings: Settings, known: Known, figures: Figures) -> int:
+async def _position(settings: Settings, known: Known, figures: PartitionStatus) -> int:
     """The source offset up to which the target holds everything, as far as its log and the journal tell."""
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
@@ -299,7 +299,7 @@ async def _position(settings: Settings, known: Known, figures: Figures) -> int:
     return _moved(known, there, figures, end) if settings.topics.offsets == "translate" else end
 
 
-def _moved(known: Known, there: TopicPartition, figures: Figures, end: int) -> int:
+def _moved(known: Known, there: TopicPartition, figures: PartitionStatus, end: int) -> int:
     """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
     tell where the target's last record came from.
     """
@@ -323,7 +323,7 @@ async def _exposure(
     end: int | None,
     stable: int | None,
     known: Known,
-    figures: Figures,
+    figures: PartitionStatus,
     answer: int | BaseException,
 ) -> Exposure:
     if isinstance(answer, BaseException) and not isinstance(answer, ClusterError):

@@ -22,7 +22,7 @@ from mirror.journal.ownership import Owner
 from mirror.journal.positions import Standing, standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
 from mirror.spark.session import LOOPBACK
 from mirror.spark.task import Lane, Receipt, run_lane
@@ -133,5 +133,5 @@ async def _stretches(
             standing = standing_in(await journal.newest())
 
 
-def _is_over(figures: Figures, until: int) -> bool:
+def _is_over(figures: PartitionStatus, until: int) -> bool:
     return figures.is_stopped or (figures.next_offset >= until and not figures.presumed)

@@ -20,7 +20,7 @@ from mirror.journal.offset_maps import Indexes
 from mirror.journal.ownership import Watched
 from mirror.journal.snapshot import Status, status_of
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.status import NOT_OURS, Figures
+from mirror.observability.status import NOT_OURS, PartitionStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.policy.selection import selects
 from mirror.states import State
@@ -166,7 +166,7 @@ class Known:
     target_of: Callable[[str], str | None] | None = None
     is_plain: Callable[[str], bool] = lambda _: True
     newest: dict[bytes, bytes] = field(default_factory=dict)
-    contact: dict[TopicPartition, Figures] = field(default_factory=dict)
+    contact: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
     watched: Watched = field(init=False)
 
@@ -197,7 +197,7 @@ class Known:
     def _learn(self, entry: Entry) -> None:
         if entry.key.startswith(STATE) and entry.value:
             try:
-                figures = Figures.from_json(entry.value)
+                figures = PartitionStatus.from_json(entry.value)
             except NOT_OURS:
                 return  # `status` names it
             if figures.state in (State.MIRRORING, State.CAUGHT_UP) and self._is_of_now(figures):
@@ -233,13 +233,13 @@ class Known:
             await asyncio.sleep(LOOK_SECONDS)
 
     @property
-    def figures(self) -> dict[TopicPartition, Figures]:
+    def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each source partition, about the copy of now."""
         found = self._told()
         begun = [one for there, topic in self._unheard().items() for one in self._begun(there, topic)]
         return {TopicPartition(one.topic, one.partition): one for one in (*begun, *found) if self._is_of_now(one)}
 
-    def _told(self) -> tuple[Figures, ...]:
+    def _told(self) -> tuple[PartitionStatus, ...]:
         return status_of("", "", self.newest, 0).figures
 
     def _unheard(self) -> dict[str, FirstSeen]:
@@ -251,11 +251,11 @@ class Known:
             if there not in told and not one.deleted_ms and self.target_of and self.is_plain(one.source_topic)
         }
 
-    def _begun(self, there: str, topic: FirstSeen) -> Iterator[Figures]:
+    def _begun(self, there: str, topic: FirstSeen) -> Iterator[PartitionStatus]:
         """What stands for the reports of a copy's partitions as long as there are none."""
         found = self.journal.cluster.topics.get(there)
         for partition in found.leaders if found is not None else ():
-            yield Figures(
+            yield PartitionStatus(
                 flow=self.journal.flow,
                 instance="",
                 topic=topic.source_topic,
@@ -268,7 +268,7 @@ class Known:
                 at_ms=0,
             )
 
-    def _is_of_now(self, figures: Figures) -> bool:
+    def _is_of_now(self, figures: PartitionStatus) -> bool:
         return self.target_of is None or self.target_of(figures.topic) == figures.target_topic
 
 
@@ -282,7 +282,7 @@ def naming_of(settings: Settings) -> Callable[[str], str | None]:
     return target_of
 
 
-def _is_over(figures: Figures, end: int) -> bool:
+def _is_over(figures: PartitionStatus, end: int) -> bool:
     if figures.presumed:
         return False
     return figures.next_offset >= end or figures.state.is_stop or figures.state is State.PAUSED

@@ -45,7 +45,7 @@ from mirror.kafka.groups import (
     list_groups,
 )
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, high_watermarks, listed
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
 from mirror.states import State
@@ -233,7 +233,7 @@ def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes)
     return translate
 
 
-def is_vouched(*reports: Figures | None) -> bool:
+def is_vouched(*reports: PartitionStatus | None) -> bool:
     """Whether the newest report of a partition says that its target holds the source's records (G2)."""
     known = [report for report in reports if report]
     newest = max(known, key=lambda report: report.at_ms, default=None)
@@ -726,7 +726,7 @@ def sync_of(
     target: Cluster,
     include: Sequence[re.Pattern[str]],
     assignments: Sequence[Assignment],
-    reports: Sequence[Mapping[TopicPartition, Figures]],
+    reports: Sequence[Mapping[TopicPartition, PartitionStatus]],
     indexes: Indexes,
 ) -> GroupSync:
     """The sync of a flow. Looked up at every look: `reports`, figures by source partition, and `indexes`, where offsets

@@ -22,7 +22,7 @@ from mirror.journal.journal import encode
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.produce import append
 from mirror.observability import logs
-from mirror.observability.status import Figures, Totals, read_fields
+from mirror.observability.status import PartitionStatus, Totals, read_fields
 
 INTERVAL_SECONDS: Final = 5.0
 
@@ -46,7 +46,7 @@ class Heartbeat:
     lag_unknown: int = 0
 
     @classmethod
-    def of(cls, flow: str, instance: str, figures: Iterable[Figures]) -> Heartbeat:
+    def of(cls, flow: str, instance: str, figures: Iterable[PartitionStatus]) -> Heartbeat:
         """The flow as of now."""
         totals = Totals.of(figures)
         return cls(
@@ -84,7 +84,7 @@ class Heart:
     target: Cluster
     flow: str
     instance: str
-    figures: Callable[[], Iterable[Figures]]
+    figures: Callable[[], Iterable[PartitionStatus]]
 
     async def run(self) -> None:
         """Until cancelled. A target that is away, or a right that is missing, is told once; the copy goes on."""

@@ -22,7 +22,7 @@ from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import LATEST, listed
 from mirror.observability.status import KEY as GROUPS
-from mirror.observability.status import NOT_OURS, Figures, GroupFigures
+from mirror.observability.status import NOT_OURS, GroupFigures, PartitionStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import KnownStop
 from mirror.states import State
@@ -58,7 +58,7 @@ class Status:
     now_ms: int
     owner: Owner | None = None
     ended: str = ""
-    figures: tuple[Figures, ...] = ()
+    figures: tuple[PartitionStatus, ...] = ()
     groups: GroupFigures | None = None
     failed_over: FailedOver | None = None
     unread: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Status:
             return Pulse.RUNNING
         return Pulse.SILENT if self.owner.lives else Pulse.ENDED
 
-    def is_stale(self, figures: Figures) -> bool:
+    def is_stale(self, figures: PartitionStatus) -> bool:
         """What these figures say may be true no longer."""
         return self.pulse is not Pulse.RUNNING or self.now_ms - figures.at_ms > STALE_MS
 
@@ -156,7 +156,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
             elif key == ENDED:
                 ended = ended_instance(value)
             elif key.startswith(STATE):
-                figures.append(Figures.from_json(value))
+                figures.append(PartitionStatus.from_json(value))
             elif key == GROUPS:
                 groups = GroupFigures.from_json(value)
             elif key == ownership.KEY:
@@ -187,7 +187,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
     )
 
 
-def _stopped(one: Figures, stop: KnownStop | None) -> Figures:
+def _stopped(one: PartitionStatus, stop: KnownStop | None) -> PartitionStatus:
     """A report that does not tell of a stop that stands was written without knowing of it."""
     if stop is None or one.state.is_stop:
         return one
@@ -195,11 +195,11 @@ def _stopped(one: Figures, stop: KnownStop | None) -> Figures:
     return replace(one, state=stop.state, detail=detail, lag_records=None)
 
 
-def is_lag_known(figures: Figures) -> bool:
+def is_lag_known(figures: PartitionStatus) -> bool:
     """Whether the lag is one of now."""
     return figures.lag_records is not None
 
 
-def is_latency_known(figures: Figures) -> bool:
+def is_latency_known(figures: PartitionStatus) -> bool:
     """Whether the latency is one of now: of a partition that stopped it is that of its last batch."""
     return is_lag_known(figures) and not figures.state.is_stop

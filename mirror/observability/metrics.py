@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 from mirror.config import parse_address
 from mirror.errors import ConfigError
 from mirror.observability import logs
-from mirror.observability.status import BOUNDS, Figures, Histogram, TaskStatus
+from mirror.observability.status import BOUNDS, Histogram, PartitionStatus, TaskStatus
 
 # --- What the Prometheus endpoint tells of a flow, kept by the driver from the reports of its lanes -------------------
 
@@ -46,7 +46,7 @@ class Metrics(Collector):
         """`clock` is Unix time in seconds."""
         self._flow, self._clock = flow, clock
         self._lock = threading.Lock()
-        self._newest: dict[tuple[str, int], Figures] = {}
+        self._newest: dict[tuple[str, int], PartitionStatus] = {}
         self._batches: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._lost: Counter[str] = Counter()
@@ -58,7 +58,7 @@ class Metrics(Collector):
         self._restarts: Counter[str] = Counter({LANE: 0, EPOCH: 0})
         self._groups_at: float | None = None
 
-    def learn(self, figures: Iterable[Figures]) -> None:
+    def learn(self, figures: Iterable[PartitionStatus]) -> None:
         """Reports of partitions by this instance; older ones than those known are passed over."""
         with self._lock:
             for one in figures:
@@ -99,7 +99,7 @@ class Metrics(Collector):
             kept = set(partitions)
             self._newest = {at: figures for at, figures in self._newest.items() if at in kept}
 
-    def _count(self, now: Figures, before: Figures | None) -> None:
+    def _count(self, now: PartitionStatus, before: PartitionStatus | None) -> None:
         topic = now.topic
         for verdict, many in now.verdicts.items():
             self._batches[topic, verdict] += _grown(many, before.verdicts.get(verdict, 0) if before else 0)

@@ -121,7 +121,7 @@ PREFIX: Final = b"state/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class PartitionStatus:
     """One partition, now.
 
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
@@ -178,7 +178,7 @@ class Figures:
         """The task that reports it looks at the source's end all the time."""
         return self.state in _SEEING
 
-    def with_end(self, end: int | None) -> Figures:
+    def with_end(self, end: int | None) -> PartitionStatus:
         """The same, where the source ends at `end` by now; None where nobody knows.
 
         Not of a partition whose source topic is another one by now: what that holds is no lag of this copy.
@@ -202,7 +202,7 @@ class Figures:
         return json.dumps({**asdict(self), **counts}, separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, data: builtins.bytes) -> Figures:
+    def from_json(cls, data: builtins.bytes) -> PartitionStatus:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
         values = read_fields(data, _KINDS, _REQUIRED, "figures")
         if not all(is_of(count, (int,)) for name in _BY_VERDICT for count in values.get(name, {}).values()):
@@ -232,7 +232,7 @@ class Totals:
     verdicts: Mapping[str, int]
 
     @classmethod
-    def of(cls, figures: Iterable[Figures]) -> Totals:
+    def of(cls, figures: Iterable[PartitionStatus]) -> Totals:
         """Add up one report per partition."""
         every = list(figures)
         lags = [one.lag_records for one in every if one.lag_records is not None]
@@ -268,7 +268,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "latency": (dict,),
     **dict.fromkeys(("verified", "presumed"), (bool,)),
 }
-_REQUIRED = {one.name for one in fields(Figures) if one.default is MISSING and one.default_factory is MISSING}
+_REQUIRED = {one.name for one in fields(PartitionStatus) if one.default is MISSING and one.default_factory is MISSING}
 
 
 # --- What a lane as a whole reports beside its partitions -------------------------------------------------------------

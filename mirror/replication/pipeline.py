@@ -47,7 +47,7 @@ from mirror.kafka.queries import settled_end
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
-from mirror.observability.status import Figures, TaskStatus
+from mirror.observability.status import PartitionStatus, TaskStatus
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
@@ -208,7 +208,7 @@ class Keeper:
         known = self.last or self.assignment.last
         return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
 
-    def figures(self, flow: str, instance: str, now: int, tally: Tally) -> Figures:
+    def figures(self, flow: str, instance: str, now: int, tally: Tally) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, sink, cursor = self.assignment, self.sink, self.cursor
         acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
@@ -226,7 +226,7 @@ class Keeper:
                 told.append(f"{what}, and what is written behind it is not copied before it ends")
             end = cursor.written_until  # it is there, and not here
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
-        return Figures(
+        return PartitionStatus(
             flow=flow,
             instance=instance,
             topic=mine.source.topic,
@@ -403,7 +403,7 @@ class Pipeline:
         self._fetcher.finish()
         self._moved.set()
 
-    def figures(self, instance: str) -> list[Figures]:
+    def figures(self, instance: str) -> list[PartitionStatus]:
         """Where every partition stands now."""
         now = int(time.time() * 1000)
         return [

@@ -30,7 +30,7 @@ from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import Committed
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix, delete_topic, set_configs
 from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, refused
 from mirror.policy.selection import TopicPair, select
@@ -250,7 +250,7 @@ class RestoredPartition:
 
     assignment: Assignment
     bounds: Bounds
-    figures: Figures | None = None
+    figures: PartitionStatus | None = None
 
 
 class Beyond(NamedTuple):

@@ -27,7 +27,7 @@ from mirror.journal.offset_maps import Ledgers
 from mirror.journal.ownership import FailedOver, Owner, Watched, successor
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment, Loss, log_loss
@@ -86,7 +86,7 @@ class Restored:
     at_risk: bool = False
     expired: int = 0
     lost: tuple[Loss, ...] = ()
-    figures: Figures | None = None
+    figures: PartitionStatus | None = None
     problem: str = ""
 
     @property

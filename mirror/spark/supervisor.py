@@ -57,7 +57,7 @@ from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PREFIX as STATE
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.partition_writer import Tally
@@ -102,7 +102,7 @@ IDLE_WARNING: Final = 3
 
 #: What people did: losses accepted, stops that stand, copies vouched for.
 Acts = tuple[dict[TopicPartition, Accepted], frozenset[TopicPartition], dict[TopicPartition, LastPosition]]
-Watch = Callable[[Mapping[TopicPartition, Figures]], None]
+Watch = Callable[[Mapping[TopicPartition, PartitionStatus]], None]
 
 
 class Supervisor:
@@ -320,7 +320,7 @@ class Supervisor:
         places = {TopicPartition(one.target, number) for one in before for number in range(one.partitions)}
         places -= {TopicPartition(one.target, number) for one in refused for number in range(one.partitions)}
         try:
-            await self._journal.append_all((Figures.key_of(*at), None) for at in sorted(places - copies))
+            await self._journal.append_all((PartitionStatus.key_of(*at), None) for at in sorted(places - copies))
         except ClusterError as problem:  # `status` shows them until the next start
             self._log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
         await self._report_refusals()
@@ -335,7 +335,7 @@ class Supervisor:
         except ClusterError as problem:  # reported again soon
             self._log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
 
-    def _judge(self, figures: Iterable[Figures]) -> None:
+    def _judge(self, figures: Iterable[PartitionStatus]) -> None:
         """Learn from tasks' reports which copies were found to be their sources'."""
         for one in figures:
             at = TopicPartition(one.topic, one.partition)
@@ -499,7 +499,7 @@ class Supervisor:
                 first=f"{waiting[0].topic}-{waiting[0].partition}: {waiting[0].state} at {waiting[0].next_offset}",
             )
 
-    def _is_planned(self, figures: Figures) -> bool:
+    def _is_planned(self, figures: PartitionStatus) -> bool:
         """They are of a partition that this mirror copies: anybody may write to the journal."""
         at = TopicPartition(figures.topic, figures.partition)
         target = self._places.get(at)

@@ -25,7 +25,7 @@ from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import Once
-from mirror.observability.status import NOT_OURS, Figures, TaskStatus
+from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.replication.assignment import Assignment, Loss
 from mirror.replication.offset_map import Runs
 from mirror.replication.partition_writer import Tally
@@ -75,7 +75,7 @@ class Receipt:
     journal has that, too; it is on the target, which may have been away.
     """
 
-    figures: Figures
+    figures: PartitionStatus
     tally: Tally
     is_written: bool = True
 
@@ -244,7 +244,7 @@ class _Told:
     in_round: dict[bytes, int] = field(default_factory=dict)
     rounds: int = 0
 
-    def moved(self, figures: list[Figures]) -> list[Figures]:
+    def moved(self, figures: list[PartitionStatus]) -> list[PartitionStatus]:
         """Those that stand elsewhere since, or were not told for so many rounds; first those that wait longest."""
         self.rounds += 1
         due = [
@@ -254,12 +254,12 @@ class _Told:
         ]
         return sorted(due, key=lambda one: self.in_round.get(one.key(), 0))
 
-    def told(self, figures: Iterable[Figures]) -> None:
+    def told(self, figures: Iterable[PartitionStatus]) -> None:
         for one in figures:
             self.standing[one.key()], self.in_round[one.key()] = _standing(one), self.rounds
 
 
-async def _tell(voice: Voice, straight: _Told, figures: list[Figures]) -> None:
+async def _tell(voice: Voice, straight: _Told, figures: list[PartitionStatus]) -> None:
     """Tell the driver as much as it takes; what it does not take comes first the next time."""
     for count, one in enumerate(straight.moved(figures), start=1):
         if not voice.tell(one.to_json()):
@@ -269,7 +269,7 @@ async def _tell(voice: Voice, straight: _Told, figures: list[Figures]) -> None:
             await asyncio.sleep(0)
 
 
-def _standing(figures: Figures) -> tuple[object, ...]:
+def _standing(figures: PartitionStatus) -> tuple[object, ...]:
     return figures.state, figures.detail, figures.next_offset, figures.log_end
 
 
@@ -288,7 +288,7 @@ async def _write(
     journal: Journal,
     pipeline: Pipeline,
     standing: StandingLog,
-    figures: list[Figures],
+    figures: list[PartitionStatus],
     lane: TaskStatus,
 ) -> None:
     """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling

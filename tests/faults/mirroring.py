@@ -30,7 +30,7 @@ from mirror.journal.offset_maps import Indexes
 from mirror.journal.ownership import Owner
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import LATEST, READ_COMMITTED, list_offset
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.replication import fetcher, writer
 from mirror.replication.offset_map import Runs
 from mirror.replication.partition_writer import Tally
@@ -172,7 +172,7 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
     await _patiently(lambda: _claimed(flow, instance), deadline)
     ends: dict[TopicPartition, int] = await _patiently(lambda: _ends(flow), deadline)
     assignments = tuple(replace(one, until=ends[one.source]) for one in flow.assignments)
-    figures: dict[TopicPartition, Figures] = {}
+    figures: dict[TopicPartition, PartitionStatus] = {}
     tallies: dict[TopicPartition, Tally] = {}
     while time.time() < deadline:
         left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
@@ -258,5 +258,5 @@ async def _patiently(ask: Any, deadline: float) -> Any:
             await asyncio.sleep(0.2)
 
 
-def _is_over(figures: Figures | None, until: int) -> bool:
+def _is_over(figures: PartitionStatus | None, until: int) -> bool:
     return figures is not None and (figures.state.is_stop or figures.next_offset >= until)

@@ -19,7 +19,7 @@ from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.lab.demo.processes import Bound, Tree
 from mirror.lab.demo.producers import Ends, Live
 from mirror.observability.status import PREFIX as STATE
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 from mirror.verify.report import TopicReport
 
@@ -184,7 +184,7 @@ class Result:
         }
 
 
-def verdicts_of(figures: Iterable[Figures]) -> dict[str, Counter[str]]:
+def verdicts_of(figures: Iterable[PartitionStatus]) -> dict[str, Counter[str]]:
     """Verdict counts by topic."""
     found: dict[str, Counter[str]] = {}
     for one in figures:
@@ -231,7 +231,7 @@ class Course:
     began: Moment
     first: Moment = field(default_factory=Moment)
     last: Moment = field(default_factory=Moment)
-    figures: dict[TopicPartition, Figures] = field(default_factory=dict)
+    figures: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
 
 
 class Copying:
@@ -327,7 +327,7 @@ class Copying:
                 raise MirrorFailed(f"the flow's journal cannot be read: {problem}") from problem
             for entry in entries:
                 if entry.key.startswith(STATE) and entry.value:
-                    figures = Figures.from_json(entry.value)
+                    figures = PartitionStatus.from_json(entry.value)
                     self.course.figures[TopicPartition(figures.topic, figures.partition)] = figures
             await asyncio.sleep(JOURNAL_SECONDS)
 

@@ -42,7 +42,7 @@ from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
-from mirror.observability.status import Figures
+from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, rekeyed_by
 from mirror.replication.position import inspecting
 from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
@@ -139,7 +139,7 @@ class Rekeyer:
         return self._side.has_looked
 
     @property
-    def figures(self) -> dict[TopicPartition, Figures]:
+    def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """How each source partition stands now."""
         return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
 
@@ -439,10 +439,10 @@ class Rekeyer:
             async with asyncio.timeout(REPORT_SECONDS):
                 await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
 
-    def _all_figures(self, state: State | None = None) -> list[Figures]:
+    def _all_figures(self, state: State | None = None) -> list[PartitionStatus]:
         return [self._figures(number, state) for number in sorted(self._parts)]
 
-    def _figures(self, number: int, state: State | None = None) -> Figures:
+    def _figures(self, number: int, state: State | None = None) -> PartitionStatus:
         at = TopicPartition(self._rule.source, number)
         part = self._parts[number]
         return part.figures(
@@ -511,7 +511,7 @@ class Queries:
                     self._tasks.append(self._begin(made, False))
 
     @property
-    def figures(self) -> dict[TopicPartition, Figures]:
+    def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """How each source partition stands."""
         return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
 

@@ -15,7 +15,7 @@ from mirror.driver.flow import Flow
 from mirror.errors import ClusterUnreachable
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset, listed
-from mirror.observability.status import Figures, Histogram
+from mirror.observability.status import Histogram, PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Loss
 from mirror.spark.rekey.microbatch import Stopped
@@ -70,7 +70,7 @@ class Standing:
         waits_for: str = "",
         state: State | None = None,
         told: Mapping[str, object] = MappingProxyType({}),
-    ) -> Figures:
+    ) -> PartitionStatus:
         """The report; `waits_for`: why nothing gets on now; `told`: what a stop's advice names. A stop is told as soon
         as it is known, though what lies before it may still be on its way.
         """
@@ -81,7 +81,7 @@ class Standing:
             state, detail = self.stop.state, self.stop.told(told)
         elif state is None:
             state = State.UNAVAILABLE if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
-        return Figures(
+        return PartitionStatus(
             flow=flow,
             instance=instance,
             topic=source.topic,
