@@ -29,7 +29,7 @@ from mirror.policy.rules import Rules
 from mirror.records.header import Stamp
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, Sink, Tally
-from mirror.replication.pipeline import Keeper
+from mirror.replication.pipeline import PartitionTask
 from mirror.replication.position import Position
 from mirror.states import State
 
@@ -134,15 +134,15 @@ def test_only_what_changed_is_written() -> None:
     assert log.changes([(AT, last)], {AT: None}) == [(b"stop/orders.eu/1/12", None)]
 
 
-def keeper(stop: KnownStop | None, **rules: Any) -> Keeper:
-    return Keeper(Assignment(AT, AT, OURS, Rules(**rules), stop=stop))
+def keeper(stop: KnownStop | None, **rules: Any) -> PartitionTask:
+    return PartitionTask(Assignment(AT, AT, OURS, Rules(**rules), stop=stop))
 
 
-def reported(one: Keeper) -> PartitionStatus:
+def reported(one: PartitionTask) -> PartitionStatus:
     return one.figures("flow", "instance", 0, Tally())
 
 
-def told(one: Keeper) -> tuple[State, str, int]:
+def told(one: PartitionTask) -> tuple[State, str, int]:
     figures = reported(one)
     return figures.state, figures.detail, figures.next_offset
 

@@ -103,7 +103,7 @@ HELD_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True, eq=False)
-class Keeper:
+class PartitionTask:
     """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too. `note`
     is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
@@ -294,7 +294,7 @@ class Pipeline:
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
         self._on_loss, self._recall = on_loss, recall
-        self._keepers = {assignment.source: Keeper(assignment) for assignment in assignments}
+        self._keepers = {assignment.source: PartitionTask(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._keeping: list[asyncio.Task[None]] = []
         self._has_begun = False
@@ -356,7 +356,7 @@ class Pipeline:
         else:
             loop.default_exception_handler(context)
 
-    def _begin_all(self, keepers: Iterable[Keeper]) -> None:
+    def _begin_all(self, keepers: Iterable[PartitionTask]) -> None:
         """Those that come later do not wait for the turns of those before them."""
         self._has_begun = True
         turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
@@ -366,7 +366,7 @@ class Pipeline:
         """Mirror these partitions as well, but for those that are mirrored here; false where the lane is ending."""
         if self._fetcher.is_finished:
             return False
-        more = {one.source: Keeper(one, is_new=False) for one in assignments if one.source not in self._keepers}
+        more = {one.source: PartitionTask(one, is_new=False) for one in assignments if one.source not in self._keepers}
         self._keepers |= more
         if self._has_begun:  # else they begin with the others
             self._begin_all(more.values())
@@ -468,7 +468,7 @@ class Pipeline:
             self._stop(keeper, stop)
         self._writer.flush()
 
-    async def _carry_out(self, keeper: Keeper, sink: Sink, verdict: Verdict, raws: tuple[RawBatch, ...]) -> bool:
+    async def _carry_out(self, keeper: PartitionTask, sink: Sink, verdict: Verdict, raws: tuple[RawBatch, ...]) -> bool:
         """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
 
         Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
@@ -497,7 +497,7 @@ class Pipeline:
                 break
         return True
 
-    async def _leave_out(self, keeper: Keeper, sink: Sink, loss: Loss) -> bool:
+    async def _leave_out(self, keeper: PartitionTask, sink: Sink, loss: Loss) -> bool:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
@@ -510,7 +510,7 @@ class Pipeline:
         self._writer.lose(loss, sink)
         return True
 
-    async def _lose(self, keeper: Keeper, sink: Sink, damaged: Damaged) -> None:
+    async def _lose(self, keeper: PartitionTask, sink: Sink, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
         mine = keeper.assignment
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
@@ -530,7 +530,7 @@ class Pipeline:
         if keeper.sink is not None and keeper.cursor is cursor and not arrival.trouble:
             self._changed(keeper.sink)
 
-    async def _keep(self, keeper: Keeper, turns: Turns) -> None:
+    async def _keep(self, keeper: PartitionTask, turns: Turns) -> None:
         backoff = Backoff()
         while not keeper.finished:
             try:
@@ -553,7 +553,7 @@ class Pipeline:
                     keeper.doubts = 0
                 await asyncio.sleep(backoff.next())
 
-    async def _begin(self, keeper: Keeper) -> None:
+    async def _begin(self, keeper: PartitionTask) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = keeper.assignment, keeper.sink
         keeper.meets(self._target.topic_id(mine.target.topic))
@@ -608,7 +608,7 @@ class Pipeline:
         self._writer.flush()
         self._changed(sink)
 
-    def _target_lost(self, keeper: Keeper, lost: tuple[int, int]) -> None:
+    def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int]) -> None:
         """Tell of records that the target had acknowledged and lost, of source offsets from and to before."""
         mine, (first, following) = keeper.assignment, lost
         tally = self._writer.tallies.setdefault(mine.source, Tally())
@@ -624,7 +624,7 @@ class Pipeline:
         )
         keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), copied again")
 
-    async def _what_became_of(self, keeper: Keeper) -> str:
+    async def _what_became_of(self, keeper: PartitionTask) -> str:
         """What became of the source topic, asked for now, or known since the lane looked as it began."""
         topic, topic_id = keeper.assignment.source.topic, keeper.assignment.topic_id
         is_new, keeper.is_new = keeper.is_new, False
@@ -632,7 +632,7 @@ class Pipeline:
             return other_topic(self._source, topic, topic_id)
         return await what_became_of(self._source, topic, topic_id)
 
-    async def _position(self, keeper: Keeper) -> tuple[Position, Ledger | None]:
+    async def _position(self, keeper: PartitionTask) -> tuple[Position, Ledger | None]:
         mine = keeper.assignment
         last = keeper.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
@@ -651,7 +651,7 @@ class Pipeline:
                 raise recreated(mine.source, stop.offset, became) from stop
             raise
 
-    async def _align(self, keeper: Keeper, position: Position) -> None:
+    async def _align(self, keeper: PartitionTask, position: Position) -> None:
         """Let the target begin where the source does, or the flow in it."""
         from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
@@ -689,12 +689,12 @@ class Pipeline:
         self._fetcher.nudge()
         self._finish_when_done()
 
-    def _finished(self, keeper: Keeper) -> None:
+    def _finished(self, keeper: PartitionTask) -> None:
         keeper.finished = True
         self._fetcher.stop(keeper.assignment.source)
         keeper.unsettled.set()
 
-    def _stop(self, keeper: Keeper, stop: PartitionStop) -> None:
+    def _stop(self, keeper: PartitionTask, stop: PartitionStop) -> None:
         keeper.stopped(located(stop, self._source, self._target, keeper.assignment.target.topic))
         self.stopped.set()
         self._finished(keeper)
@@ -704,14 +704,14 @@ class Pipeline:
         if all(keeper.is_done for keeper in self._keepers.values()):
             self._end()
 
-    def _damaged(self, keeper: Keeper, damage: MalformedBatch) -> PartitionStop:
+    def _damaged(self, keeper: PartitionTask, damage: MalformedBatch) -> PartitionStop:
         """The stop for what cannot be read of one of both logs: what is damaged begins with the cluster's name."""
         mine = keeper.assignment
         is_copy = str(damage).startswith(f"{self._target}:")
         where = inspecting(*("target", mine.target.topic) if is_copy else ("source", mine.source.topic), damage.offset)
         return self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED, **where)
 
-    def _denied(self, keeper: Keeper, problem: AccessDenied) -> PartitionStop:
+    def _denied(self, keeper: PartitionTask, problem: AccessDenied) -> PartitionStop:
         if isinstance(problem, NotAuthenticated):
             return self._stop_for(keeper, State.UNAUTHORIZED, str(problem), Remedy.MEND_LOGIN)
         mine, source, target = keeper.assignment, self._source.endpoint, self._target.endpoint
@@ -719,7 +719,7 @@ class Pipeline:
         return self._stop_for(keeper, State.UNAUTHORIZED, str(problem), Remedy.GRANT, grant=right)
 
     def _stop_for(
-        self, keeper: Keeper, state: State, detail: str, *remedies: Remedy, **values: object
+        self, keeper: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
     ) -> PartitionStop:
         at = keeper.sink.acked if keeper.sink else -1
         return PartitionStop(state, *keeper.assignment.source, at, detail, *remedies).knowing(**values)
