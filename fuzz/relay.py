@@ -43,7 +43,7 @@ from mirror.records.recipe import Recipe
 from mirror.records.rewrite import read
 from mirror.records.transactions import Aborted
 from mirror.replication.classifier import VERDICTS, Action, classify
-from mirror.replication.partition_writer import Gap, Outgoing, Sink
+from mirror.replication.partition_writer import Gap, Outgoing, PartitionWriter
 from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 
@@ -74,7 +74,7 @@ _WRAPPER: Final = (Struct(">qiIbBii"), Struct(">qiIbBqii"))
 _LENGTH: Final = Struct(">i")
 
 
-class _Sink(Sink):
+class _Sink(PartitionWriter):
     """A sink that rewrites under the small cap of all targets."""
 
     __slots__ = ()
@@ -163,7 +163,7 @@ def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]
     return (RULES[rules % len(RULES)], first, index), view
 
 
-def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> Sink:
+def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> PartitionWriter:
     """What fetcher, pipeline and writer make of a record set: a sink whose queue would be sent."""
     sink = _Sink(_PARTITION, _PARTITION, Position(first_offset, Stamp(7), True, -1), rules)
     writer = _writer()
@@ -196,7 +196,7 @@ def _sound(view: memoryview) -> Iterator[RawBatch]:
         return
 
 
-def _assert_in_order(sink: Sink, first_offset: int) -> None:
+def _assert_in_order(sink: PartitionWriter, first_offset: int) -> None:
     """The queue goes on from offset to offset, and a broker would take each batch in it."""
     at = first_offset
     for queued in sink.queue:
@@ -216,7 +216,7 @@ def _assert_in_order(sink: Sink, first_offset: int) -> None:
     assert sink.held == sum(len(one.raw.data) for one in sink.queue if isinstance(one, Outgoing))
 
 
-def _assert_same_records(view: memoryview, sink: Sink) -> None:
+def _assert_same_records(view: memoryview, sink: PartitionWriter) -> None:
     """Each record of a rewritten batch is the source's record of its offset."""
     made = [one.raw for one in sink.queue if isinstance(one, Outgoing) and one.verdict.action is Action.REWRITE]
     if not made:

@@ -30,7 +30,7 @@ from mirror.records.header import CODECS, RawBatch
 from mirror.records.rewrite import rewrite
 from mirror.replication import pipeline
 from mirror.replication.classifier import TOO_LARGE, Verdict
-from mirror.replication.partition_writer import Sink
+from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.writer import Writer
 from mirror.states import Remedy, State
 
@@ -174,12 +174,12 @@ def test_a_batch_that_decompresses_to_more_than_memory_holds(
     wait_for_a_hole(pair[0], topic_name)
     held: list[int] = []
 
-    def watched(self: Sink, *given: Any) -> None:
+    def watched(self: PartitionWriter, *given: Any) -> None:
         appended(self, *given)
         held.append(self.held)
 
-    appended = Sink.append
-    monkeypatch.setattr(Sink, "append", watched)
+    appended = PartitionWriter.append
+    monkeypatch.setattr(PartitionWriter, "append", watched)
     monkeypatch.setattr(helpers, "MEMORY_BYTES", 16 << 20)
     found = copied(pair, topic_name)
     assert found.verdicts["REWRITE/holes"] == batches
@@ -236,7 +236,7 @@ def test_a_copy_that_begins_inside_a_batch(
     make_topic(pair[1], topic_name)
     produce(pair[0], topic_name, values(300), batch=100, codec="snappy")
 
-    def first_part(self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
+    def first_part(self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
         first, second, *_ = rewrite(raws, replace(sink.recipe, max_bytes=9000))
         sink.append(first, verdict)
         yield

@@ -19,7 +19,7 @@ from mirror.records.header import RawBatch, Stamp, parse_header
 from mirror.replication.assignment import Assignment
 from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.replication.fetcher import Arrival, Cursor
-from mirror.replication.partition_writer import FENCE, LONGEST_GAP, Gap, Outgoing, Sink
+from mirror.replication.partition_writer import FENCE, LONGEST_GAP, Gap, Outgoing, PartitionWriter
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import Position
 from mirror.replication.writer import Writer
@@ -28,8 +28,8 @@ from mirror.states import State
 AT = TopicPartition("orders", 3)
 
 
-def sink(next_offset: int = 100, stamp: Stamp = Stamp(7 << 20, 4, 50)) -> Sink:  # noqa: B008 -- a frozen value
-    return Sink(AT, AT, Position(next_offset, stamp, True, -1))
+def sink(next_offset: int = 100, stamp: Stamp = Stamp(7 << 20, 4, 50)) -> PartitionWriter:  # noqa: B008 -- a frozen value
+    return PartitionWriter(AT, AT, Position(next_offset, stamp, True, -1))
 
 
 def data(offset: int, count: int = 10) -> RawBatch:
@@ -40,7 +40,7 @@ def encoded_records(count: int) -> bytes:
     return encoded([Record(offset, offset, None, b"value") for offset in range(count)])
 
 
-def stamps(one: Sink) -> list[tuple[int, int, int]]:
+def stamps(one: PartitionWriter) -> list[tuple[int, int, int]]:
     """Offset, epoch and sequence of every batch; offset, epoch and -1 of every marker."""
     found = []
     for waiting in one.queue:
@@ -132,7 +132,7 @@ def test_what_is_forgotten_holds_no_memory() -> None:
 )
 def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBatch, again: RawBatch) -> None:
     """What waits is not queued yet, and must count as taken all the same: each offset is written once."""
-    one = Sink(AT, AT, Position(100, Stamp(7 << 20, 4, 50), True, -1), rules)
+    one = PartitionWriter(AT, AT, Position(100, Stamp(7 << 20, 4, 50), True, -1), rules)
 
     async def relayed() -> None:
         nothing: Any = None
@@ -158,7 +158,7 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
 def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
     """Nothing is sent before the log's end was read again; an error here would end the lane."""
 
-    async def filled() -> Sink:
+    async def filled() -> PartitionWriter:
         target: Any = SimpleNamespace(leader=lambda _: SimpleNamespace(node=1, epoch=0))
         schema = LIST_OFFSETS.schema(LIST_OFFSETS.newest, "response")
         answer = schema.ListOffsetsResponse(throttle_time=timedelta(0), topics=())

@@ -111,7 +111,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Sink:
+class PartitionWriter:
     """Where a partition is written, from one position on.
 
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be

@@ -59,7 +59,7 @@ from mirror.replication.damage import Damaged
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
 from mirror.replication.offset_map import Ledger
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
-from mirror.replication.partition_writer import Sink, Tally, Unwritable
+from mirror.replication.partition_writer import PartitionWriter, Tally, Unwritable
 from mirror.replication.position import Position, inspecting, located, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import Writer
@@ -117,7 +117,7 @@ class PartitionTask:
     detail: str = ""
     advice: str = ""
     cursor: Cursor | None = None
-    sink: Sink | None = None
+    sink: PartitionWriter | None = None
     unsettled: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
@@ -468,7 +468,9 @@ class Pipeline:
             self._stop(keeper, stop)
         self._writer.flush()
 
-    async def _carry_out(self, keeper: PartitionTask, sink: Sink, verdict: Verdict, raws: tuple[RawBatch, ...]) -> bool:
+    async def _carry_out(
+        self, keeper: PartitionTask, sink: PartitionWriter, verdict: Verdict, raws: tuple[RawBatch, ...]
+    ) -> bool:
         """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
 
         Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
@@ -497,7 +499,7 @@ class Pipeline:
                 break
         return True
 
-    async def _leave_out(self, keeper: PartitionTask, sink: Sink, loss: Loss) -> bool:
+    async def _leave_out(self, keeper: PartitionTask, sink: PartitionWriter, loss: Loss) -> bool:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
@@ -510,7 +512,7 @@ class Pipeline:
         self._writer.lose(loss, sink)
         return True
 
-    async def _lose(self, keeper: PartitionTask, sink: Sink, damaged: Damaged) -> None:
+    async def _lose(self, keeper: PartitionTask, sink: PartitionWriter, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
         mine = keeper.assignment
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
@@ -577,7 +579,7 @@ class Pipeline:
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
         topic_id = keeper.target_topic_id
-        sink = Sink(
+        sink = PartitionWriter(
             mine.source, mine.target, position, mine.rules, ledger, self._opens, session=session, topic_id=topic_id
         )
         if former is not None:
@@ -663,7 +665,7 @@ class Pipeline:
         mine = keeper.assignment
         await align(self._target, Alignment(mine.source, mine.target, mine.rules, position.begin), position, moved)
 
-    def _changed(self, sink: Sink) -> None:
+    def _changed(self, sink: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
         self._moved.set()
         keeper = self._keepers[sink.source]

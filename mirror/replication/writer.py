@@ -10,7 +10,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W3  while the leader does not know the producer, one batch is in flight alone: any first sequence would be accepted
     W4  an ack at another offset than expected means that somebody else writes: FENCED, and not one batch more
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
-        (`Sink.unsettled`)
+        (`PartitionWriter.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
     W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are told apart by
         their order alone, and what overtakes is refused
@@ -59,7 +59,7 @@ from mirror.records.header import RawBatch
 from mirror.replication.assignment import Loss
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.fetcher import Spawn
-from mirror.replication.partition_writer import MARKERS, Gap, Outgoing, Sink, Tally
+from mirror.replication.partition_writer import MARKERS, Gap, Outgoing, PartitionWriter, Tally
 from mirror.states import Remedy, State
 
 # --- A connection to one target broker, opened when there is something to send ----------------------------------------
@@ -130,13 +130,15 @@ class Writer:
     those for which brokers muted us.
     """
 
-    def __init__(self, target: Cluster, on_change: Callable[[Sink], None], spawn: Spawn, partition_bytes: int) -> None:
+    def __init__(
+        self, target: Cluster, on_change: Callable[[PartitionWriter], None], spawn: Spawn, partition_bytes: int
+    ) -> None:
         self._target = target
         self._spawn = spawn
         self._on_change = on_change
         self._partition_bytes = partition_bytes
-        self._sinks: dict[TopicPartition, Sink] = {}
-        self._queued: dict[TopicPartition, Sink] = {}  # at least those with something to send
+        self._sinks: dict[TopicPartition, PartitionWriter] = {}
+        self._queued: dict[TopicPartition, PartitionWriter] = {}  # at least those with something to send
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
@@ -144,7 +146,7 @@ class Writer:
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
 
-    def begin(self, sink: Sink) -> None:
+    def begin(self, sink: PartitionWriter) -> None:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
         self._sinks[sink.source] = self._queued[sink.source] = sink
         self._turns.setdefault(sink.source, len(self._turns))
@@ -160,7 +162,7 @@ class Writer:
         for channel in self._channels.values():
             channel.close()
 
-    def settled(self, sink: Sink, end: int) -> None:
+    def settled(self, sink: PartitionWriter, end: int) -> None:
         """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
         for out in sink.doubted:
             if out.end <= end:
@@ -178,14 +180,14 @@ class Writer:
         sink = self._sinks.get(source)
         return self._partition_bytes - sink.held if sink and not sink.unsettled else 0
 
-    def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> None:
+    def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> None:
         """Queue, skip or refuse one batch, or several that become one; `flush` sends. Raises PartitionStop for what
         must not be written.
         """
         for _ in self.carrying_out(verdict, raws, sink):
             pass
 
-    def carrying_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
+    def carrying_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
         """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
         if sink.unsettled or verdict is ALREADY_MIRRORED:
             return
@@ -203,14 +205,14 @@ class Writer:
                     raise _unreadable(sink, raws[0], detail)
                 raise sink.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
 
-    def lose(self, loss: Loss, sink: Sink) -> None:
+    def lose(self, loss: Loss, sink: PartitionWriter) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
         self._queued[sink.source] = sink
         if sink.ledger is not None:
             self.tallies[sink.source].lost += loss.next_offset - loss.first
         sink.lose(loss)
 
-    def _drop(self, verdict: Verdict, raw: RawBatch, sink: Sink) -> None:
+    def _drop(self, verdict: Verdict, raw: RawBatch, sink: PartitionWriter) -> None:
         upto = raw.header.next_offset
         sink.fill(upto, verdict, len(raw.data), raw.header.partition_leader_epoch)
         if sink.ledger is not None:  # no marker's answer will count it
@@ -220,7 +222,7 @@ class Writer:
                 tally.verdicts[str(verdict)] += 1
                 tally.verdict_bytes[str(verdict)] += len(raw.data)
 
-    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: Sink) -> Iterator[None]:
+    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
         from mirror.records.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
 
         try:
@@ -253,8 +255,8 @@ class Writer:
         self._flushing = None
         if self._finished:
             return
-        waiting: dict[tuple[int, int], list[Sink]] = {}
-        unsettled: list[Sink] = []
+        waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
+        unsettled: list[PartitionWriter] = []
         self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
         for sink in self._queued.values():
             if sink.may_send:
@@ -283,7 +285,7 @@ class Writer:
         for sink in unsettled:
             self._on_change(sink)
 
-    def _moved(self, sink: Sink, leader: Leader) -> str:
+    def _moved(self, sink: PartitionWriter, leader: Leader) -> str:
         """Why nothing may be sent to the leader known now before the position was read again (W7, W11)."""
         if leader.node < 0:
             return "the target partition has no leader"
@@ -328,16 +330,16 @@ class Writer:
             if sink.may_send and (self._target.leader(sink.target).node, sink.connection) == key:
                 self._lost((sink,), problem)
 
-    def doubt(self, sink: Sink, why: str) -> None:
+    def doubt(self, sink: PartitionWriter, why: str) -> None:
         """Send nothing more through a sink until its position was read again."""
         self._lost((sink,), why)
 
-    def _send(self, channel: Channel, connection: Connection, sinks: list[Sink]) -> bool:
+    def _send(self, channel: Channel, connection: Connection, sinks: list[PartitionWriter]) -> bool:
         """One request with the next batch of each partition that has one, up to a size; false where there is nothing
         to send.
         """
         batches: dict[TopicPartition, tuple[Any, ...]] = {}
-        sent: list[Sink] = []
+        sent: list[PartitionWriter] = []
         size = 0
         for sink in sinks:
             out = sink.queue[0] if sink.may_send else None
@@ -377,7 +379,7 @@ class Writer:
         future.add_done_callback(answered)
         return True
 
-    def _fill(self, sink: Sink, gap: Gap, channel: Channel, connection: Connection) -> None:
+    def _fill(self, sink: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
         to one marker is enough (W8); the question alone where the last look was too long ago (W9).
         """
@@ -440,7 +442,7 @@ class Writer:
         connection.expect(behind, last_api, connection.patience or ANSWER_TIMEOUT)
         behind.add_done_callback(answered)
 
-    def _filled(self, sink: Sink, gap: Gap, count: int, asked_at: float) -> None:
+    def _filled(self, sink: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
         sink.seen_at = asked_at
         sink.fenced = sink.fenced or bool(count)
         sink.known = sink.known or bool(count)
@@ -454,7 +456,7 @@ class Writer:
             if sink.queue:  # forgotten where the lane ends meanwhile
                 sink.queue.popleft()
 
-    def _acknowledged(self, sink: Sink, ack: Ack, sent_at: float) -> None:
+    def _acknowledged(self, sink: PartitionWriter, ack: Ack, sent_at: float) -> None:
         out = sink.in_flight.popleft()
         header = out.raw.header
         sink.held -= len(out.raw.data)
@@ -499,7 +501,9 @@ class Writer:
         if tally.latency_ms is not None:
             tally.latency.add(tally.latency_ms / 1000)
 
-    def _lost(self, sinks: tuple[Sink, ...] | list[Sink], problem: str, in_flight: bool = False) -> None:
+    def _lost(
+        self, sinks: tuple[PartitionWriter, ...] | list[PartitionWriter], problem: str, in_flight: bool = False
+    ) -> None:
         for sink in sinks:
             if in_flight:
                 out = sink.in_flight.popleft()
@@ -508,19 +512,19 @@ class Writer:
             self._unsettle(sink, problem)
             self._on_change(sink)
 
-    def _unsettle(self, sink: Sink, why: str) -> None:
+    def _unsettle(self, sink: PartitionWriter, why: str) -> None:
         """Send nothing more through this sink: whoever tends the partition reads the log's end and begins a new one
         (W5).
         """
         sink.unsettled = sink.unsettled or why
         sink.forget()
 
-    def _stopped(self, sink: Sink, stop: PartitionStop) -> None:
+    def _stopped(self, sink: PartitionWriter, stop: PartitionStop) -> None:
         sink.stop = sink.stop or stop
         self._unsettle(sink, stop.detail)
 
 
-def _unreadable(sink: Sink, raw: RawBatch, detail: str) -> PartitionStop:
+def _unreadable(sink: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:
     """The stop for what is left of a batch whose records cannot be read."""
     header = raw.header
     # a compressed set of magic 0 or 1 tells its last offset alone
@@ -534,7 +538,7 @@ def _of(partition: TopicPartition, answer: Any) -> Any:
     return next((part for part in parts if part.partition_index == partition.partition), None)
 
 
-def _repeats_another(sink: Sink, ack: Ack, max_timestamp: int) -> bool:
+def _repeats_another(sink: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
     """A leader took a batch for a repetition of one with other timestamps. Not told by one that stamps batches itself,
     nor of batches without timestamps.
     """

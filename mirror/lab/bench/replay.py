@@ -18,7 +18,7 @@ from mirror.kafka.queries import settled_end
 from mirror.lab.bench.stored import endpoint, loaded
 from mirror.records.header import RawBatch, Stamp
 from mirror.replication.classifier import OWN_PRODUCER
-from mirror.replication.partition_writer import Sink
+from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.position import Position, producer_id
 from mirror.replication.writer import Writer
 
@@ -54,7 +54,7 @@ async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBat
         for partition, raws in batches.items():
             at = TopicPartition(topic, partition)
             begin = await settled_end(cluster, at)  # waits for the leader of a topic that was just made
-            sink = Sink(at, at, Position(begin, Stamp(producer_id("bench", at)), False, -1))
+            sink = PartitionWriter(at, at, Position(begin, Stamp(producer_id("bench", at)), False, -1))
             writer.begin(sink)
             sinks.append((sink, iter(raws)))
         await asyncio.to_thread(go.wait)
