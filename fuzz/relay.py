@@ -43,7 +43,7 @@ from mirror.records.recipe import Recipe
 from mirror.records.rewrite import read
 from mirror.records.transactions import Aborted
 from mirror.replication.classifier import VERDICTS, Action, classify
-from mirror.replication.partition_writer import Gap, Outgoing, PartitionWriter
+from mirror.replication.partition_writer import Gap, PartitionWriter, PendingBatch
 from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 
@@ -213,12 +213,12 @@ def _assert_in_order(sink: PartitionWriter, first_offset: int) -> None:
             assert records_crc(again) == records_crc(queued.raw)
         at = queued.next_offset
     assert sink.next_offset == at
-    assert sink.held == sum(len(one.raw.data) for one in sink.queue if isinstance(one, Outgoing))
+    assert sink.held == sum(len(one.raw.data) for one in sink.queue if isinstance(one, PendingBatch))
 
 
 def _assert_same_records(view: memoryview, sink: PartitionWriter) -> None:
     """Each record of a rewritten batch is the source's record of its offset."""
-    made = [one.raw for one in sink.queue if isinstance(one, Outgoing) and one.verdict.action is Action.REWRITE]
+    made = [one.raw for one in sink.queue if isinstance(one, PendingBatch) and one.verdict.action is Action.REWRITE]
     if not made:
         return
     ours = joined([read(raw, 2 * CAP) for raw in made])

@@ -19,7 +19,7 @@ from mirror.records.header import RawBatch, Stamp, parse_header
 from mirror.replication.assignment import Assignment
 from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.replication.fetcher import Arrival, Cursor
-from mirror.replication.partition_writer import FENCE, LONGEST_GAP, Gap, Outgoing, PartitionWriter
+from mirror.replication.partition_writer import FENCE, LONGEST_GAP, Gap, PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import Position
 from mirror.replication.writer import Writer
@@ -44,7 +44,7 @@ def stamps(one: PartitionWriter) -> list[tuple[int, int, int]]:
     """Offset, epoch and sequence of every batch; offset, epoch and -1 of every marker."""
     found = []
     for waiting in one.queue:
-        if isinstance(waiting, Outgoing):
+        if isinstance(waiting, PendingBatch):
             header = parse_header(waiting.header + bytes(waiting.raw.records))
             found.append((waiting.raw.header.base_offset, header.producer_epoch, header.base_sequence))
         else:
@@ -148,7 +148,7 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
 
     asyncio.run(relayed())
     queued = [
-        (out.raw.header.base_offset, out.raw.header.next_offset) for out in one.queue if isinstance(out, Outgoing)
+        (out.raw.header.base_offset, out.raw.header.next_offset) for out in one.queue if isinstance(out, PendingBatch)
     ]
     assert queued[0] == (100, first.header.next_offset)
     assert [begin for begin, _ in queued[1:]] == [end for _, end in queued[:-1]]

@@ -70,7 +70,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class PendingBatch:
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
     It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
@@ -142,10 +142,10 @@ class PartitionWriter:
     fenced: bool = False
     has_gaps: bool = False
     coalescer: Coalescer = field(init=False)
-    queue: deque[Outgoing | Gap] = field(default_factory=deque)
-    in_flight: deque[Outgoing] = field(default_factory=deque)
+    queue: deque[PendingBatch | Gap] = field(default_factory=deque)
+    in_flight: deque[PendingBatch] = field(default_factory=deque)
     filling: bool = False
-    doubted: list[Outgoing] = field(default_factory=list)
+    doubted: list[PendingBatch] = field(default_factory=list)
     held: int = 0
     unsettled: str = ""
     mistimed: bool = False
@@ -190,7 +190,7 @@ class PartitionWriter:
         """There is something to send, and nothing speaks against sending it now (W3, W5, W8 in `writer.py`)."""
         if not self.queue or self.unsettled or self.filling:
             return False
-        return not self.in_flight or (self.known and isinstance(self.queue[0], Outgoing))
+        return not self.in_flight or (self.known and isinstance(self.queue[0], PendingBatch))
 
     @property
     def mean_size(self) -> float:
@@ -228,7 +228,7 @@ class PartitionWriter:
             self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
-        out = Outgoing(head, raw, verdict, self.lands, self.next_offset, pieces, epoch, rewritten_from is not None)
+        out = PendingBatch(head, raw, verdict, self.lands, self.next_offset, pieces, epoch, rewritten_from is not None)
         self.queue.append(out)
         self.lands += header.count
 
@@ -266,12 +266,12 @@ class PartitionWriter:
         on_its_way = self.queue or self.in_flight
         if on_its_way:
             last = on_its_way[-1]
-            assert isinstance(last, Outgoing)  # there are no gaps where there is a ledger
+            assert isinstance(last, PendingBatch)  # there are no gaps where there is a ledger
             on_its_way[-1] = replace(last, next_offset=self.next_offset, epoch=max(last.epoch, epoch))
         else:
             self._mirrored(self.next_offset, epoch)
 
-    def landed(self, out: Outgoing) -> None:
+    def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
         if self.ledger is not None:
             lands = out.lands
@@ -357,7 +357,7 @@ class PartitionWriter:
 
     def forget(self) -> None:
         """Drop what is queued: whoever goes on fetches it again."""
-        self.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, Outgoing))
+        self.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, PendingBatch))
         self.queue.clear()
 
     def refuse(

@@ -59,7 +59,7 @@ from mirror.records.header import RawBatch
 from mirror.replication.assignment import Loss
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.fetcher import Spawn
-from mirror.replication.partition_writer import MARKERS, Gap, Outgoing, PartitionWriter, Tally
+from mirror.replication.partition_writer import MARKERS, Gap, PartitionWriter, PendingBatch, Tally
 from mirror.states import Remedy, State
 
 # --- A connection to one target broker, opened when there is something to send ----------------------------------------
@@ -343,7 +343,7 @@ class Writer:
         size = 0
         for sink in sinks:
             out = sink.queue[0] if sink.may_send else None
-            if not isinstance(out, Outgoing) or (size and size + len(out.raw.data) > REQUEST_BYTES):
+            if not isinstance(out, PendingBatch) or (size and size + len(out.raw.data) > REQUEST_BYTES):
                 continue
             sink.queue.popleft()
             sink.in_flight.append(out)
@@ -488,7 +488,7 @@ class Writer:
             self._count(sink.source, out)
         self._on_change(sink)
 
-    def _count(self, source: TopicPartition, out: Outgoing) -> None:
+    def _count(self, source: TopicPartition, out: PendingBatch) -> None:
         tally = self.tallies[source]
         tally.records += out.raw.header.count
         tally.batches += 1
