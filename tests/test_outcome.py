@@ -22,7 +22,7 @@ from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import Tally
 from mirror.spark.supervisor import IDLE_PAUSE, Supervisor
-from mirror.spark.task import Receipt
+from mirror.spark.task import TaskResult
 from mirror.states import State
 
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
@@ -65,11 +65,11 @@ class Scripted(Supervisor):
         self.is_written = is_written
         self.pauses: list[float] = []
 
-    async def _epoch(self, *_: Any) -> list[Receipt]:
+    async def _epoch(self, *_: Any) -> list[TaskResult]:
         if not self.left:
             self._interrupt(signal.SIGTERM)
             return []
-        return [Receipt(one, Tally(), self.is_written) for one in self.left.pop(0)]
+        return [TaskResult(one, Tally(), self.is_written) for one in self.left.pop(0)]
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)

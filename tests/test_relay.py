@@ -16,7 +16,7 @@ from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, KnownStop
 from mirror.replication.pipeline import Pipeline
 from mirror.spark import task
-from mirror.spark.task import Lane, Receipt, run_lane
+from mirror.spark.task import Lane, TaskResult, run_lane
 from mirror.states import State
 
 
@@ -73,12 +73,12 @@ def test_a_fault_of_ours_while_reporting_is_told(
 
 def receipts_of(
     source: Cluster, target: Cluster, topic: str, seconds: float = 0, stop: KnownStop | None = None
-) -> list[Receipt]:
+) -> list[TaskResult]:
     """What a lane returns that has one partition and ends after so long."""
     settings = settings_between(source.bootstrap, target.bootstrap, [topic])
     at = TopicPartition(topic, 0)
 
-    async def receipts() -> list[Receipt]:
+    async def receipts() -> list[TaskResult]:
         mark = await StopMark.open("127.0.0.1")
         try:
             return await run_lane(

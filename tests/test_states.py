@@ -31,7 +31,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.pipeline import Pipeline
-from mirror.spark.task import Lane, Receipt, run_lane
+from mirror.spark.task import Lane, TaskResult, run_lane
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
@@ -195,7 +195,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
     ensure_flow_topic(Admin(settings.target), flow)
     at = TopicPartition(topic_name, 0)
 
-    async def lane() -> tuple[list[Receipt], dict[bytes, bytes]]:
+    async def lane() -> tuple[list[TaskResult], dict[bytes, bytes]]:
         ends = Endpoint.of(settings.source), Endpoint.of(settings.target)
         async with Wire(ends[0]) as cluster:
             await cluster.refresh([topic_name])

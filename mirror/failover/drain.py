@@ -25,7 +25,7 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
 from mirror.spark.session import LOOPBACK
-from mirror.spark.task import Lane, Receipt, run_lane
+from mirror.spark.task import Lane, TaskResult, run_lane
 
 #: A stretch in which nothing moved is the last one.
 STRETCH_SECONDS: Final = 10.0
@@ -104,7 +104,7 @@ async def _stretches(
     ended: asyncio.Event,
 ) -> None:
     """One lane after another, each with what the last one left, until all is done or nothing moves."""
-    receipts: dict[TopicPartition, Receipt] = {}
+    receipts: dict[TopicPartition, TaskResult] = {}
     left, before = tuple(assignments), -1
     while (
         left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before

@@ -22,7 +22,7 @@ from mirror.observability import logs
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import Tally
 from mirror.spark.session import LOOPBACK, Engine, asked, is_local, may_live, rows_of, told_by
-from mirror.spark.task import Lane, Receipt, relay
+from mirror.spark.task import Lane, TaskResult, relay
 
 # --- The lanes of an epoch, as Spark takes them to its workers --------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Epochs:
         """
         return self._under_way is not None and await self._under_way.join(more)
 
-    async def run(self, number: int, lanes_for: LanesFor) -> list[Receipt]:
+    async def run(self, number: int, lanes_for: LanesFor) -> list[TaskResult]:
         """One job; no receipts where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
         executors may take minutes to come.
 
@@ -209,7 +209,7 @@ class Epochs:
                         break
                 else:
                     self.may_run_on = True
-            receipts: list[Receipt] = job.result()
+            receipts: list[TaskResult] = job.result()
             self._failed, self._has_succeeded = 0, True
             self._backoff.reset()
             return receipts
@@ -237,11 +237,11 @@ class Epochs:
     def _group(self, number: int) -> str:
         return f"mirror-{self.flow}-epoch-{number}"
 
-    def _job(self, number: int, lanes: Sequence[Lane]) -> list[Receipt]:
+    def _job(self, number: int, lanes: Sequence[Lane]) -> list[TaskResult]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         self.engine.mend_scratch()
         self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)
-        receipts: list[Receipt] = rows_of(self.context, lanes).mapPartitions(relay).collect()
+        receipts: list[TaskResult] = rows_of(self.context, lanes).mapPartitions(relay).collect()
         return receipts
 
     async def _count_failure(self, number: int, failure: Exception) -> None:

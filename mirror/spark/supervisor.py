@@ -63,7 +63,7 @@ from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.partition_writer import Tally
 from mirror.spark.jobs import Epochs, lanes_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
-from mirror.spark.task import Receipt
+from mirror.spark.task import TaskResult
 from mirror.states import State
 
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
@@ -467,7 +467,7 @@ class Supervisor:
         self._outcome.interrupted = number
         self._stop()
 
-    async def _epoch(self, number: int, assignments: list[Assignment]) -> list[Receipt]:
+    async def _epoch(self, number: int, assignments: list[Assignment]) -> list[TaskResult]:
         """One Spark job; empty where it failed as a whole."""
         flow, tidings = self._flow, self._tidings
         with contextlib.suppress(TimeoutError):  # what the lanes of the epoch before said last

@@ -70,7 +70,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class TaskResult:
     """What became of one partition in one epoch: where it stands, and the tally to go on from. `is_written`: the
     journal has that, too; it is on the target, which may have been away.
     """
@@ -80,13 +80,13 @@ class Receipt:
     is_written: bool = True
 
 
-def relay(lanes: Iterable[Lane]) -> Iterator[Receipt]:
+def relay(lanes: Iterable[Lane]) -> Iterator[TaskResult]:
     """For `RDD.mapPartitions`."""
     for lane in lanes:
         yield from asyncio.run(run_lane(lane))
 
 
-async def run_lane(lane: Lane) -> list[Receipt]:
+async def run_lane(lane: Lane) -> list[TaskResult]:
     """Run one lane to its end; the receipts say where each partition stands."""
     async with Cluster(lane.source) as source, Cluster(lane.target) as target:
         journal = Journal(target, lane.flow)
@@ -125,7 +125,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
         if not may_begin:
             marked.cancel()
             await asyncio.wait([marked])
-            return [Receipt(one, Tally()) for one in pipeline.figures(lane.instance)]
+            return [TaskResult(one, Tally()) for one in pipeline.figures(lane.instance)]
         reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, standing, voice))
         try:
             await pipeline.run(lane.seconds)
@@ -144,7 +144,7 @@ async def run_lane(lane: Lane) -> list[Receipt]:
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
                 await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
             is_written = True
-        return [Receipt(f, tallies.get(TopicPartition(f.topic, f.partition), Tally()), is_written) for f in figures]
+        return [TaskResult(f, tallies.get(TopicPartition(f.topic, f.partition), Tally()), is_written) for f in figures]
 
 
 async def _known_now(lane: Lane, journal: Journal) -> tuple[Assignment, ...]:

@@ -35,7 +35,7 @@ from mirror.replication import fetcher, writer
 from mirror.replication.offset_map import Runs
 from mirror.replication.partition_writer import Tally
 from mirror.spark import task
-from mirror.spark.task import Lane, Receipt
+from mirror.spark.task import Lane, TaskResult
 from mirror.states import State
 
 from .points import Strike, arm
@@ -195,7 +195,7 @@ async def _epoch(
     deadline: float,
     tallies: Mapping[TopicPartition, Tally],
     known: tuple[Mapping[TopicPartition, Runs], int | None],
-) -> list[Receipt]:
+) -> list[TaskResult]:
     flow = work.flow
     runs, journal_offset = known
     mark = await StopMark.open("127.0.0.1")
