@@ -8,13 +8,13 @@ from mirror.driver.scheduling import epoch_length, lane_count, lanes_of, task_co
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 
 
 def test_a_lane_begins_with_what_is_new_and_goes_on_with_what_moves_most() -> None:
     idle, new, busy, other = (TopicPartition(name, 0) for name in ("idle", "new", "busy", "other"))
     assignments = [Assignment(at, at, None, Rules()) for at in (idle, busy, new, other)]
-    tallies = {idle: Tally(), busy: Tally(bytes=10_000), other: Tally(bytes=500)}
+    tallies = {idle: PartitionCounters(), busy: PartitionCounters(bytes=10_000), other: PartitionCounters(bytes=500)}
     leaders = dict.fromkeys((idle, new, busy, other), Leader(1, 0))
     (lane,) = lanes_of(assignments, leaders, tallies, lanes=1)
     assert [one.source for one in lane] == [new, busy, other, idle]

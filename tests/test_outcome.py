@@ -20,7 +20,7 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.supervisor import IDLE_PAUSE, Supervisor
 from mirror.spark.task import TaskResult
 from mirror.states import State
@@ -69,7 +69,7 @@ class Scripted(Supervisor):
         if not self.left:
             self._interrupt(signal.SIGTERM)
             return []
-        return [TaskResult(one, Tally(), self.is_written) for one in self.left.pop(0)]
+        return [TaskResult(one, PartitionCounters(), self.is_written) for one in self.left.pop(0)]
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)

@@ -28,7 +28,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import Stamp
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
-from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionWriter, Tally
+from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionCounters, PartitionWriter
 from mirror.replication.pipeline import PartitionTask
 from mirror.replication.position import Position
 from mirror.states import State
@@ -139,7 +139,7 @@ def keeper(stop: KnownStop | None, **rules: Any) -> PartitionTask:
 
 
 def reported(one: PartitionTask) -> PartitionStatus:
-    return one.figures("flow", "instance", 0, Tally())
+    return one.figures("flow", "instance", 0, PartitionCounters())
 
 
 def told(one: PartitionTask) -> tuple[State, str, int]:
@@ -210,7 +210,7 @@ def test_a_loss_of_any_length_is_passed_over_and_told_once() -> None:
 
 def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
     stop = KnownStop(state=State.DIVERGED, offset=3, detail="somebody wrote", advice="Begin anew", target_topic_id=OURS)
-    report = keeper(None).figures("flow", "instance", 1, Tally())
+    report = keeper(None).figures("flow", "instance", 1, PartitionCounters())
     known = dict([(report.key(), report.to_json()), stop_entry(AT, stop)])
     (shown,) = status_of("flow", "us", known, 2).figures
     assert (shown.state, shown.detail) == (State.DIVERGED, "somebody wrote. Begin anew")

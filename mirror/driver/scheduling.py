@@ -22,7 +22,7 @@ from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.rate_limit import shares
 from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 
 # --- Which lane copies which partitions -------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ def renewed(
 def lanes_of(
     assignments: Sequence[Assignment],
     leaders: Mapping[TopicPartition, Leader],
-    tallies: Mapping[TopicPartition, Tally],
+    tallies: Mapping[TopicPartition, PartitionCounters],
     lanes: int,
 ) -> list[tuple[Assignment, ...]]:
     """Assignments packed by source leader and by what each partition has moved so far; in a lane those come first that
@@ -170,7 +170,7 @@ def lanes_of(
             topic=source.topic,
             partition=source.partition,
             leader=leaders.get(source, Leader(-1, -1)).node,
-            weight=1 + tallies.get(source, Tally()).bytes,
+            weight=1 + tallies.get(source, PartitionCounters()).bytes,
         )
         for source in by_source
     ]

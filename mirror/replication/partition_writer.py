@@ -48,7 +48,7 @@ class Unwritable(PartitionStop):
 
 
 @dataclass(slots=True)
-class Tally:
+class PartitionCounters:
     """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
     `latency_ms` is the last batch's, None where its records have no timestamps; `latency` has those of all batches.
     `verdict_bytes` are those written, and of what was dropped those that were not. Where offsets move, what was

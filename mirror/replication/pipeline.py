@@ -59,7 +59,7 @@ from mirror.replication.damage import Damaged
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
 from mirror.replication.offset_map import Ledger
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
-from mirror.replication.partition_writer import PartitionWriter, Tally, Unwritable
+from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable
 from mirror.replication.position import Position, inspecting, located, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import Writer
@@ -208,7 +208,7 @@ class PartitionTask:
         known = self.last or self.assignment.last
         return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
 
-    def figures(self, flow: str, instance: str, now: int, tally: Tally) -> PartitionStatus:
+    def figures(self, flow: str, instance: str, now: int, tally: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, sink, cursor = self.assignment, self.sink, self.cursor
         acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
@@ -282,7 +282,7 @@ class Pipeline:
         target: Cluster,
         assignments: Sequence[Assignment],
         memory_bytes: int,
-        so_far: Mapping[TopicPartition, Tally] | None = None,
+        so_far: Mapping[TopicPartition, PartitionCounters] | None = None,
         on_loss: OnLoss | None = None,
         recall: Recall = unrecorded,
         bytes_per_second: float | None = None,
@@ -407,7 +407,7 @@ class Pipeline:
         """Where every partition stands now."""
         now = int(time.time() * 1000)
         return [
-            keeper.figures(self._flow, instance, now, self._writer.tallies.get(at, Tally()))
+            keeper.figures(self._flow, instance, now, self._writer.tallies.get(at, PartitionCounters()))
             for at, keeper in self._keepers.items()
         ]
 
@@ -426,7 +426,7 @@ class Pipeline:
         )
 
     @property
-    def tallies(self) -> Mapping[TopicPartition, Tally]:
+    def tallies(self) -> Mapping[TopicPartition, PartitionCounters]:
         """What was acknowledged for each source partition (L2)."""
         return self._writer.tallies
 
@@ -613,7 +613,7 @@ class Pipeline:
     def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int]) -> None:
         """Tell of records that the target had acknowledged and lost, of source offsets from and to before."""
         mine, (first, following) = keeper.assignment, lost
-        tally = self._writer.tallies.setdefault(mine.source, Tally())
+        tally = self._writer.tallies.setdefault(mine.source, PartitionCounters())
         tally.target_lost += following - first
         logs.get("mirror.pipeline").error(
             "target_lost_records",

@@ -59,7 +59,7 @@ from mirror.records.header import RawBatch
 from mirror.replication.assignment import Loss
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.fetcher import Spawn
-from mirror.replication.partition_writer import MARKERS, Gap, PartitionWriter, PendingBatch, Tally
+from mirror.replication.partition_writer import MARKERS, Gap, PartitionCounters, PartitionWriter, PendingBatch
 from mirror.states import Remedy, State
 
 # --- A connection to one target broker, opened when there is something to send ----------------------------------------
@@ -142,7 +142,7 @@ class Writer:
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
-        self.tallies: dict[TopicPartition, Tally] = {}
+        self.tallies: dict[TopicPartition, PartitionCounters] = {}
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
 
@@ -150,7 +150,7 @@ class Writer:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
         self._sinks[sink.source] = self._queued[sink.source] = sink
         self._turns.setdefault(sink.source, len(self._turns))
-        tally = self.tallies.setdefault(sink.source, Tally())
+        tally = self.tallies.setdefault(sink.source, PartitionCounters())
         if sink.ledger is not None and sink.position.lost_until >= 0:
             tally.lost += sink.position.lost_until - sink.position.next_offset
 

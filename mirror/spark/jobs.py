@@ -20,7 +20,7 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
 from mirror.replication.assignment import Assignment
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.session import LOOPBACK, Engine, asked, is_local, may_live, rows_of, told_by
 from mirror.spark.task import Lane, TaskResult, relay
 
@@ -32,7 +32,7 @@ def lanes_for(
     number: int,
     packed: Sequence[tuple[Assignment, ...]],
     rates: Sequence[float | None],
-    tallies: Mapping[TopicPartition, Tally],
+    tallies: Mapping[TopicPartition, PartitionCounters],
     tidings: Tidings,
 ) -> LanesFor:
     """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told

@@ -60,7 +60,7 @@ from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment, LastPosition
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.jobs import Epochs, lanes_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
 from mirror.spark.task import TaskResult
@@ -128,7 +128,7 @@ class Supervisor:
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
         self._journal = Journal(self._target, flow.name)
         self._instance = uuid.uuid4().hex[:12]
-        self._tallies: dict[TopicPartition, Tally] = {}
+        self._tallies: dict[TopicPartition, PartitionCounters] = {}
         self._planned: dict[TopicPartition, int] = {}
         self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}

@@ -28,7 +28,7 @@ from mirror.observability.logs import Once
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.replication.assignment import Assignment, Loss
 from mirror.replication.offset_map import Runs
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.pipeline import Pipeline
 
 REPORT_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Lane:
     seconds: float
     memory_bytes: int
     stop_mark: MarkAddress
-    so_far: Mapping[TopicPartition, Tally]
+    so_far: Mapping[TopicPartition, PartitionCounters]
     runs: Mapping[TopicPartition, Runs] = field(default_factory=dict)
     journal_offset: int | None = None
     epoch: int = 0
@@ -76,7 +76,7 @@ class TaskResult:
     """
 
     figures: PartitionStatus
-    tally: Tally
+    tally: PartitionCounters
     is_written: bool = True
 
 
@@ -125,7 +125,7 @@ async def run_lane(lane: Lane) -> list[TaskResult]:
         if not may_begin:
             marked.cancel()
             await asyncio.wait([marked])
-            return [TaskResult(one, Tally()) for one in pipeline.figures(lane.instance)]
+            return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(lane.instance)]
         reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, standing, voice))
         try:
             await pipeline.run(lane.seconds)
@@ -144,7 +144,10 @@ async def run_lane(lane: Lane) -> list[TaskResult]:
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
                 await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
             is_written = True
-        return [TaskResult(f, tallies.get(TopicPartition(f.topic, f.partition), Tally()), is_written) for f in figures]
+        return [
+            TaskResult(f, tallies.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
+            for f in figures
+        ]
 
 
 async def _known_now(lane: Lane, journal: Journal) -> tuple[Assignment, ...]:

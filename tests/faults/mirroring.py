@@ -33,7 +33,7 @@ from mirror.kafka.queries import LATEST, READ_COMMITTED, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.replication import fetcher, writer
 from mirror.replication.offset_map import Runs
-from mirror.replication.partition_writer import Tally
+from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark import task
 from mirror.spark.task import Lane, TaskResult
 from mirror.states import State
@@ -173,7 +173,7 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
     ends: dict[TopicPartition, int] = await _patiently(lambda: _ends(flow), deadline)
     assignments = tuple(replace(one, until=ends[one.source]) for one in flow.assignments)
     figures: dict[TopicPartition, PartitionStatus] = {}
-    tallies: dict[TopicPartition, Tally] = {}
+    tallies: dict[TopicPartition, PartitionCounters] = {}
     while time.time() < deadline:
         left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
         if not left:
@@ -193,7 +193,7 @@ async def _epoch(
     instance: str,
     assignments: tuple[Any, ...],
     deadline: float,
-    tallies: Mapping[TopicPartition, Tally],
+    tallies: Mapping[TopicPartition, PartitionCounters],
     known: tuple[Mapping[TopicPartition, Runs], int | None],
 ) -> list[TaskResult]:
     flow = work.flow
