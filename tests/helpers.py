@@ -17,7 +17,7 @@ from mirror.config import ClusterSettings, Settings
 from mirror.driver.start import recorded
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Journal
-from mirror.journal.offset_maps import Ledgers
+from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.positions import StandingLog, standing_in
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -193,7 +193,7 @@ async def _copied(
         bounded = [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
         journal = Journal(target, settings.flow)
         standing = standing_in(await journal.newest())
-        ledgers = Ledgers(journal, {}, None)
+        ledgers = OffsetMapStore(journal, {}, None)
         handed = [standing.handed(assignment) for assignment in bounded]
         if names_copies:
             await target.refresh({assignment.target.topic for assignment in assignments})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
 from mirror.journal.journal import Entry, Journal
-from mirror.journal.offset_maps import Indexes, Ledgers, forget_expired
+from mirror.journal.offset_maps import Indexes, OffsetMapStore, forget_expired
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
 from mirror.replication.offset_map import Ledger, Run, Runs
@@ -54,13 +54,13 @@ def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RUNS_IN_A_RECORD", 3)
 
 
-def recalled(ledgers: Ledgers, end: int) -> Ledger:
+def recalled(ledgers: OffsetMapStore, end: int) -> Ledger:
     return asyncio.run(ledgers.recall(TARGET, end))
 
 
 def written(journal: Journal, sources: Sequence[int], last: Runs | None = None) -> None:
     """One record after the other, each at once recorded."""
-    ledgers = Ledgers(journal, {TARGET: last} if last else {}, 0)
+    ledgers = OffsetMapStore(journal, {TARGET: last} if last else {}, 0)
     ledger = recalled(ledgers, 10**6)
     for source in sources:
         ledger.add(source, ledger.runs.next_target, 1)
@@ -77,7 +77,7 @@ def test_an_older_driver_and_the_journal_tell_all_together(skips: list[int], sha
     older = Indexes(journal.entries[:known]).last()
     if form == "cleaned":
         journal.clean()
-    ledger = recalled(Ledgers(journal, older, known), len(sources))
+    ledger = recalled(OffsetMapStore(journal, older, known), len(sources))
     assert list(ledger.runs) == list(whole)
     assert (ledger.runs.next_source, ledger.runs.next_target) == (whole.next_source, whole.next_target)
     assert ledger.pending() == ([], []), "it is all recorded"
@@ -88,19 +88,19 @@ def test_runs_that_were_recorded_anew_and_shorter_count() -> None:
     journal = Kept()
     written(journal, [0, 1, 2, 3, 4])
     since = journal.end
-    ledgers = Ledgers(journal, Indexes(journal.entries).last(), since)
+    ledgers = OffsetMapStore(journal, Indexes(journal.entries).last(), since)
     ledger = recalled(ledgers, 2)
     ledger.cut(2)
     ledger.add(50, 2, 2)
     asyncio.run(ledgers.record())
-    ledger = recalled(Ledgers(journal, Indexes(journal.entries[:since]).last(), since), 4)
+    ledger = recalled(OffsetMapStore(journal, Indexes(journal.entries[:since]).last(), since), 4)
     assert list(ledger.runs) == [Run(0, 0, 2), Run(50, 2, 2)]
 
 
 def test_what_the_target_lost_goes_back_through_the_journal() -> None:
     journal = Kept()
     written(journal, range(0, 40, 2))
-    ledgers = Ledgers(journal, Indexes(journal.entries).last(), journal.end)
+    ledgers = OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end)
     ledger = recalled(ledgers, 7)
     assert (ledger.runs.begin, ledger.runs.next_target) == (6, 7)
     index = Indexes(journal.entries)[TARGET]
@@ -111,7 +111,7 @@ def test_what_the_target_lost_goes_back_through_the_journal() -> None:
 
 def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     journal = Kept(fails=1)
-    ledgers = Ledgers(journal, {}, None)
+    ledgers = OffsetMapStore(journal, {}, None)
     ledger = recalled(ledgers, 0)
     for source in range(0, 20, 2):
         ledger.add(source, ledger.runs.next_target, 1)
@@ -135,7 +135,7 @@ def test_what_the_target_lost_is_taken_back_before_anything_else_lands_there(end
     """Whoever dies before it recorded what came instead leaves no runs that tell of what was there before."""
     journal = Kept()
     written(journal, range(0, 18, 2))
-    recalled(Ledgers(journal, Indexes(journal.entries).last(), journal.end), end)
+    recalled(OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end), end)
     assert all(run.target + run.length <= end for run in Indexes(journal.entries).get(TARGET, ()))
 
 
@@ -144,15 +144,15 @@ def test_a_lane_is_not_told_what_its_predecessor_took_back() -> None:
     journal = Kept()
     written(journal, range(0, 18, 2))
     last, since = Indexes(journal.entries).last(), journal.end
-    recalled(Ledgers(journal, last, since), 6)
-    ledger = recalled(Ledgers(journal, last, since), 8)
+    recalled(OffsetMapStore(journal, last, since), 6)
+    ledger = recalled(OffsetMapStore(journal, last, since), 8)
     assert (list(ledger.runs), ledger.runs.next_target) == ([Run(6, 3, 1), Run(8, 4, 1), Run(10, 5, 1)], 6)
 
 
 def test_two_who_record_at_once_lose_nothing() -> None:
     """What one of them could not write is not taken for written since the other one could."""
     journal = Slow()
-    ledgers = Ledgers(journal, {}, None)
+    ledgers = OffsetMapStore(journal, {}, None)
 
     async def both() -> None:
         ledger = await ledgers.recall(TARGET, 0)

@@ -143,7 +143,7 @@ def _value(runs: Runs) -> bytes:
 # --- The ledgers of a lane --------------------------------------------------------------------------------------------
 
 
-class Ledgers:
+class OffsetMapStore:
     """Of the target partitions of one lane. `recall` is what a pipeline asks (`retracing.Recall`)."""
 
     def __init__(self, journal: Journal, last: Mapping[TopicPartition, Runs], read_until: int | None) -> None:

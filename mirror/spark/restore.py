@@ -23,7 +23,7 @@ from mirror.driver.scheduling import task_count
 from mirror.errors import ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Journal
-from mirror.journal.offset_maps import Ledgers
+from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import FailedOver, Owner, Watched, successor
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
@@ -153,7 +153,7 @@ async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Res
         try:
             await target.refresh([mine.target.topic])
             if mine.rules.translates:
-                recall = Ledgers(Journal(target, portion.flow), {}, None).recall
+                recall = OffsetMapStore(Journal(target, portion.flow), {}, None).recall
                 await resume_translated(*logs, accepted, recall, losses=losses)
             else:
                 await resume(*logs, accepted, losses=losses)
@@ -171,7 +171,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         seen = Watched(journal)
         if taken := await taken_over(seen, portion.owner):
             return replace(found, problem=taken)
-        ledgers = Ledgers(journal, {}, None)
+        ledgers = OffsetMapStore(journal, {}, None)
         pipeline = Pipeline(
             portion.flow,
             source,
@@ -239,7 +239,7 @@ async def taken_over(seen: Watched, owner: Owner | None) -> str:
     return f"a mirror ({now}) took the flow over: end it, and restore again; what is there is not written twice"
 
 
-async def _tend(pipeline: Pipeline, ledgers: Ledgers, seen: Watched, owner: Owner | None) -> None:
+async def _tend(pipeline: Pipeline, ledgers: OffsetMapStore, seen: Watched, owner: Owner | None) -> None:
     """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
     reached, since = -1, time.monotonic()
     while True:

@@ -17,7 +17,7 @@ from mirror.driver.control import MarkAddress, Voice, watch
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import OWNER, Journal
-from mirror.journal.offset_maps import Ledgers
+from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import KEY as FAILOVER
 from mirror.journal.ownership import Owner
 from mirror.journal.positions import Standing, StandingLog
@@ -94,7 +94,7 @@ async def run_lane(lane: Lane) -> list[TaskResult]:
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])
 
-        ledgers = Ledgers(journal, lane.runs, lane.journal_offset)
+        ledgers = OffsetMapStore(journal, lane.runs, lane.journal_offset)
         attempt = _attempt()
         pipeline = Pipeline(
             lane.flow,
@@ -204,7 +204,7 @@ class _Guard:
 
 
 async def _report(
-    lane: Lane, pipeline: Pipeline, ledgers: Ledgers, journal: Journal, standing: StandingLog, voice: Voice
+    lane: Lane, pipeline: Pipeline, ledgers: OffsetMapStore, journal: Journal, standing: StandingLog, voice: Voice
 ) -> None:
     """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
     then, of all.
@@ -287,7 +287,7 @@ def _attempt() -> int:
 
 
 async def _write(
-    ledgers: Ledgers,
+    ledgers: OffsetMapStore,
     journal: Journal,
     pipeline: Pipeline,
     standing: StandingLog,
