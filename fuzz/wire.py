@@ -21,7 +21,7 @@ from mirror.kafka.protocol import FETCH, METADATA, PRODUCE, decode, decode_versi
 from mirror.observability.status import NOT_OURS
 from mirror.records.header import HEADER_BYTES
 from mirror.replication.assignment import KnownStop, LastBatch, LastPosition
-from mirror.replication.offset_map import Ledger
+from mirror.replication.offset_map import OffsetMap
 from mirror.states import State
 
 _LIMIT: Final = 4096
@@ -151,7 +151,7 @@ def standings(random: Random) -> Iterator[bytes]:
 def ledgers(random: Random) -> Iterator[bytes]:
     """Seeds."""
     for count in (1, 2, 300):
-        ledger = Ledger()
+        ledger = OffsetMap()
         for _ in range(count):
             ledger.add(ledger.runs.next_source + random.randrange(3), ledger.runs.next_target, random.randrange(1, 9))
         for key, value in offset_maps.map_entries(TopicPartition("t", 0), ledger):

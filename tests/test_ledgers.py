@@ -16,7 +16,7 @@ from mirror.journal.journal import Entry, Journal
 from mirror.journal.offset_maps import Indexes, OffsetMapStore, forget_expired
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import Ledger, Run, Runs
+from mirror.replication.offset_map import OffsetMap, Run, Runs
 
 TARGET = TopicPartition("orders", 2)
 
@@ -54,7 +54,7 @@ def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RUNS_IN_A_RECORD", 3)
 
 
-def recalled(ledgers: OffsetMapStore, end: int) -> Ledger:
+def recalled(ledgers: OffsetMapStore, end: int) -> OffsetMap:
     return asyncio.run(ledgers.recall(TARGET, end))
 
 

@@ -11,7 +11,7 @@ from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import Ledger, Run, RunIndex, Runs
+from mirror.replication.offset_map import OffsetMap, Run, RunIndex, Runs
 
 TARGET = TopicPartition("orders.eu", 3)
 
@@ -30,8 +30,8 @@ def offsets_of(log: list[tuple[int, int]]) -> list[int]:
     return found
 
 
-def ledger_of(log: list[tuple[int, int]]) -> Ledger:
-    ledger = Ledger()
+def ledger_of(log: list[tuple[int, int]]) -> OffsetMap:
+    ledger = OffsetMap()
     at = 0
     for skipped, count in log:
         ledger.add(at + skipped, ledger.runs.next_target, count)
@@ -39,7 +39,7 @@ def ledger_of(log: list[tuple[int, int]]) -> Ledger:
     return ledger
 
 
-def index_of(ledger: Ledger) -> RunIndex:
+def index_of(ledger: OffsetMap) -> RunIndex:
     written = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger)]
     return Indexes(written).get(TARGET, RunIndex())
 
@@ -110,7 +110,7 @@ def test_a_cut_forgets_what_the_target_lost(log: list[tuple[int, int]], target: 
 
 @given(LOGS, st.data())
 def test_records_written_in_any_steps_are_the_same_index(log: list[tuple[int, int]], data: st.DataObject) -> None:
-    ledger, indexes, written = Ledger(), Indexes(), 0
+    ledger, indexes, written = OffsetMap(), Indexes(), 0
     for source in (records := offsets_of(log)):
         ledger.add(source, ledger.runs.next_target, 1)
         if data.draw(st.booleans()):
@@ -164,7 +164,7 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
     assert index.last is not None
     assert index.last.next_target == 4
     assert index.to_target(10**6) == 12, "what is beyond the hole is still told"
-    again = Ledger(index.last)
+    again = OffsetMap(index.last)
     for source in offsets_of([(1, 1)] * 14)[4:]:  # found again, and more
         again.add(source, again.runs.next_target, 1)
     for told in offset_maps.recorded_ranges(

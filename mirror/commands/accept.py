@@ -28,7 +28,7 @@ from mirror.policy.selection import is_rekeyed
 from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import KnownStop, LastPosition, Loss
 from mirror.replication.damage import damaged_at, unwritable_at
-from mirror.replication.offset_map import Ledger, RunIndex
+from mirror.replication.offset_map import OffsetMap, RunIndex
 from mirror.replication.offset_map_recovery import holding, resume_translated
 from mirror.replication.position import Position, Unconfirmed, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
@@ -184,7 +184,7 @@ def _preserved(logs: _Sides, since: int, losses: tuple[tuple[int, int], ...]) ->
 def _translated(logs: _Sides, index: RunIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
         runs = index.last.copy() if index.last is not None else None  # what a look adds is nobody else's
-        return resume_translated(*logs, accepted, holding(Ledger(runs)), since, last, losses)
+        return resume_translated(*logs, accepted, holding(OffsetMap(runs)), since, last, losses)
 
     return attempt
 

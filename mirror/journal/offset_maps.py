@@ -27,7 +27,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import get
 from mirror.observability.status import NOT_OURS, parsed
-from mirror.replication.offset_map import Ledger, RunIndex, Runs
+from mirror.replication.offset_map import OffsetMap, RunIndex, Runs
 
 # --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
 
@@ -44,7 +44,7 @@ class Recorded(NamedTuple):
     runs: Runs | None
 
 
-def map_entries(target: TopicPartition, ledger: Ledger) -> list[Change]:
+def map_entries(target: TopicPartition, ledger: OffsetMap) -> list[Change]:
     """What is to be recorded of a partition, deletions first."""
     pending, obsolete = ledger.pending()
     return [
@@ -151,12 +151,12 @@ class OffsetMapStore:
         was not read.
         """
         self._journal, self._last, self._read_until = journal, dict(last), read_until
-        self._ledgers: dict[TopicPartition, Ledger] = {}
+        self._ledgers: dict[TopicPartition, OffsetMap] = {}
         self._cut_back: set[TopicPartition] = set()
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._is_read = False
 
-    async def recall(self, target: TopicPartition, end: int) -> Ledger:
+    async def recall(self, target: TopicPartition, end: int) -> OffsetMap:
         """The ledger of a partition whose log ends at `end`, and neither it nor the journal tells of more than that; an
         empty one where nothing is recorded.
 
@@ -167,7 +167,7 @@ class OffsetMapStore:
                 await self._read()
         ledger = self._ledgers.get(target)
         if ledger is None:
-            ledger = self._ledgers[target] = Ledger(self._last.pop(target, None))
+            ledger = self._ledgers[target] = OffsetMap(self._last.pop(target, None))
         if end < ledger.runs.next_target:
             self._cut_back.add(target)
         if target in self._cut_back:
@@ -184,7 +184,7 @@ class OffsetMapStore:
         async with self._writing:
             await self._write(self._ledgers)
 
-    async def _write(self, ledgers: Mapping[TopicPartition, Ledger]) -> None:
+    async def _write(self, ledgers: Mapping[TopicPartition, OffsetMap]) -> None:
         entries = [entry for target, ledger in ledgers.items() for entry in map_entries(target, ledger)]
         told = list(ledgers.values())  # others may begin meanwhile
         await self._journal.append_all(entries)
@@ -218,7 +218,7 @@ class OffsetMapStore:
         elif runs.begin in (known.begin, known.next_target):
             self._last[recorded.target] = runs
 
-    async def _go_back(self, target: TopicPartition, ledger: Ledger, end: int) -> None:
+    async def _go_back(self, target: TopicPartition, ledger: OffsetMap, end: int) -> None:
         """The target lost more than the last runs tell of: the whole journal has to be asked."""
         entries, _ = await self._journal.read()
         index = Indexes(entries).get(target, RunIndex())

@@ -209,7 +209,7 @@ class RunIndex:
         return [begin for begin in self._begins[:-1] if self._pieces[begin].next_target <= log_start]
 
 
-class Ledger:
+class OffsetMap:
     """The runs of one partition as its writer keeps them: the last ones, and those that were not recorded yet."""
 
     def __init__(self, runs: Runs | None = None) -> None:

@@ -29,7 +29,7 @@ from mirror.records.compare import batch_difference, records_difference
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import LastBatch, LastPosition
-from mirror.replication.offset_map import Ledger, RunIndex, Runs
+from mirror.replication.offset_map import OffsetMap, RunIndex, Runs
 from mirror.replication.position import (
     ANOTHER_COPY,
     Logs,
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
     from mirror.records.columns import Records
 
 #: Gives the ledger of a target partition whose log ends at an offset, as far as its runs are recorded.
-Recall = Callable[[TopicPartition, int], Awaitable[Ledger]]
+Recall = Callable[[TopicPartition, int], Awaitable[OffsetMap]]
 
 #: A record's key, value and headers.
 Content = tuple[bytes | None, bytes | None, bytes]
 
 
-async def unrecorded(_target: TopicPartition, _end: int) -> Ledger:
+async def unrecorded(_target: TopicPartition, _end: int) -> OffsetMap:
     """The ledger where nothing is ever recorded: each time, everything is retraced."""
-    return Ledger()
+    return OffsetMap()
 
 
-def holding(ledger: Ledger) -> Recall:
+def holding(ledger: OffsetMap) -> Recall:
     """A recall for whoever looks at one partition only, and writes nothing."""
 
-    async def recall(_target: TopicPartition, _end: int) -> Ledger:
+    async def recall(_target: TopicPartition, _end: int) -> OffsetMap:
         return ledger
 
     return recall
@@ -91,7 +91,7 @@ async def complete(
 
     Raises as `resume_translated` does; what was found before that is learned.
     """
-    ledger = Ledger(index.last)
+    ledger = OffsetMap(index.last)
     partitions = source, source_partition, target, target_partition
     try:
         with contextlib.suppress(*(() if confirmed else (Unconfirmed,))):
@@ -112,7 +112,7 @@ async def resume_translated(
     since: int = 0,
     last: LastPosition | None = None,
     losses: tuple[tuple[int, int], ...] = (),
-) -> tuple[Position, Ledger]:
+) -> tuple[Position, OffsetMap]:
     """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `replication/position.py`),
     and its ledger, complete up to there.
 
@@ -139,7 +139,7 @@ async def _resumed(
     target_partition: TopicPartition,
     accepted: tuple[int, int] | None,
     recall: Recall,
-) -> tuple[Position, Ledger]:
+) -> tuple[Position, OffsetMap]:
     """The same by what both logs hold."""
     since = logs.since
     ledger = await recall(target_partition, logs.end)
@@ -168,7 +168,7 @@ async def _resumed(
                 begin = max(ledger.runs.begin, logs.tail.header.base_offset)
                 first = ledger.runs.to_source(begin)
                 assert first is not None, "the runs end with the log"
-                compared = await _retrace(Ledger(Runs(first, begin)), logs, source, target, target_partition)
+                compared = await _retrace(OffsetMap(Runs(first, begin)), logs, source, target, target_partition)
         elif not len(ledger.runs) and logs.target_start:
             compared = await _retrace_from_the_first(ledger, logs, source, target, target_partition)
         else:
@@ -203,7 +203,7 @@ async def _resumed(
 
 
 async def _go_on_from_last(
-    ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+    ledger: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> None:
     """Where the target has deleted records before it was recorded where they came from, the journal's last position
     says where to go on. Raises Unconfirmed where it does not.
@@ -330,7 +330,7 @@ def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
 
 
 async def _retrace(
-    ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+    ledger: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> int:
     """Add to the ledger what the target holds beyond it; how many of these records the source still has. Raises
     PartitionStop where they are not the source's (R2).
@@ -387,7 +387,7 @@ async def _retrace(
 
 
 async def _retrace_from_the_first(
-    ledger: Ledger, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+    ledger: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> int:
     """The same where nothing is recorded, and the target has deleted its first records. Raises PartitionStop as well
     where the source has none of those that are left.

@@ -26,7 +26,7 @@ from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
 from mirror.replication.classifier import Action, Verdict
 from mirror.replication.coalescer import Coalescer
-from mirror.replication.offset_map import Ledger
+from mirror.replication.offset_map import OffsetMap
 from mirror.replication.position import Position
 from mirror.states import RESOLVED_BY, Remedy, State
 
@@ -131,7 +131,7 @@ class PartitionWriter:
     target: TopicPartition
     position: Position
     rules: Rules = field(default_factory=Rules)
-    ledger: Ledger | None = None
+    ledger: OffsetMap | None = None
     opens: int = CAP
     next_offset: int = 0
     lands: int = 0

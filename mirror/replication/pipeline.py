@@ -57,7 +57,7 @@ from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastP
 from mirror.replication.classifier import Verdict, classify
 from mirror.replication.damage import Damaged
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
-from mirror.replication.offset_map import Ledger
+from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable
 from mirror.replication.position import Position, inspecting, located, resume
@@ -634,7 +634,7 @@ class Pipeline:
             return other_topic(self._source, topic, topic_id)
         return await what_became_of(self._source, topic, topic_id)
 
-    async def _position(self, keeper: PartitionTask) -> tuple[Position, Ledger | None]:
+    async def _position(self, keeper: PartitionTask) -> tuple[Position, OffsetMap | None]:
         mine = keeper.assignment
         last = keeper.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted

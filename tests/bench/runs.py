@@ -14,7 +14,7 @@ from mirror.journal import offset_maps
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
-from mirror.replication.offset_map import Ledger
+from mirror.replication.offset_map import OffsetMap
 
 TARGET = TopicPartition("orders", 0)
 LOOKUPS = 100_000
@@ -22,7 +22,7 @@ LOOKUPS = 100_000
 
 def recorded(runs: int) -> list[Entry]:
     """The journal's records of so many runs, written once a thousand runs."""
-    ledger, entries = Ledger(), list[Entry]()
+    ledger, entries = OffsetMap(), list[Entry]()
     for number in range(runs):
         ledger.add(ledger.runs.next_source + 1, ledger.runs.next_target, 5)
         if number % 1000 == 999 or number == runs - 1:
