@@ -11,7 +11,7 @@ from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import OffsetMap, Run, RunIndex, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, Run, Runs
 
 TARGET = TopicPartition("orders.eu", 3)
 
@@ -39,9 +39,9 @@ def ledger_of(log: list[tuple[int, int]]) -> OffsetMap:
     return ledger
 
 
-def index_of(ledger: OffsetMap) -> RunIndex:
+def index_of(ledger: OffsetMap) -> OffsetRangeIndex:
     written = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger)]
-    return Indexes(written).get(TARGET, RunIndex())
+    return Indexes(written).get(TARGET, OffsetRangeIndex())
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_records_written_in_any_steps_are_the_same_index(log: list[tuple[int, in
             ledger.recorded()
             written += len(changes)
     indexes.learn(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger))
-    index = indexes.get(TARGET, RunIndex())
+    index = indexes.get(TARGET, OffsetRangeIndex())
     assert [index.to_source(target) for target in range(len(records))] == records
     assert all(len(piece) <= 4 for piece in index.pieces)
     ledger.recorded()
@@ -201,7 +201,7 @@ def test_an_older_form_of_a_record_hides_nothing() -> None:
 def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> None:
     """A look at all of them for each that is learned would take hours for a long journal."""
 
-    class Counted(RunIndex):
+    class Counted(OffsetRangeIndex):
         looks = 0
 
         @property
@@ -261,7 +261,7 @@ PIECES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 12)), max_size=8)
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=12), PIECES)
 def test_pieces_in_any_order_tell_the_truth(skips: list[int], told: list[tuple[int, int]]) -> None:
     sources = offsets_of([(skip, 1) for skip in skips])
-    index = RunIndex()
+    index = OffsetRangeIndex()
     for begin, end in told:
         piece = Runs(sources[begin], begin)
         for target in range(begin, end):

@@ -28,7 +28,7 @@ from mirror.lab.embedded import Cluster
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NEEDS_ALTER, Severity
 from mirror.replication import offset_map
-from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.states import State
 from mirror.topics.apply import plan_topics
 from mirror.topics.plan import plan_flow
@@ -50,7 +50,7 @@ def copied(pair: tuple[str, str], topic: str, state: State = State.CAUGHT_UP, **
     return found
 
 
-def index_of(pair: tuple[str, str], topic: str) -> RunIndex:
+def index_of(pair: tuple[str, str], topic: str) -> OffsetRangeIndex:
     """What the journal says of the topic's partition 0."""
 
     async def learned() -> Indexes:
@@ -60,7 +60,7 @@ def index_of(pair: tuple[str, str], topic: str) -> RunIndex:
             entries, _ = await Journal(cluster, topic).read()
             return Indexes(entries)
 
-    return asyncio.run(learned()).get(TopicPartition(topic, 0), RunIndex())
+    return asyncio.run(learned()).get(TopicPartition(topic, 0), OffsetRangeIndex())
 
 
 def verified(pair: tuple[str, str], topic: str, **more: Any) -> VerifyReport:

@@ -28,7 +28,7 @@ from mirror.policy.selection import is_rekeyed
 from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import KnownStop, LastPosition, Loss
 from mirror.replication.damage import damaged_at, unwritable_at
-from mirror.replication.offset_map import OffsetMap, RunIndex
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
 from mirror.replication.offset_map_recovery import holding, resume_translated
 from mirror.replication.position import Position, Unconfirmed, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
@@ -169,7 +169,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
             logs = settings.flow, source, one.source, target, one.target
             begins, losses = since.get(one.target, 0), standing.lost_of(one.target, source.topic_id(topic))
             if translates:
-                attempt = _translated(logs, indexes.get(one.target, RunIndex()), begins, losses)
+                attempt = _translated(logs, indexes.get(one.target, OffsetRangeIndex()), begins, losses)
             else:
                 attempt = _preserved(logs, begins, losses)
             await _settle(one, attempt, source, target, standing, rules, unconfirmed=unconfirmed)
@@ -181,7 +181,7 @@ def _preserved(logs: _Sides, since: int, losses: tuple[tuple[int, int], ...]) ->
     return lambda accepted, last: resume(*logs, accepted, since, last, losses)
 
 
-def _translated(logs: _Sides, index: RunIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
+def _translated(logs: _Sides, index: OffsetRangeIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
         runs = index.last.copy() if index.last is not None else None  # what a look adds is nobody else's
         return resume_translated(*logs, accepted, holding(OffsetMap(runs)), since, last, losses)

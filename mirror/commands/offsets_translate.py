@@ -27,7 +27,7 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.policy.selection import is_rekeyed, selects
 from mirror.rendering import number, print_json
 from mirror.replication.assignment import LastPosition
-from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import Unconfirmed, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
@@ -176,7 +176,7 @@ async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool)
         raise ConfigError(
             f"{source}: the flow began at offset {known.since}; what is at offset {offset} is not mirrored"
         )
-    index = (await indexes_of(journal)).setdefault(target, RunIndex())
+    index = (await indexes_of(journal)).setdefault(target, OffsetRangeIndex())
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if not known.is_over:
         try:
@@ -189,7 +189,13 @@ async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool)
 
 
 def _answer(
-    index: RunIndex, source: TopicPartition, target: TopicPartition, offset: int, log_start: int, *, reverse: bool
+    index: OffsetRangeIndex,
+    source: TopicPartition,
+    target: TopicPartition,
+    offset: int,
+    log_start: int,
+    *,
+    reverse: bool,
 ) -> Translation:
     first, last = index.pieces[0], index.pieces[-1]
     end = last.next_target if reverse else last.next_source

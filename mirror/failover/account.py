@@ -29,7 +29,7 @@ from mirror.policy.rules import NO_LIMIT, may_expire
 from mirror.policy.selection import is_rekeyed
 from mirror.records.header import split
 from mirror.replication.assignment import LastPosition
-from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import resume
 from mirror.replication.topic_identity import other_topic
@@ -106,7 +106,7 @@ async def _compared(
     try:
         await asyncio.gather(source.require(at), target.require(there))
         if settings.topics.offsets == "translate":
-            index = known.runs.setdefault(there, RunIndex())
+            index = known.runs.setdefault(there, OffsetRangeIndex())
             await complete(index, *sides, _ANY_LOSS, since, last, losses, confirmed=True)
         elif (await resume(*sides, _ANY_LOSS, since, last, losses)).begin >= 0:
             return Doubt("padding stands in for its first records")

@@ -27,7 +27,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import get
 from mirror.observability.status import NOT_OURS, parsed
-from mirror.replication.offset_map import OffsetMap, RunIndex, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, Runs
 
 # --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
 
@@ -90,7 +90,7 @@ def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
                 yield told
 
 
-class Indexes(dict[TopicPartition, RunIndex]):
+class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     """By target partition."""
 
     def __init__(self, records: Iterable[Entry] = ()) -> None:
@@ -101,7 +101,7 @@ class Indexes(dict[TopicPartition, RunIndex]):
     def learn(self, records: Iterable[Entry]) -> None:
         """More records."""
         for told in recorded_ranges(records):
-            self.setdefault(told.target, RunIndex()).learn(told.begin, told.runs)
+            self.setdefault(told.target, OffsetRangeIndex()).learn(told.begin, told.runs)
 
     def last(self) -> dict[TopicPartition, Runs]:
         """The newest runs of each partition."""
@@ -221,7 +221,7 @@ class OffsetMapStore:
     async def _go_back(self, target: TopicPartition, ledger: OffsetMap, end: int) -> None:
         """The target lost more than the last runs tell of: the whole journal has to be asked."""
         entries, _ = await self._journal.read()
-        index = Indexes(entries).get(target, RunIndex())
+        index = Indexes(entries).get(target, OffsetRangeIndex())
         kept = [runs for runs in index.pieces if runs.begin <= end]
         obsolete = [runs.begin for runs in index.pieces if runs.begin > end]
         logs.get(__name__).warning(

@@ -123,7 +123,7 @@ class Runs:
         self.next_source, self.next_target = source, target
 
 
-class RunIndex:
+class OffsetRangeIndex:
     """All runs of one target partition, in the pieces in which they are recorded. `log_start`: where the target was
     last seen to begin; of what lies between that and the first piece, pieces are missing.
     """

@@ -29,7 +29,7 @@ from mirror.records.compare import batch_difference, records_difference
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import LastBatch, LastPosition
-from mirror.replication.offset_map import OffsetMap, RunIndex, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, Runs
 from mirror.replication.position import (
     ANOTHER_COPY,
     Logs,
@@ -72,7 +72,7 @@ def holding(ledger: OffsetMap) -> Recall:
 
 
 async def complete(
-    index: RunIndex,
+    index: OffsetRangeIndex,
     flow: str,
     source: Cluster,
     source_partition: TopicPartition,

@@ -39,7 +39,7 @@ from mirror.observability import logs
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import TopicPair
-from mirror.replication.offset_map import OffsetMap, RunIndex
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
 from mirror.replication.offset_map_recovery import holding, resume_translated
 from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import made_anew
@@ -294,7 +294,7 @@ async def tails(
                         if indexes is None:
                             await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses)
                         else:
-                            recall = holding(OffsetMap(indexes.setdefault(other, RunIndex()).last))
+                            recall = holding(OffsetMap(indexes.setdefault(other, OffsetRangeIndex()).last))
                             await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)
                         return
                 except (ClusterError, WireError):

@@ -22,7 +22,7 @@ from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, 
 from mirror.observability import logs
 from mirror.records.header import RawBatch
 from mirror.records.recipe import LARGEST_RECORD
-from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.verify import ranges as saved
 from mirror.verify.compare import Bounds, compare
@@ -70,7 +70,7 @@ def readable(found: Iterable[tuple[Pair, Told | Unread]], unread: dict[Pair, Unr
 _UNCOMPRESSED: Final = 0
 
 
-def moved_bounds(bounds: Bounds, index: RunIndex) -> Bounds:
+def moved_bounds(bounds: Bounds, index: OffsetRangeIndex) -> Bounds:
     """Bounds whose target's part is in its own offsets."""
 
     def source_of(target: int, otherwise: int) -> int:
@@ -92,7 +92,7 @@ def moved_bounds(bounds: Bounds, index: RunIndex) -> Bounds:
     )
 
 
-def moved_batches(raw: RawBatch, index: RunIndex) -> Sequence[RawBatch]:
+def moved_batches(raw: RawBatch, index: OffsetRangeIndex) -> Sequence[RawBatch]:
     """A batch of the target at the offsets where its records come from: several where it closes up over holes.
 
     Raises BadRecords for one of these that cannot be read.
@@ -128,7 +128,7 @@ class Moves:
     """Where the offsets of a flow moved to, by target partition, as far as its journal tells."""
 
     flow: str
-    indexes: dict[TopicPartition, RunIndex]
+    indexes: dict[TopicPartition, OffsetRangeIndex]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class Proof:
     plan: ProofPlan
     source: Endpoint
     target: Endpoint
-    indexes: Mapping[TopicPartition, RunIndex]
+    indexes: Mapping[TopicPartition, OffsetRangeIndex]
     strays: Mapping[Pair, PartitionStop]
     unread: tuple[Unread, ...] = ()
 
@@ -367,7 +367,7 @@ async def prove(share: Share, read: Callable[[int], None]) -> list[Found]:
 
 
 async def _compare(
-    source: Cluster, target: Cluster, part: Range, index: RunIndex | None, read: Callable[[int], None]
+    source: Cluster, target: Cluster, part: Range, index: OffsetRangeIndex | None, read: Callable[[int], None]
 ) -> PartitionReport:
     pair, at = part.pair, part.bounds
     moved = partial(moved_batches, index=index) if index is not None else None
@@ -410,7 +410,7 @@ def _subject(flow: str, source: Cluster, target: Cluster, pairs: Sequence[Pair])
 
 
 async def _cut(
-    source: Cluster, pair: Pair, at: Bounds, index: RunIndex | None, losses: Sequence[tuple[int, int]]
+    source: Cluster, pair: Pair, at: Bounds, index: OffsetRangeIndex | None, losses: Sequence[tuple[int, int]]
 ) -> list[Range]:
     """The ranges of one partition, not numbered yet."""
     target_end = at.target_end
@@ -432,7 +432,7 @@ def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[t
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:
     """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
-    index = moves.indexes.setdefault(pair.target, RunIndex())
+    index = moves.indexes.setdefault(pair.target, OffsetRangeIndex())
     since, losses = known.since.get(pair.target, 0), known.losses.get(pair.target, ())
     try:
         await complete(index, moves.flow, source, pair.source, target, pair.target, since=since, losses=losses)

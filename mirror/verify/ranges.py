@@ -25,7 +25,7 @@ from mirror.errors import BrokerError, ConfigError, MalformedBatch
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.records.header import RawBatch, split
-from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.verify.compare import Bounds
 from mirror.verify.report import Mark, Pair, PartitionReport, Unread
 
@@ -68,7 +68,7 @@ class Share:
     source: Endpoint
     target: Endpoint
     ranges: tuple[Range, ...]
-    indexes: Mapping[TopicPartition, RunIndex] = field(default_factory=dict)
+    indexes: Mapping[TopicPartition, OffsetRangeIndex] = field(default_factory=dict)
 
     @property
     def offsets(self) -> int:

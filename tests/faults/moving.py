@@ -15,7 +15,7 @@ from mirror.journal.journal import Entry, journal_topic
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
-from mirror.replication.offset_map import RunIndex
+from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.topics.apply import ensure_flow_topic
 
 from .workload import admin, remove
@@ -83,7 +83,7 @@ class Moves:
         `forgotten`: a mirror did not get to record what it had mirrored, or its record was lost.
         """
         indexes = Indexes(Entry(one.offset, one.key or b"", one.value) for one in self._journal())
-        translations = {at: indexes.get(TopicPartition(self._topic, at), RunIndex()) for at in self._partitions}
+        translations = {at: indexes.get(TopicPartition(self._topic, at), OffsetRangeIndex()) for at in self._partitions}
         return check_translated(
             self._source,
             self._target,
