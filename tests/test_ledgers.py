@@ -16,7 +16,7 @@ from mirror.journal.journal import Entry, Journal
 from mirror.journal.offset_maps import Indexes, OffsetMapStore, forget_expired
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import OffsetMap, Run, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRanges, Run
 
 TARGET = TopicPartition("orders", 2)
 
@@ -58,7 +58,7 @@ def recalled(ledgers: OffsetMapStore, end: int) -> OffsetMap:
     return asyncio.run(ledgers.recall(TARGET, end))
 
 
-def written(journal: Journal, sources: Sequence[int], last: Runs | None = None) -> None:
+def written(journal: Journal, sources: Sequence[int], last: OffsetRanges | None = None) -> None:
     """One record after the other, each at once recorded."""
     ledgers = OffsetMapStore(journal, {TARGET: last} if last else {}, 0)
     ledger = recalled(ledgers, 10**6)
@@ -72,7 +72,7 @@ def test_an_older_driver_and_the_journal_tell_all_together(skips: list[int], sha
     journal = Kept()
     sources = [sum(skips[: index + 1]) + index for index in range(len(skips))]
     written(journal, sources)
-    whole = Indexes(journal.entries).last().get(TARGET, Runs())
+    whole = Indexes(journal.entries).last().get(TARGET, OffsetRanges())
     known = int(len(journal.entries) * share)
     older = Indexes(journal.entries[:known]).last()
     if form == "cleaned":

@@ -14,7 +14,7 @@ from mirror.policy.rules import Rules
 from mirror.records.header import Stamp
 from mirror.replication.assignment import Assignment
 from mirror.replication.fetcher import Cursor
-from mirror.replication.offset_map import OffsetMap, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.offset_map_recovery import holding
 from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.pipeline import Pipeline
@@ -61,7 +61,7 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
         return 95
 
     async def begun() -> None:
-        runs = Runs(100, 90)
+        runs = OffsetRanges(100, 90)
         runs.add(103, 90, 5)
         mine = Assignment(AT, AT, None, Rules(offsets=offsets))
         source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))

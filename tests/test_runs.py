@@ -11,7 +11,7 @@ from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, Run, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges, Run
 
 TARGET = TopicPartition("orders.eu", 3)
 
@@ -50,7 +50,7 @@ def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_of_the_module() -> None:
-    runs = Runs(100, 90)
+    runs = OffsetRanges(100, 90)
     for source, target, count in ((100, 90, 3), (104, 93, 2), (110, 95, 2)):
         runs.add(source, target, count)
     assert list(runs) == [Run(100, 90, 3), Run(104, 93, 2), Run(110, 95, 2)]
@@ -63,7 +63,7 @@ def test_the_example_of_the_module() -> None:
 
 
 def test_runs_that_go_on_are_one() -> None:
-    runs = Runs()
+    runs = OffsetRanges()
     runs.add(0, 0, 5)
     runs.add(5, 5, 5)
     assert list(runs) == [Run(0, 0, 10)]
@@ -74,7 +74,7 @@ def test_runs_that_go_on_are_one() -> None:
 
 @pytest.mark.parametrize(("source", "target", "count"), [(4, 5, 1), (5, 6, 1), (5, 4, 1), (5, 5, 0)])
 def test_what_does_not_come_next_is_refused(source: int, target: int, count: int) -> None:
-    runs = Runs()
+    runs = OffsetRanges()
     runs.add(0, 0, 5)
     with pytest.raises(ValueError, match="do not follow 5 there and 5 here"):
         runs.add(source, target, count)
@@ -96,7 +96,7 @@ def test_every_lookup_is_exact(log: list[tuple[int, int]]) -> None:
 
 @given(LOGS, st.integers(0, 200))
 def test_a_cut_forgets_what_the_target_lost(log: list[tuple[int, int]], target: int) -> None:
-    runs = Runs()
+    runs = OffsetRanges()
     for source in (records := offsets_of(log)):
         runs.add(source, runs.next_target, 1)
     runs.cut(target)
@@ -205,13 +205,13 @@ def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> Non
         looks = 0
 
         @property
-        def pieces(self) -> tuple[Runs, ...]:
+        def pieces(self) -> tuple[OffsetRanges, ...]:
             self.looks += 1
             return super().pieces
 
     index = Counted()
     for begin in range(0, 1000, 10):
-        runs = Runs(begin, begin)
+        runs = OffsetRanges(begin, begin)
         runs.add(begin, begin, 5)
         index.learn(begin, runs)
     assert index.last is not None
@@ -263,7 +263,7 @@ def test_pieces_in_any_order_tell_the_truth(skips: list[int], told: list[tuple[i
     sources = offsets_of([(skip, 1) for skip in skips])
     index = OffsetRangeIndex()
     for begin, end in told:
-        piece = Runs(sources[begin], begin)
+        piece = OffsetRanges(sources[begin], begin)
         for target in range(begin, end):
             piece.add(sources[target], target, 1)
         index.learn(begin, piece if end > begin else None)

@@ -27,7 +27,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import get
 from mirror.observability.status import NOT_OURS, parsed
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
 
 # --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
 
@@ -41,7 +41,7 @@ class Recorded(NamedTuple):
 
     target: TopicPartition
     begin: int
-    runs: Runs | None
+    runs: OffsetRanges | None
 
 
 def map_entries(target: TopicPartition, ledger: OffsetMap) -> list[Change]:
@@ -68,7 +68,7 @@ def read(record: Entry) -> Recorded | None:
     source, at, numbers = int(told["source"]), int(told["target"]), [int(number) for number in told["runs"]]
     if at != first or min(source, at, *numbers[1::2]) < 0 or not len(numbers) % 2:
         raise ValueError("not the runs of a partition")
-    runs = Runs(source, at)
+    runs = OffsetRanges(source, at)
     for skip, length in zip((0, *numbers[1::2]), numbers[::2], strict=True):
         runs.add(runs.next_source + skip, runs.next_target, length)
     runs.pass_over(int(told["next"]))
@@ -103,7 +103,7 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
         for told in recorded_ranges(records):
             self.setdefault(told.target, OffsetRangeIndex()).learn(told.begin, told.runs)
 
-    def last(self) -> dict[TopicPartition, Runs]:
+    def last(self) -> dict[TopicPartition, OffsetRanges]:
         """The newest runs of each partition."""
         found = ((target, index.last) for target, index in self.items())
         return {target: runs for target, runs in found if runs is not None}
@@ -130,7 +130,7 @@ def _key(target: TopicPartition, begin: int) -> bytes:
     return PREFIX + f"{target.topic}/{target.partition}/{begin}".encode()
 
 
-def _value(runs: Runs) -> bytes:
+def _value(runs: OffsetRanges) -> bytes:
     numbers: list[int] = []
     end = None
     for run in runs:
@@ -146,7 +146,7 @@ def _value(runs: Runs) -> bytes:
 class OffsetMapStore:
     """Of the target partitions of one lane. `recall` is what a pipeline asks (`retracing.Recall`)."""
 
-    def __init__(self, journal: Journal, last: Mapping[TopicPartition, Runs], read_until: int | None) -> None:
+    def __init__(self, journal: Journal, last: Mapping[TopicPartition, OffsetRanges], read_until: int | None) -> None:
         """`last`: the newest runs of each partition as the journal had them before offset `read_until`; None where it
         was not read.
         """
@@ -227,7 +227,7 @@ class OffsetMapStore:
         logs.get(__name__).warning(
             "target_lost_records", topic=target.topic, partition=target.partition, offset=end, runs=len(obsolete)
         )
-        ledger.restart(kept[-1] if kept else Runs(), obsolete)
+        ledger.restart(kept[-1] if kept else OffsetRanges(), obsolete)
 
 
 async def indexes_of(journal: Journal) -> Indexes:

@@ -36,7 +36,7 @@ class Run(NamedTuple):
     length: int
 
 
-class Runs:
+class OffsetRanges:
     """Consecutive runs of one partition. The source is accounted for below `next_source`, which may lie behind the last
     record: markers and the like are passed over. The next record lands at `next_target`.
     """
@@ -103,9 +103,9 @@ class Runs:
         at = bisect_right(self._targets, target) - 1
         return self._sources[at] + target - self._targets[at]
 
-    def copy(self) -> Runs:
+    def copy(self) -> OffsetRanges:
         """The same, to be changed apart from these."""
-        runs = Runs(self.next_source, self.next_target)
+        runs = OffsetRanges(self.next_source, self.next_target)
         runs._sources, runs._targets = self._sources[:], self._targets[:]
         return runs
 
@@ -130,10 +130,10 @@ class OffsetRangeIndex:
 
     def __init__(self) -> None:
         self.log_start = 0
-        self._last: Runs | None = None
+        self._last: OffsetRanges | None = None
         self._is_last_known = True
         self._begins: list[int] = []
-        self._pieces: dict[int, Runs] = {}
+        self._pieces: dict[int, OffsetRanges] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._pieces.values()))
@@ -142,11 +142,11 @@ class OffsetRangeIndex:
         return (run for piece in self.pieces for run in piece)
 
     @property
-    def pieces(self) -> tuple[Runs, ...]:
+    def pieces(self) -> tuple[OffsetRanges, ...]:
         """In offset order."""
         return tuple(self._pieces[begin] for begin in self._begins)
 
-    def learn(self, begin: int, runs: Runs | None) -> None:
+    def learn(self, begin: int, runs: OffsetRanges | None) -> None:
         """The piece that begins at target offset `begin`, None where it is gone; in the order of the journal."""
         last, self._is_last_known = self._last if self._is_last_known else None, False
         self._forget(begin)
@@ -167,7 +167,7 @@ class OffsetRangeIndex:
             del self._begins[bisect_left(self._begins, begin)]
 
     @property
-    def last(self) -> Runs | None:
+    def last(self) -> OffsetRanges | None:
         """The newest piece up to which nothing is missing (T4)."""
         if not self._is_last_known:
             self._last, self._is_last_known = None, True
@@ -212,10 +212,10 @@ class OffsetRangeIndex:
 class OffsetMap:
     """The runs of one partition as its writer keeps them: the last ones, and those that were not recorded yet."""
 
-    def __init__(self, runs: Runs | None = None) -> None:
+    def __init__(self, runs: OffsetRanges | None = None) -> None:
         """`runs` are the last ones recorded."""
-        self.runs = runs or Runs()
-        self._full: list[Runs] = []
+        self.runs = runs or OffsetRanges()
+        self._full: list[OffsetRanges] = []
         self._obsolete: list[int] = []
         self._recorded = self._standing()
         self._pending = (0, 0, self._recorded)
@@ -225,7 +225,7 @@ class OffsetMap:
         runs = self.runs
         if len(runs) >= RUNS_IN_A_RECORD and not runs.continues(source, target):
             self._full.append(runs)
-            self.runs = Runs(runs.next_source, runs.next_target)
+            self.runs = OffsetRanges(runs.next_source, runs.next_target)
         self.runs.add(source, target, count)
 
     def cut(self, target: int) -> None:
@@ -235,7 +235,7 @@ class OffsetMap:
         if not len(self.runs):
             self._obsolete.append(begin)
 
-    def restart(self, runs: Runs, obsolete: list[int]) -> None:
+    def restart(self, runs: OffsetRanges, obsolete: list[int]) -> None:
         """Go on with earlier runs: the target lost what came later. Records of runs that begin at `obsolete` are to
         go.
         """
@@ -244,7 +244,7 @@ class OffsetMap:
         self._recorded = _NEVER
         self._pending = (0, 0, _NEVER)
 
-    def pending(self) -> tuple[list[Runs], list[int]]:
+    def pending(self) -> tuple[list[OffsetRanges], list[int]]:
         """Runs to be recorded, each list under its `begin`, and where those begin whose records are to go."""
         open_runs = [self.runs] if len(self.runs) and self._standing() != self._recorded else []
         self._pending = (len(self._full), len(self._obsolete), self._standing())

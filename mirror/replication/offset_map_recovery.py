@@ -29,7 +29,7 @@ from mirror.records.compare import batch_difference, records_difference
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import LastBatch, LastPosition
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, Runs
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
 from mirror.replication.position import (
     ANOTHER_COPY,
     Logs,
@@ -149,7 +149,7 @@ async def _resumed(
     if not logs.end:
         if since > logs.readable:
             raise logs.truncated(since, f"the flow begins at offset {since}; the source's log ends at {logs.readable}")
-        ledger.restart(Runs(logs.begin), [])
+        ledger.restart(OffsetRanges(logs.begin), [])
     elif logs.end < ledger.runs.begin:
         detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
@@ -168,7 +168,7 @@ async def _resumed(
                 begin = max(ledger.runs.begin, logs.tail.header.base_offset)
                 first = ledger.runs.to_source(begin)
                 assert first is not None, "the runs end with the log"
-                compared = await _retrace(OffsetMap(Runs(first, begin)), logs, source, target, target_partition)
+                compared = await _retrace(OffsetMap(OffsetRanges(first, begin)), logs, source, target, target_partition)
         elif not len(ledger.runs) and logs.target_start:
             compared = await _retrace_from_the_first(ledger, logs, source, target, target_partition)
         else:
@@ -213,10 +213,10 @@ async def _go_on_from_last(
         return  # nothing is missing, or the first records that are left have to tell
     if last is not None and last.source_next >= runs.next_source and last.target_end <= logs.end:
         if logs.target_start <= last.target_end:
-            ledger.restart(Runs(last.source_next, last.target_end), [])
+            ledger.restart(OffsetRanges(last.source_next, last.target_end), [])
             return
         if (at := await _counted(last, logs, source, target, target_partition)) is not None:
-            ledger.restart(Runs(at, logs.end), [])
+            ledger.restart(OffsetRanges(at, logs.end), [])
             return
     detail = f"offsets {runs.next_target} to {logs.target_start - 1} were deleted before it was recorded where they"
     raise logs.unconfirmed(-1, f"{detail} came from")
@@ -247,7 +247,7 @@ async def _counted(
     return at if not left and at <= logs.kept_until else None
 
 
-async def _check_gap(runs: Runs, logs: Logs, source: Cluster) -> None:
+async def _check_gap(runs: OffsetRanges, logs: Logs, source: Cluster) -> None:
     """Raises PartitionStop where the source has a record between the last one that was mirrored and where the flow goes
     on (R3).
     """
@@ -264,7 +264,7 @@ async def _check_gap(runs: Runs, logs: Logs, source: Cluster) -> None:
         raise logs.truncated(runs.next_source, f"{detail}; the source's log was cut back or replaced")
 
 
-def _truncated(logs: Logs, runs: Runs, stable: int | None = None) -> PartitionStop:
+def _truncated(logs: Logs, runs: OffsetRanges, stable: int | None = None) -> PartitionStop:
     """The stop for a source that ends before what was mirrored, or in a transaction that had been committed."""
     more = ", and more" if runs.next_target < logs.end else ""
     ends = f"log ends at {logs.readable}" if stable in (None, logs.readable) else f"last stable offset is {stable}"
@@ -272,7 +272,9 @@ def _truncated(logs: Logs, runs: Runs, stable: int | None = None) -> PartitionSt
     return logs.truncated(runs.next_source, detail)
 
 
-async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatch | None, tuple[int, int] | None]:
+async def _check_tail(
+    runs: OffsetRanges, logs: Logs, source: Cluster
+) -> tuple[LastBatch | None, tuple[int, int] | None]:
     """Raises PartitionStop where the target's last batch is not what the source has where it came from (R3). The batch
     as the journal is to keep it, and the leader epoch of the source up to an offset; None where there is nothing to
     compare.
@@ -285,7 +287,9 @@ async def _check_tail(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatc
         return None, None
 
 
-async def _tail_compared(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastBatch | None, tuple[int, int] | None]:
+async def _tail_compared(
+    runs: OffsetRanges, logs: Logs, source: Cluster
+) -> tuple[LastBatch | None, tuple[int, int] | None]:
     tail = logs.tail
     if tail is None or not len(runs):
         return None, None
@@ -317,7 +321,7 @@ async def _tail_compared(runs: Runs, logs: Logs, source: Cluster) -> tuple[LastB
     return batch, (compared.header.partition_leader_epoch, compared.header.next_offset)
 
 
-def _moved_difference(runs: Runs, tail: RawBatch, twin: RawBatch) -> str:
+def _moved_difference(runs: OffsetRanges, tail: RawBatch, twin: RawBatch) -> str:
     """The same for a batch whose records were closed up."""
     from mirror.records.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
@@ -396,7 +400,7 @@ async def _retrace_from_the_first(
         origin = await _origin(logs, source, target, target_partition)
     except BadRecords as damage:
         raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", *ANOTHER_COPY) from damage
-    ledger.restart(Runs(origin or logs.since, logs.target_start), [])
+    ledger.restart(OffsetRanges(origin or logs.since, logs.target_start), [])
     compared = 0
     if origin is not None or logs.start:  # it may be one that the source has deleted since
         compared = await _retrace(ledger, logs, source, target, target_partition)

@@ -27,7 +27,7 @@ from mirror.observability import logs
 from mirror.observability.logs import Once
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.replication.assignment import Assignment, Loss
-from mirror.replication.offset_map import Runs
+from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.pipeline import Pipeline
 
@@ -62,7 +62,7 @@ class Lane:
     memory_bytes: int
     stop_mark: MarkAddress
     so_far: Mapping[TopicPartition, PartitionCounters]
-    runs: Mapping[TopicPartition, Runs] = field(default_factory=dict)
+    runs: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
     journal_offset: int | None = None
     epoch: int = 0
     bytes_per_second: float | None = None

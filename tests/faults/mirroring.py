@@ -32,7 +32,7 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import LATEST, READ_COMMITTED, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.replication import fetcher, writer
-from mirror.replication.offset_map import Runs
+from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark import task
 from mirror.spark.task import Lane, TaskResult
@@ -194,7 +194,7 @@ async def _epoch(
     assignments: tuple[Any, ...],
     deadline: float,
     tallies: Mapping[TopicPartition, PartitionCounters],
-    known: tuple[Mapping[TopicPartition, Runs], int | None],
+    known: tuple[Mapping[TopicPartition, OffsetRanges], int | None],
 ) -> list[TaskResult]:
     flow = work.flow
     runs, journal_offset = known
@@ -220,7 +220,7 @@ async def _epoch(
         await mark.close()
 
 
-async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, Runs], int | None]:
+async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], int | None]:
     """The runs that a driver tells a lane of, and how far it had read the journal; none where a lane reads it."""
     if work.journal_share is None:
         return {}, None
