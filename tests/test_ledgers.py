@@ -16,7 +16,7 @@ from mirror.journal.journal import Entry, Journal
 from mirror.journal.offset_maps import Indexes, OffsetMapStore, forget_expired
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import OffsetMap, OffsetRanges, Run
+from mirror.replication.offset_map import OffsetMap, OffsetRange, OffsetRanges
 
 TARGET = TopicPartition("orders", 2)
 
@@ -94,7 +94,7 @@ def test_runs_that_were_recorded_anew_and_shorter_count() -> None:
     ledger.add(50, 2, 2)
     asyncio.run(ledgers.record())
     ledger = recalled(OffsetMapStore(journal, Indexes(journal.entries[:since]).last(), since), 4)
-    assert list(ledger.runs) == [Run(0, 0, 2), Run(50, 2, 2)]
+    assert list(ledger.runs) == [OffsetRange(0, 0, 2), OffsetRange(50, 2, 2)]
 
 
 def test_what_the_target_lost_goes_back_through_the_journal() -> None:
@@ -124,7 +124,7 @@ def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     assert len(journal.entries) == count
 
 
-def told(journal: Kept) -> list[Run]:
+def told(journal: Kept) -> list[OffsetRange]:
     """What a mirror that starts now believes."""
     index = Indexes(journal.entries).get(TARGET)
     return list(index.last) if index is not None and index.last is not None else []
@@ -146,7 +146,10 @@ def test_a_lane_is_not_told_what_its_predecessor_took_back() -> None:
     last, since = Indexes(journal.entries).last(), journal.end
     recalled(OffsetMapStore(journal, last, since), 6)
     ledger = recalled(OffsetMapStore(journal, last, since), 8)
-    assert (list(ledger.runs), ledger.runs.next_target) == ([Run(6, 3, 1), Run(8, 4, 1), Run(10, 5, 1)], 6)
+    assert (list(ledger.runs), ledger.runs.next_target) == (
+        [OffsetRange(6, 3, 1), OffsetRange(8, 4, 1), OffsetRange(10, 5, 1)],
+        6,
+    )
 
 
 def test_two_who_record_at_once_lose_nothing() -> None:
@@ -168,7 +171,7 @@ def test_two_who_record_at_once_lose_nothing() -> None:
         await ledgers.record()
 
     asyncio.run(both())
-    assert told(journal) == [Run(0, 0, 1), Run(5, 1, 1)]
+    assert told(journal) == [OffsetRange(0, 0, 1), OffsetRange(5, 1, 1)]
 
 
 class Slow(Kept):

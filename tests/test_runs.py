@@ -11,7 +11,7 @@ from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges, Run
+from mirror.replication.offset_map import OffsetMap, OffsetRange, OffsetRangeIndex, OffsetRanges
 
 TARGET = TopicPartition("orders.eu", 3)
 
@@ -53,7 +53,7 @@ def test_the_example_of_the_module() -> None:
     runs = OffsetRanges(100, 90)
     for source, target, count in ((100, 90, 3), (104, 93, 2), (110, 95, 2)):
         runs.add(source, target, count)
-    assert list(runs) == [Run(100, 90, 3), Run(104, 93, 2), Run(110, 95, 2)]
+    assert list(runs) == [OffsetRange(100, 90, 3), OffsetRange(104, 93, 2), OffsetRange(110, 95, 2)]
     assert [runs.to_target(offset) for offset in (99, 100, 102, 103, 104, 106, 111, 112, 500)] == [
         *(90, 90, 92, 93, 93, 95, 96, 97, 97)
     ]
@@ -66,10 +66,10 @@ def test_runs_that_go_on_are_one() -> None:
     runs = OffsetRanges()
     runs.add(0, 0, 5)
     runs.add(5, 5, 5)
-    assert list(runs) == [Run(0, 0, 10)]
+    assert list(runs) == [OffsetRange(0, 0, 10)]
     runs.pass_over(12)
     runs.add(12, 10, 1)
-    assert list(runs) == [Run(0, 0, 10), Run(12, 10, 1)]
+    assert list(runs) == [OffsetRange(0, 0, 10), OffsetRange(12, 10, 1)]
 
 
 @pytest.mark.parametrize(("source", "target", "count"), [(4, 5, 1), (5, 6, 1), (5, 4, 1), (5, 5, 0)])

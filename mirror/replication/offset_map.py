@@ -28,7 +28,7 @@ RUNS_IN_A_RECORD: Final = 256
 _NEVER: Final = (-1, -1, -1)
 
 
-class Run(NamedTuple):
+class OffsetRange(NamedTuple):
     """`length` records, from offset `source` on there and from `target` on here."""
 
     source: int
@@ -51,10 +51,10 @@ class OffsetRanges:
     def __len__(self) -> int:
         return len(self._sources)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[OffsetRange]:
         edges = pairwise((*self._targets, self.next_target))
         for source, (target, end) in zip(self._sources, edges, strict=True):
-            yield Run(source, target, end - target)
+            yield OffsetRange(source, target, end - target)
 
     @property
     def begin(self) -> int:
@@ -138,7 +138,7 @@ class OffsetRangeIndex:
     def __len__(self) -> int:
         return sum(map(len, self._pieces.values()))
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[OffsetRange]:
         return (run for piece in self.pieces for run in piece)
 
     @property
