@@ -33,8 +33,8 @@ from mirror.records.header import (
     LENGTH_PREFIX,
     MAGIC_AT,
     SMALLEST_LENGTH,
+    ProducerState,
     RawBatch,
-    Stamp,
     crc_holds,
     records_crc,
     split,
@@ -165,7 +165,7 @@ def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]
 
 def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> PartitionWriter:
     """What fetcher, pipeline and writer make of a record set: a sink whose queue would be sent."""
-    sink = _Sink(_PARTITION, _PARTITION, Position(first_offset, Stamp(7), True, -1), rules)
+    sink = _Sink(_PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules)
     writer = _writer()
     with suppress(BadRecords, PartitionStop):
         for raw in _sound(view):

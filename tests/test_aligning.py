@@ -24,7 +24,7 @@ from mirror.kafka.produce import append
 from mirror.lab.embedded import Cluster
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
-from mirror.records.header import Stamp, restamp
+from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import MOST, is_padding, padding, read
 from mirror.replication.log_start import Alignment, align
 from mirror.replication.position import producer_id, resume
@@ -271,7 +271,7 @@ def test_the_padding_of_another_mirror_is_no_record(
         host, port = ends[0].split(":")
         async with Wire(Endpoint("any", ((host, int(port)),))) as cluster:
             await cluster.refresh([topic_name])
-            first, stamp = 0, Stamp(producer_id("the one before", at))
+            first, stamp = 0, ProducerState(producer_id("the one before", at))
             while first < upto:
                 raw = padding(first, first + 40, codec=None, max_bytes=DEFAULT_SIZE)
                 await append(cluster, at, (restamp(raw, stamp), raw.records), timeout=20, once=True)
@@ -304,7 +304,7 @@ def test_records_of_another_mirror_without_a_time_are_records(
             payload = b"".join(bytes((14, 0, 0, 2 * number, 1, 2)) + b"x" + bytes(1) for number in range(3))
             untimed = {"base_timestamp": -1, "max_timestamp": -1}
             raw = stored(batch(0, count=3, payload=payload, **untimed))
-            parts = restamp(raw, Stamp(producer_id("the one before", at))), raw.records
+            parts = restamp(raw, ProducerState(producer_id("the one before", at))), raw.records
             await append(cluster, at, parts, timeout=20, once=True)
 
     asyncio.run(write())

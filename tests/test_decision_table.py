@@ -27,7 +27,7 @@ from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
-from mirror.records.header import RawBatch, Stamp, crc_holds, passed, restamp, split
+from mirror.records.header import ProducerState, RawBatch, crc_holds, passed, restamp, split
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import rewrite
 from mirror.replication.classifier import Action, Verdict, classify
@@ -210,7 +210,7 @@ def made_of(raw: RawBatch, verdict: Verdict, rules: Rules, next_offset: int) -> 
         batches = list(rewrite([raw], recipe))
     else:
         batches = []
-    stamp, sent = Stamp(5_000_000), []
+    stamp, sent = ProducerState(5_000_000), []
     for one in batches:
         sent.append(restamp(one, stamp) + bytes(one.records))
         stamp = stamp.after(one.header.last_offset_delta)

@@ -14,7 +14,7 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.produce import markers_request, read_markers
 from mirror.kafka.protocol import WRITE_TXN_MARKERS
 from mirror.lab.embedded import Cluster
-from mirror.records.header import Stamp
+from mirror.records.header import ProducerState
 from mirror.replication.position import producer_id
 from mirror.states import State
 
@@ -27,7 +27,7 @@ def mark(bootstrap: str, at: TopicPartition, count: int) -> None:
         async with Wire(Endpoint("us", ((host, int(port)),))) as cluster:
             await cluster.refresh([at.topic])
             connection = await cluster.connection(cluster.leader(at).node)
-            stamps = [Stamp(producer_id("test", at)).then(number + 1) for number in range(count)]
+            stamps = [ProducerState(producer_id("test", at)).then(number + 1) for number in range(count)]
             request = markers_request(
                 connection.version(WRITE_TXN_MARKERS), at, [(stamp.producer_id, stamp.epoch) for stamp in stamps]
             )

@@ -11,7 +11,7 @@ from mirror.errors import MalformedBatch, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.observability.status import Totals
 from mirror.policy.rules import Rules
-from mirror.records.header import Stamp
+from mirror.records.header import ProducerState
 from mirror.replication.assignment import Assignment
 from mirror.replication.fetcher import Cursor
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
@@ -31,7 +31,7 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     assignment = Assignment(AT, AT, None, Rules(), until=20)
     pipeline = Pipeline("any", nowhere, nowhere, [assignment], 1 << 26)
     (keeper,) = pipeline._keepers.values()
-    keeper.sink = PartitionWriter(AT, AT, Position(10, Stamp(1 << 52), True, -1))
+    keeper.sink = PartitionWriter(AT, AT, Position(10, ProducerState(1 << 52), True, -1))
     keeper.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
     pipeline._changed(keeper.sink)
     assert (keeper.finished, keeper.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
@@ -42,7 +42,7 @@ def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> Non
     nowhere: Any = None
     pipeline = Pipeline("any", nowhere, nowhere, [Assignment(AT, AT, None, Rules(), until=end)], 1 << 26)
     (keeper,) = pipeline._keepers.values()
-    keeper.sink = PartitionWriter(AT, AT, Position(end, Stamp(1 << 52), True, -1))
+    keeper.sink = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
     keeper.cursor = Cursor(AT, None, next_offset=end, until=end)
     pipeline._changed(keeper.sink)
     (figures,) = pipeline.figures("here")

@@ -23,7 +23,7 @@ from mirror.kafka.produce import append
 from mirror.kafka.queries import Producer
 from mirror.lab.embedded import Cluster as Brokers
 from mirror.observability.status import PartitionStatus
-from mirror.records.header import CONTROL, ERAS, TRANSACTIONAL, Stamp, restamp, split
+from mirror.records.header import CONTROL, ERAS, TRANSACTIONAL, ProducerState, restamp, split
 from mirror.replication import offset_map_recovery, position
 from mirror.states import State
 
@@ -46,7 +46,7 @@ async def append_as_a_zombie(flow: str, source: str, target: str, topic: str, of
         await one.refresh([topic])
         await other.refresh([topic])
         raw = next(split((await fetch_at(one, at, offset)).records))
-        head = restamp(raw, Stamp(position.producer_id(flow, at), 0, raw.header.base_offset))
+        head = restamp(raw, ProducerState(position.producer_id(flow, at), 0, raw.header.base_offset))
         return await append(other, at, (head, raw.records), doing="zombie")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
 
-from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, Stamp, parse_header, passed, restamp
+from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, ProducerState, parse_header, passed, restamp
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -40,7 +40,7 @@ batches = st.builds(
 def stamped(data: bytes, producer_id: int = 7, producer_epoch: int = 0, base_sequence: int = 0) -> bytes:
     """The whole batch as a target gets it."""
     old = raw(data)
-    head = restamp(old, Stamp(producer_id, producer_epoch, base_sequence))
+    head = restamp(old, ProducerState(producer_id, producer_epoch, base_sequence))
     return head + bytes(old.records)
 
 
@@ -65,7 +65,7 @@ def test_only_append_time_transactional_and_delete_horizon_are_cleared(attribute
 @given(st.integers(-(2**15), 2**15 - 1))
 def test_in_a_transaction_the_batch_says_so(attributes: int) -> None:
     data = batch(attributes=attributes)
-    head = restamp(raw(data), Stamp(7, 3, 9), transactional=True)
+    head = restamp(raw(data), ProducerState(7, 3, 9), transactional=True)
     after = parse_header(head + data[HEADER_BYTES:])
     assert after.attributes == attributes & ~0b100_1000 | 0b1_0000
     assert (after.producer_id, after.producer_epoch, after.base_sequence) == (7, 3, 9)
@@ -81,7 +81,7 @@ def test_a_passed_batch_changes_its_base_offset_alone(data: bytes) -> None:
 def test_the_batch_itself_stays_as_it_was() -> None:
     data = batch(5, attributes=0b101_1000, producer_id=3, producer_epoch=1, base_sequence=9)
     old = raw(data)
-    assert len(restamp(old, Stamp(7))) == HEADER_BYTES
+    assert len(restamp(old, ProducerState(7))) == HEADER_BYTES
     assert bytes(old.data) == data
 
 
@@ -98,20 +98,22 @@ def test_the_batch_itself_stays_as_it_was() -> None:
     ],
 )
 def test_sequences_wrap_as_brokers_count_them(base: int, delta: int, following: int) -> None:
-    assert Stamp(7, 3, base).after(delta) == Stamp(7, 3, following)
+    assert ProducerState(7, 3, base).after(delta) == ProducerState(7, 3, following)
 
 
 def test_after_markers_a_further_epoch_begins_with_sequence_zero() -> None:
-    stamp = Stamp(7 * ERAS, 4, 99)
+    stamp = ProducerState(7 * ERAS, 4, 99)
     first_marker = stamp.then()
-    assert first_marker == Stamp(7 * ERAS, 5, 0)
-    assert first_marker.then(3) == Stamp(7 * ERAS, 8, 0), "behind three markers, in an epoch that none of them has"
+    assert first_marker == ProducerState(7 * ERAS, 5, 0)
+    assert first_marker.then(3) == ProducerState(7 * ERAS, 8, 0), (
+        "behind three markers, in an epoch that none of them has"
+    )
 
 
 def test_after_the_last_epoch_the_next_id_begins() -> None:
-    last = Stamp(7 * ERAS, LAST_EPOCH, 1)
-    assert last.then() == Stamp(7 * ERAS + 1, 0, 0)
-    assert last.then(LAST_EPOCH + 2) == Stamp(7 * ERAS + 2, 0, 0)
+    last = ProducerState(7 * ERAS, LAST_EPOCH, 1)
+    assert last.then() == ProducerState(7 * ERAS + 1, 0, 0)
+    assert last.then(LAST_EPOCH + 2) == ProducerState(7 * ERAS + 2, 0, 0)
     assert last.is_kin(last.then().producer_id)
     assert not last.is_kin(8 * ERAS)
     assert not last.is_kin(-1)
@@ -123,7 +125,7 @@ def test_sequences_across_batches_follow_kafka_s_increment(base: int, deltas: li
         return by - (MAX_SEQUENCE - sequence) - 1 if sequence > MAX_SEQUENCE - by else sequence + by
 
     for delta in deltas:
-        following = Stamp(7, 0, base).after(delta).sequence
+        following = ProducerState(7, 0, base).after(delta).sequence
         assert following == increment(increment(base, delta), 1)
         base = following
 

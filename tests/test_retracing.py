@@ -12,7 +12,7 @@ from test_gaps import transactions
 from test_translate import assert_translated, copied, index_of, pair, trim
 
 from mirror.kafka.cluster import TopicPartition
-from mirror.records.header import Stamp, restamp
+from mirror.records.header import ProducerState, restamp
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.position import producer_id
 from mirror.states import State
@@ -85,7 +85,7 @@ def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_
         found = await resume_translated(*given)
         if not looks:
             async with probing_existing(target, topic_name) as probe:
-                stamped = restamp(late, Stamp(producer_id(topic_name, at)))
+                stamped = restamp(late, ProducerState(producer_id(topic_name, at)))
                 assert await probe.send(stamped + bytes(late.records)) == (0, 0)
         looks.append(found)
         return found

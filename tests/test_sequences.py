@@ -17,7 +17,7 @@ from watchedlane import PATIENCE, WatchedLane
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.records.header import SEQUENCES, Stamp, restamp
+from mirror.records.header import SEQUENCES, ProducerState, restamp
 from mirror.replication import writer
 from mirror.replication.position import producer_id
 from mirror.states import State
@@ -126,7 +126,7 @@ def test_sequences_that_pass_their_end(
     make_topic(source, topic_name)
     produce(source, topic_name, values(10))
     (raw,) = stored_batches(source, topic_name)
-    by_hand = restamp(raw, Stamp(producer_id("test", at), 0, first)) + bytes(raw.records)
+    by_hand = restamp(raw, ProducerState(producer_id("test", at), 0, first)) + bytes(raw.records)
 
     async def append() -> None:
         async with probing(target, topic_name) as probe:

@@ -15,7 +15,7 @@ from mirror.errors import PartitionStop
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.protocol import LIST_OFFSETS
 from mirror.policy.rules import Rules
-from mirror.records.header import RawBatch, Stamp, parse_header
+from mirror.records.header import ProducerState, RawBatch, parse_header
 from mirror.replication.assignment import Assignment
 from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.replication.fetcher import Arrival, Cursor
@@ -28,7 +28,7 @@ from mirror.states import State
 AT = TopicPartition("orders", 3)
 
 
-def sink(next_offset: int = 100, stamp: Stamp = Stamp(7 << 20, 4, 50)) -> PartitionWriter:  # noqa: B008 -- a frozen value
+def sink(next_offset: int = 100, stamp: ProducerState = ProducerState(7 << 20, 4, 50)) -> PartitionWriter:  # noqa: B008 -- a frozen value
     return PartitionWriter(AT, AT, Position(next_offset, stamp, True, -1))
 
 
@@ -132,7 +132,7 @@ def test_what_is_forgotten_holds_no_memory() -> None:
 )
 def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBatch, again: RawBatch) -> None:
     """What waits is not queued yet, and must count as taken all the same: each offset is written once."""
-    one = PartitionWriter(AT, AT, Position(100, Stamp(7 << 20, 4, 50), True, -1), rules)
+    one = PartitionWriter(AT, AT, Position(100, ProducerState(7 << 20, 4, 50), True, -1), rules)
 
     async def relayed() -> None:
         nothing: Any = None

@@ -26,7 +26,7 @@ from mirror.journal.snapshot import status_of
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
-from mirror.records.header import Stamp
+from mirror.records.header import ProducerState
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionCounters, PartitionWriter
 from mirror.replication.pipeline import PartitionTask
@@ -184,7 +184,7 @@ def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
 
 def test_a_stop_is_told_once_what_precedes_it_is_acknowledged() -> None:
     one = keeper(None)
-    one.sink = sink = PartitionWriter(AT, AT, Position(0, Stamp(1 << 52), True, -1))
+    one.sink = sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     sink.fill(10)
     one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", told="what to do"))
     assert told(one) == (State.MIRRORING, "", 0)
@@ -195,7 +195,7 @@ def test_a_stop_is_told_once_what_precedes_it_is_acknowledged() -> None:
 
 
 def test_a_loss_of_any_length_is_passed_over_and_told_once() -> None:
-    sink = PartitionWriter(AT, AT, Position(0, Stamp(1 << 52), True, -1))
+    sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     loss = Loss(AT, AT, 0, 100 * LONGEST_GAP)
     sink.lose(loss)
     (gap,) = sink.queue

@@ -14,7 +14,7 @@ from mirror.lab.bench import replay
 from mirror.lab.bench.stored import loaded
 from mirror.lab.bench.workloads import Shape, create, fill
 from mirror.lab.embedded import Cluster
-from mirror.records.header import Stamp
+from mirror.records.header import ProducerState
 from mirror.replication.classifier import LEGACY
 from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.position import Position
@@ -31,7 +31,7 @@ def test_records_without_timestamps_have_no_latency(
     monkeypatch.setattr("mirror.replication.writer.time.time", lambda: 1000.0)
     nothing: Any = None
     writer = Writer(nothing, nothing, nothing, 1 << 20)
-    sink = PartitionWriter(AT, AT, Position(0, Stamp(1 << 52), True, -1))
+    sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     writer.begin(sink)
     sink.append(raw(batch(0, base_timestamp=timestamp, max_timestamp=timestamp)), LEGACY)
     sink.doubted.append(sink.queue.popleft())  # type: ignore[arg-type] # a batch

@@ -35,7 +35,7 @@ from mirror.kafka.protocol import (
     Buffer,
 )
 from mirror.kafka.retry import Backoff
-from mirror.records.header import RawBatch, Stamp, restamp
+from mirror.records.header import ProducerState, RawBatch, restamp
 
 #: Connections of their own: what waits for replicas must not hold up those who ask for offsets and leaders.
 PURPOSE: Final = "transactions"
@@ -70,11 +70,11 @@ class Transaction:
     there is `abort`, or nothing: the next holder of the id, or the coordinator after `timeout_ms`, aborts what is left.
     """
 
-    def __init__(self, coordinator: _Coordinator, timeout: float, stamp: Stamp) -> None:
+    def __init__(self, coordinator: _Coordinator, timeout: float, stamp: ProducerState) -> None:
         self._coordinator, self._cluster, self._timeout = coordinator, coordinator.cluster, timeout
         self._first = stamp
-        self._next: dict[TopicPartition, Stamp] = {}
-        self._sequences: dict[TopicPartition, Stamp] = {}
+        self._next: dict[TopicPartition, ProducerState] = {}
+        self._sequences: dict[TopicPartition, ProducerState] = {}
         self._named = self._doubtful = self._over = False
 
     @classmethod
@@ -93,7 +93,7 @@ class Transaction:
             )
 
         answer = await coordinator.ask(INIT_PRODUCER_ID, build, _only_code, "InitProducerId", BEGIN_TIMEOUT)
-        return cls(coordinator, timeout_ms / 1000, Stamp(int(answer.producer_id), int(answer.producer_epoch)))
+        return cls(coordinator, timeout_ms / 1000, ProducerState(int(answer.producer_id), int(answer.producer_epoch)))
 
     def following(self) -> Transaction:
         """The next transaction of the same holder, behind one that has ended: it takes nothing over, and is refused

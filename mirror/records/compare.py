@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirror.errors import BadRecords
-from mirror.records.header import APPEND_TIME, RawBatch, Stamp, is_a_mirrors, same_records
+from mirror.records.header import APPEND_TIME, ProducerState, RawBatch, is_a_mirrors, same_records
 
 if TYPE_CHECKING:
     from mirror.records.columns import Records
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
 
 
-def is_our_padding(raw: RawBatch, own: Stamp) -> bool:
+def is_our_padding(raw: RawBatch, own: ProducerState) -> bool:
     """Whether a batch is padding by the producer of `own`."""
     return own.is_kin(raw.header.producer_id) and is_a_mirrors_padding(raw)
 

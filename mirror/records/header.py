@@ -333,7 +333,7 @@ def _behind_varint(section: memoryview, at: int) -> int:
 SEQUENCES: Final = 1 << 31
 #: Epochs are 15-bit; the last one is left alone, since brokers treat it as used up.
 LAST_EPOCH: Final = (1 << 15) - 2
-#: Ids that one partition's producer may go through: the low bits count them (`Stamp.then`).
+#: Ids that one partition's producer may go through: the low bits count them (`ProducerState.then`).
 ERAS: Final = 1 << 20
 #: The least producer id of any flow; the largest is below twice that.
 FIRST_ID: Final = 1 << 52
@@ -348,7 +348,7 @@ def is_a_mirrors(producer_id: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class ProducerState:
     """What the next batch of a partition is stamped with.
 
     Batches in a row count sequences up in one epoch. Each marker takes an epoch of its own, and the batch behind
@@ -361,21 +361,21 @@ class Stamp:
     epoch: int = 0
     sequence: int = 0
 
-    def after(self, last_offset_delta: int) -> Stamp:
+    def after(self, last_offset_delta: int) -> ProducerState:
         """Behind a batch: a sequence advances by offsets, not by records (Kafka `DefaultRecordBatch.lastSequence`)."""
-        return Stamp(self.producer_id, self.epoch, (self.sequence + last_offset_delta + 1) % SEQUENCES)
+        return ProducerState(self.producer_id, self.epoch, (self.sequence + last_offset_delta + 1) % SEQUENCES)
 
-    def then(self, count: int = 1) -> Stamp:
+    def then(self, count: int = 1) -> ProducerState:
         """The first sequence, `count` epochs on; after the last epoch the next id begins."""
         eras, epoch = divmod(self.epoch + count, LAST_EPOCH + 1)
-        return Stamp(self.producer_id + eras, epoch)
+        return ProducerState(self.producer_id + eras, epoch)
 
     def is_kin(self, producer_id: int) -> bool:
         """Whether an id is one that this partition's producer goes through."""
         return self.producer_id // ERAS == producer_id // ERAS
 
 
-def restamp(raw: RawBatch, stamp: Stamp, *, transactional: bool = False) -> bytes:
+def restamp(raw: RawBatch, stamp: ProducerState, *, transactional: bool = False) -> bytes:
     """The 61 header bytes that append `raw` under a producer of ours.
 
     Base offset becomes 0, as a leader demands (Kafka `UnifiedLog.analyzeAndValidateRecords`). The transactional bit

@@ -21,7 +21,7 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.observability.status import Histogram
 from mirror.policy.rules import Rules
-from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, RawBatch, Stamp, parse_header, passed, restamp
+from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, passed, restamp
 from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
 from mirror.replication.classifier import Action, Verdict
@@ -103,7 +103,7 @@ class Gap:
 
     first: int
     next_offset: int
-    stamp: Stamp
+    stamp: ProducerState
     lost_until: int = -1
     epoch: int = -1
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -135,7 +135,7 @@ class PartitionWriter:
     opens: int = CAP
     next_offset: int = 0
     lands: int = 0
-    stamp: Stamp = field(default_factory=lambda: Stamp(-1))
+    stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))
     sent: int = 0
     acked: int = 0
     known: bool = False
@@ -319,7 +319,7 @@ class PartitionWriter:
         if self.landed_at != lands + header.count:
             return None
         sent = parse_header(head)
-        stamp = Stamp(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
+        stamp = ProducerState(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
         return stamp.producer_id, stamp.epoch, stamp.sequence
 
     def _last_batch(self) -> LastBatch | None:

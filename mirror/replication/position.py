@@ -31,7 +31,7 @@ markers for up to half a second, and whoever began in its midst would take the r
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
 it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
 count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
-id, which ids handed out by a coordinator could not give. The 20 low bits are left to `Stamp.then`.
+id, which ids handed out by a coordinator could not give. The 20 low bits are left to `ProducerState.then`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,16 @@ from mirror.kafka.queries import (
     settled_end,
 )
 from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
-from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, SEQUENCES, RawBatch, Stamp, crc_holds, is_a_mirrors
+from mirror.records.header import (
+    APPEND_TIME,
+    ERAS,
+    FIRST_ID,
+    SEQUENCES,
+    ProducerState,
+    RawBatch,
+    crc_holds,
+    is_a_mirrors,
+)
 from mirror.replication.assignment import STANDING, LastBatch, LastPosition
 from mirror.states import RESOLVED_BY, Remedy, State
 
@@ -89,7 +98,7 @@ class Position:
     """
 
     next_offset: int
-    stamp: Stamp
+    stamp: ProducerState
     known: bool
     last_epoch: int
     begin: int = -1
@@ -156,7 +165,7 @@ class Logs:
     target_start: int
     end: int
     tail: RawBatch | None
-    own: Stamp
+    own: ProducerState
     since: int = 0
     last: LastPosition | None = None
     losses: tuple[tuple[int, int], ...] = ()
@@ -348,7 +357,7 @@ async def look_at_logs(
     )
     if tail is None and end > target_start and await list_offset(target, target_partition, EARLIEST) < end:
         raise MalformedBatch(f"{target}: nothing can be read at offset {end - 1}, the last of the log", 0, end - 1)
-    own = Stamp(producer_id(flow, target_partition))
+    own = ProducerState(producer_id(flow, target_partition))
     tail = tail if end > target_start else None
     source_epoch = source.leader(source_partition).epoch
     return Logs(
@@ -499,7 +508,7 @@ async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) 
 
 
 def found_position(
-    logs: Logs, at: int, stamp: Stamp, batch: LastBatch | None, epoch: tuple[int, int] | None
+    logs: Logs, at: int, stamp: ProducerState, batch: LastBatch | None, epoch: tuple[int, int] | None
 ) -> LastPosition:
     """What the journal is to keep of a copy that was found in order, where source offset `at` comes next. `epoch`: a
     leader epoch of the source and up to where it reaches; what was kept before says more where it reaches further.
@@ -664,7 +673,7 @@ async def confirm(
     source: Cluster,
     target: Cluster,
     target_partition: TopicPartition,
-    stamp: Stamp,
+    stamp: ProducerState,
     at: int,
 ) -> None:
     """Believe a copy of which nothing can be compared, by what the journal keeps of it (P7). Its end goes with source
@@ -698,7 +707,7 @@ async def confirm(
         raise logs.beyond_acknowledged(at, last)
 
 
-def distance(before: tuple[int, int, int], stamp: Stamp) -> int:
+def distance(before: tuple[int, int, int], stamp: ProducerState) -> int:
     """Records between two stamps of one producer and epoch, -1 for others."""
     producer, epoch, sequence = before
     if (producer, epoch) != (stamp.producer_id, stamp.epoch):
@@ -724,8 +733,8 @@ async def _check_last_batch(logs: Logs, source: Cluster) -> None:
 
 
 async def next_stamp(
-    target: Cluster, partition: TopicPartition, own: Stamp, end: int, tail: RawBatch | None
-) -> tuple[Stamp, bool]:
+    target: Cluster, partition: TopicPartition, own: ProducerState, end: int, tail: RawBatch | None
+) -> tuple[ProducerState, bool]:
     """What comes after `tail`, a batch of ours at the log's end, and whether the leader knows the producer (P3)."""
     found = [p for p in await producers(target, partition) if own.is_kin(p.producer_id)]
     is_marker = tail is not None and tail.header.is_control
@@ -735,13 +744,13 @@ async def next_stamp(
         raise ClusterUnreachable(f"{target}: {partition}: the log grew while its position was read")
     if tail is not None:
         last = tail.header
-        stamp = Stamp(last.producer_id, last.producer_epoch, last.base_sequence)
+        stamp = ProducerState(last.producer_id, last.producer_epoch, last.base_sequence)
         stamp = stamp.then() if is_marker else stamp.after(last.last_offset_delta)
         return stamp, any(p.producer_id == stamp.producer_id for p in found)
     if not found:
         return own, False
     newest = max(found, key=lambda p: (p.producer_id, p.epoch))
-    stamp = Stamp(newest.producer_id, newest.epoch, newest.last_sequence)
+    stamp = ProducerState(newest.producer_id, newest.epoch, newest.last_sequence)
     return (stamp.after(0) if newest.last_sequence >= 0 else stamp.then()), True
 
 
@@ -781,7 +790,7 @@ def _is_a_mirrors(raw: RawBatch | None) -> bool:
     return raw is not None and is_a_mirrors(raw.header.producer_id)
 
 
-async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: Stamp) -> int:
+async def _padding_end(target: Cluster, partition: TopicPartition, start: int, own: ProducerState) -> int:
     """Where the padding with which a log starts ends; `start` where there is none.
 
     A broker notes once a minute where its logs begin (Kafka `LogManager.checkpointLogStartOffsets`): one that crashes

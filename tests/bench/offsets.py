@@ -26,7 +26,7 @@ from mirror.kafka.queries import EARLIEST, LATEST, list_offset
 from mirror.lab.bench.workloads import Shape, create, fill, records
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
-from mirror.records.header import Stamp
+from mirror.records.header import ProducerState
 from mirror.replication.log_start import Alignment, align
 from mirror.replication.position import Position, producer_id
 
@@ -70,7 +70,7 @@ async def aligned(target: Cluster, begin: int) -> float:
     host, _, port = target.bootstrap.partition(":")
     async with Wire(Endpoint("target", ((host, int(port)),))) as cluster:
         await cluster.refresh([topic.topic])
-        position = Position(0, Stamp(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
+        position = Position(0, ProducerState(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
         began = time.monotonic()
         await align(cluster, Alignment(topic, topic, Rules(), begin), position, lambda _: None)
         took = time.monotonic() - began

@@ -16,7 +16,7 @@ from mirror.host import keep_what_is_freed
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import settled_end
 from mirror.lab.bench.stored import endpoint, loaded
-from mirror.records.header import RawBatch, Stamp
+from mirror.records.header import ProducerState, RawBatch
 from mirror.replication.classifier import OWN_PRODUCER
 from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.position import Position, producer_id
@@ -54,7 +54,7 @@ async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBat
         for partition, raws in batches.items():
             at = TopicPartition(topic, partition)
             begin = await settled_end(cluster, at)  # waits for the leader of a topic that was just made
-            sink = PartitionWriter(at, at, Position(begin, Stamp(producer_id("bench", at)), False, -1))
+            sink = PartitionWriter(at, at, Position(begin, ProducerState(producer_id("bench", at)), False, -1))
             writer.begin(sink)
             sinks.append((sink, iter(raws)))
         await asyncio.to_thread(go.wait)
