@@ -25,7 +25,7 @@ from test_run import wait_for
 from test_stopmark import ended, known, mark, none
 
 from mirror.driver import control
-from mirror.driver.control import StopMark, Voice, until_marked
+from mirror.driver.control import ControlServer, Voice, until_marked
 from mirror.driver.flow import prepare
 from mirror.driver.journal_state import HEARD_SECONDS, Tidings
 from mirror.driver.reports import StopLog
@@ -51,7 +51,7 @@ PATIENCE = 120.0
 @in_loop
 async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> None:
     heard: list[tuple[int, bytes]] = []
-    opened = await StopMark.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
+    opened = await ControlServer.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
     try:
         voice = Voice()
         assert not voice.tell(b"nobody is there yet")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers import make_topic, settings_between
 
-from mirror.driver.control import StopMark
+from mirror.driver.control import ControlServer
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.observability.status import PartitionStatus
@@ -79,7 +79,7 @@ def receipts_of(
     at = TopicPartition(topic, 0)
 
     async def receipts() -> list[TaskResult]:
-        mark = await StopMark.open("127.0.0.1")
+        mark = await ControlServer.open("127.0.0.1")
         try:
             return await run_lane(
                 Lane(

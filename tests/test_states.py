@@ -19,7 +19,7 @@ from helpers import make_topic, mirror_once, produce, settings_between
 from proxy import Proxy
 from samerecords import assert_same_records, read
 
-from mirror.driver.control import StopMark
+from mirror.driver.control import ControlServer
 from mirror.journal.journal import Journal, journal_topic, newest
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin
@@ -202,7 +202,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
             assignment = Assignment(at, at, cluster.topic_id(topic_name), Rules(continues_on_loss=True), until=200)
         async with Wire(ends[1]) as cluster:
             standing = standing_in(await Journal(cluster, flow).newest())
-        mark = await StopMark.open("127.0.0.1")
+        mark = await ControlServer.open("127.0.0.1")
         try:
             receipts = await run_lane(
                 Lane(

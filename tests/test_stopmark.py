@@ -17,7 +17,7 @@ import pytest
 from fakebroker import HOST, in_loop
 
 from mirror.driver import control
-from mirror.driver.control import Frames, MarkAddress, StopMark, Take, proof, until_marked, watch
+from mirror.driver.control import ControlServer, Frames, MarkAddress, Take, proof, until_marked, watch
 from mirror.kafka.cluster import TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
@@ -27,15 +27,15 @@ SOON = 3.0
 
 
 @asynccontextmanager
-async def mark() -> AsyncIterator[StopMark]:
-    opened = await StopMark.open(HOST)
+async def mark() -> AsyncIterator[ControlServer]:
+    opened = await ControlServer.open(HOST)
     try:
         yield opened
     finally:
         await opened.close()
 
 
-async def holding(opened: StopMark, lanes: int) -> None:
+async def holding(opened: ControlServer, lanes: int) -> None:
     """Wait until so many lanes hold on."""
     while len(opened._board.lines) < lanes:
         await asyncio.sleep(0.001)
@@ -95,7 +95,7 @@ async def test_a_lane_that_is_just_coming_ends_too() -> None:
 
 @in_loop
 async def test_closing_frees_the_port() -> None:
-    opened = await StopMark.open(HOST)
+    opened = await ControlServer.open(HOST)
     lane = asyncio.create_task(until_marked(opened.address, 0, none))
     await holding(opened, 1)
     await opened.close()
@@ -110,7 +110,7 @@ def test_who_comes_while_the_mark_closes_leaves_nothing_behind(steps: int, caplo
     """At each step of the event loop between the kernel's accept and the lane's greeting."""
 
     async def story() -> socket.socket:
-        opened = await StopMark.open(HOST)
+        opened = await ControlServer.open(HOST)
         lane = socket.create_connection((HOST, opened.address.port))
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -224,10 +224,10 @@ async def test_watching_calls_back_once() -> None:
 
 DRIVER = """
 import asyncio
-from mirror.driver.control import StopMark
+from mirror.driver.control import ControlServer
 
 async def main():
-    mark = await StopMark.open("127.0.0.1")
+    mark = await ControlServer.open("127.0.0.1")
     print(mark.address.port, mark.address.token.hex(), flush=True)
     while not mark._board.lines:
         await asyncio.sleep(0.001)
@@ -268,7 +268,7 @@ AT = TopicPartition("orders", 0)
 MORE = (Assignment(AT, AT, None, Rules(), since=7),)
 
 
-async def known(opened: StopMark, *lanes: int) -> None:
+async def known(opened: ControlServer, *lanes: int) -> None:
     """Wait until these lanes have said who they are."""
     while sorted(line.lane for line in opened._board.lines) != sorted(lanes):
         await asyncio.sleep(0.001)
@@ -390,7 +390,7 @@ class Conversation:
 
 
 @asynccontextmanager
-async def overheard(opened: StopMark) -> AsyncIterator[tuple[MarkAddress, list[Conversation]]]:
+async def overheard(opened: ControlServer) -> AsyncIterator[tuple[MarkAddress, list[Conversation]]]:
     """An address that leads to the driver, and all that goes over it."""
     said: list[Conversation] = []
     running: list[asyncio.Task[None]] = []
@@ -439,7 +439,7 @@ async def test_what_a_lane_said_before_lets_nobody_in() -> None:
 
 
 @asynccontextmanager
-async def knowing(opened: StopMark, lane: int) -> AsyncIterator[Frames]:
+async def knowing(opened: ControlServer, lane: int) -> AsyncIterator[Frames]:
     """The lane's end of a line, by hand."""
     reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
     try:
@@ -458,7 +458,7 @@ async def shut(frames: Frames) -> None:
 @in_loop
 async def test_a_line_is_closed_at_the_first_frame_that_is_not_proven() -> None:
     heard: list[tuple[int, bytes]] = []
-    opened = await StopMark.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
+    opened = await ControlServer.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
     try:
         for wrong in (
             b"+++++" + bytes(40),  # no proof

@@ -226,7 +226,7 @@ class _Switchboard:
             line.hand(payload)
 
 
-class StopMark:
+class ControlServer:
     """The driver's side."""
 
     def __init__(self, server: asyncio.Server, address: MarkAddress, board: _Switchboard) -> None:
@@ -241,7 +241,7 @@ class StopMark:
                     line.frames.write(_ALIVE)
 
     @classmethod
-    async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> StopMark:
+    async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> ControlServer:
         """Listen on a free port of the address `bind`, which lanes know as `host`. `hear` gets what lanes tell."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         board = _Switchboard(token, hear)

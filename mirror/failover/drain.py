@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from mirror.driver.control import MarkAddress, StopMark
+from mirror.driver.control import ControlServer, MarkAddress
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import Tidings
 from mirror.driver.start import bounded, recorded
@@ -56,7 +56,7 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         )
         standing = standing_in(known)
         notes = list[str]()
-        mark, ended = await StopMark.open(LOOPBACK), asyncio.Event()
+        mark, ended = await ControlServer.open(LOOPBACK), asyncio.Event()
 
         def end() -> None:
             ended.set()

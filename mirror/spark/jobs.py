@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark import SparkContext
 
 from mirror.background import in_background
-from mirror.driver.control import MarkAddress, StopMark
+from mirror.driver.control import ControlServer, MarkAddress
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import Tidings
 from mirror.errors import EngineLost
@@ -101,12 +101,12 @@ def deaf(_lane: int, _report: bytes, _held: Collection[TopicPartition]) -> None:
 class UnderWay:
     """The epoch that runs: what each lane has, by its number, and of how many partitions more it takes."""
 
-    mark: StopMark
+    mark: ControlServer
     lanes: list[set[TopicPartition]]
     room: int
 
     @classmethod
-    def of(cls, mark: StopMark, lanes: Sequence[Lane]) -> UnderWay:
+    def of(cls, mark: ControlServer, lanes: Sequence[Lane]) -> UnderWay:
         """As it begins."""
         held = [{one.source for one in lane.assignments} for lane in lanes]
         return cls(mark, held, int(JOINING * sum(map(len, held))))
@@ -177,7 +177,7 @@ class Epochs:
 
         Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
         """
-        mark = await StopMark.open(*self._where, self._heard)
+        mark = await ControlServer.open(*self._where, self._heard)
         lanes = lanes_for(self.seconds, mark.address)
         self._under_way = UnderWay.of(mark, lanes)
         job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, lanes)))

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from forking import CONTEXT, ensure_server
 
-from mirror.driver.control import StopMark
+from mirror.driver.control import ControlServer
 from mirror.driver.flow import Flow
 from mirror.errors import ClusterError, WireError
 from mirror.journal import positions
@@ -198,7 +198,7 @@ async def _epoch(
 ) -> list[TaskResult]:
     flow = work.flow
     runs, journal_offset = known
-    mark = await StopMark.open("127.0.0.1")
+    mark = await ControlServer.open("127.0.0.1")
     try:
         return await task.run_lane(  # by its module, where a point may have wrapped it
             Lane(
