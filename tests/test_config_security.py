@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from mirror.config import ClusterSettings, Settings, insecure, load
-from mirror.driver.control import MarkAddress
+from mirror.driver.control import ControlAddress
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import Endpoint
 from mirror.spark.task import Lane
@@ -170,7 +170,7 @@ def test_a_lane_carries_secrets_and_prints_none(folder: Path, keys: dict[str, An
         assignments=(),
         seconds=60.0,
         memory_bytes=1,
-        stop_mark=MarkAddress("127.0.0.1", 1, b""),
+        stop_mark=ControlAddress("127.0.0.1", 1, b""),
         so_far={},
     )
     carried = pickle.loads(pickle.dumps(lane))  # noqa: S301 -- ours

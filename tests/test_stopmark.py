@@ -17,7 +17,7 @@ import pytest
 from fakebroker import HOST, in_loop
 
 from mirror.driver import control
-from mirror.driver.control import ControlServer, Frames, MarkAddress, Take, proof, until_marked, watch
+from mirror.driver.control import ControlAddress, ControlServer, Frames, Take, proof, until_marked, watch
 from mirror.kafka.cluster import TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
@@ -41,7 +41,7 @@ async def holding(opened: ControlServer, lanes: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def said_by(address: MarkAddress, greeting: bytes, lane: int, attempt: int = 0) -> bytes:
+def said_by(address: ControlAddress, greeting: bytes, lane: int, attempt: int = 0) -> bytes:
     """A lane's answer to a greeting."""
     hello = control._hello(lane, attempt)
     return hello + proof(address.token, b"lane", greeting, hello)
@@ -141,7 +141,7 @@ async def test_a_stranger_is_shown_out_and_the_lanes_stay() -> None:
     async with mark() as opened:
         lane = asyncio.create_task(until_marked(opened.address, 0, none))
         await holding(opened, 1)
-        stranger = MarkAddress(opened.address.host, opened.address.port, bytes(16))
+        stranger = ControlAddress(opened.address.host, opened.address.port, bytes(16))
         await ended(asyncio.create_task(until_marked(stranger, 0, none)))
         assert len(opened._board.lines) == 1
         assert not lane.done()
@@ -195,7 +195,7 @@ async def test_a_lane_that_is_shown_out_before_it_is_known_comes_again(monkeypat
                 opened._board.meet(reader, writer)
 
         server = await asyncio.start_server(at_first_busy, HOST, 0)
-        address = MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
+        address = ControlAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
         lane = asyncio.create_task(until_marked(address, 0, none))
         await known(opened, 0)
         server.close()
@@ -246,7 +246,9 @@ async def test_lanes_end_when_the_driver_is_killed() -> None:
     try:
         assert driver.stdout
         port, token = (await driver.stdout.readline()).split()
-        lane = asyncio.create_task(until_marked(MarkAddress(HOST, int(port), bytes.fromhex(token.decode())), 0, none))
+        lane = asyncio.create_task(
+            until_marked(ControlAddress(HOST, int(port), bytes.fromhex(token.decode())), 0, none)
+        )
         assert await driver.stdout.readline() == b"held\n"
         assert not lane.done()
         driver.kill()
@@ -259,7 +261,7 @@ async def test_lanes_end_when_the_driver_is_killed() -> None:
 
 @in_loop
 async def test_a_driver_that_never_was(free_port: int) -> None:
-    await ended(asyncio.create_task(until_marked(MarkAddress(HOST, free_port, bytes(16)), 0, none)))
+    await ended(asyncio.create_task(until_marked(ControlAddress(HOST, free_port, bytes(16)), 0, none)))
 
 
 # --- what is handed to lanes ------------------------------------------------------------------------------------------
@@ -345,7 +347,7 @@ async def test_nothing_is_taken_from_whoever_listens_where_the_driver_was() -> N
         writer.close()
 
     server = await asyncio.start_server(stranger, HOST, 0)
-    address = MarkAddress(HOST, server.sockets[0].getsockname()[1], bytes(16))
+    address = ControlAddress(HOST, server.sockets[0].getsockname()[1], bytes(16))
     await ended(asyncio.create_task(until_marked(address, 0, none)))
     server.close()
     await server.wait_closed()
@@ -369,7 +371,7 @@ async def test_what_a_driver_said_before_is_nothing_to_another_lane() -> None:
         writer.close()
 
     server = await asyncio.start_server(again, HOST, 0)
-    elsewhere = MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
+    elsewhere = ControlAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
     await ended(asyncio.create_task(until_marked(elsewhere, 0, none)))
     server.close()
     await server.wait_closed()
@@ -390,7 +392,7 @@ class Conversation:
 
 
 @asynccontextmanager
-async def overheard(opened: ControlServer) -> AsyncIterator[tuple[MarkAddress, list[Conversation]]]:
+async def overheard(opened: ControlServer) -> AsyncIterator[tuple[ControlAddress, list[Conversation]]]:
     """An address that leads to the driver, and all that goes over it."""
     said: list[Conversation] = []
     running: list[asyncio.Task[None]] = []
@@ -410,7 +412,7 @@ async def overheard(opened: ControlServer) -> AsyncIterator[tuple[MarkAddress, l
 
     server = await asyncio.start_server(lambda *lane: running.append(asyncio.create_task(pipe(lane))), HOST, 0)
     try:
-        yield MarkAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token), said
+        yield ControlAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token), said
     finally:
         server.close()
         for task in running:

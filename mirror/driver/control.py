@@ -121,7 +121,7 @@ def deaf(_lane: int, _report: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkAddress:
+class ControlAddress:
     """Where lanes hold on to. The token keeps strangers from holding connections open, and from handing out work."""
 
     host: str
@@ -229,7 +229,7 @@ class _Switchboard:
 class ControlServer:
     """The driver's side."""
 
-    def __init__(self, server: asyncio.Server, address: MarkAddress, board: _Switchboard) -> None:
+    def __init__(self, server: asyncio.Server, address: ControlAddress, board: _Switchboard) -> None:
         self._server, self.address, self._board = server, address, board
         self._living = asyncio.create_task(self._live())
 
@@ -246,7 +246,7 @@ class ControlServer:
         token = secrets.token_bytes(_TOKEN_BYTES)
         board = _Switchboard(token, hear)
         server = await asyncio.start_server(board.meet, bind, 0)
-        return cls(server, MarkAddress(host or bind, server.sockets[0].getsockname()[1], token), board)
+        return cls(server, ControlAddress(host or bind, server.sockets[0].getsockname()[1], token), board)
 
     @property
     def was_reached(self) -> bool:
@@ -311,7 +311,7 @@ class Voice:
 
 
 async def until_marked(
-    address: MarkAddress, lane: int, take: Take, voice: Voice | None = None, attempt: int = 0
+    address: ControlAddress, lane: int, take: Take, voice: Voice | None = None, attempt: int = 0
 ) -> None:
     """Return when the mark is set or the driver is gone: its end of the connection closes, it is silent for
     `SILENT_SECONDS`, nobody listens any more, or somebody else does. Until then `take` gets what the driver hands to
@@ -364,7 +364,7 @@ async def _let_in(
 
 
 def watch(
-    address: MarkAddress,
+    address: ControlAddress,
     lane: int,
     take: Take,
     marked: Callable[[], None],

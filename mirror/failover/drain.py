@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from mirror.driver.control import ControlServer, MarkAddress
+from mirror.driver.control import ControlAddress, ControlServer
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import Tidings
 from mirror.driver.start import bounded, recorded
@@ -100,7 +100,7 @@ async def _stretches(
     assignments: Sequence[Assignment],
     journal: Journal,
     standing: Standing,
-    mark: MarkAddress,
+    mark: ControlAddress,
     ended: asyncio.Event,
 ) -> None:
     """One lane after another, each with what the last one left, until all is done or nothing moves."""

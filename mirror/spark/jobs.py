@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark import SparkContext
 
 from mirror.background import in_background
-from mirror.driver.control import ControlServer, MarkAddress
+from mirror.driver.control import ControlAddress, ControlServer
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import Tidings
 from mirror.errors import EngineLost
@@ -40,7 +40,7 @@ def lanes_for(
     """
     last, until = tidings.runs.last(), tidings.until
 
-    def lanes(seconds: float, mark: MarkAddress) -> list[Lane]:
+    def lanes(seconds: float, mark: ControlAddress) -> list[Lane]:
         return [
             Lane(
                 flow=flow.name,
@@ -86,7 +86,7 @@ LONGEST_PAUSE: Final = 30.0
 JOINING: Final = 1 / 8
 
 #: The lanes of an epoch of so many seconds, or until its stop mark is set.
-LanesFor = Callable[[float, MarkAddress], Sequence[Lane]]
+LanesFor = Callable[[float, ControlAddress], Sequence[Lane]]
 #: Given a lane's number, its report, and the partitions that it has.
 HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
 

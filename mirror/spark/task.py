@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pyspark import TaskContext
 
-from mirror.driver.control import MarkAddress, Voice, watch
+from mirror.driver.control import ControlAddress, Voice, watch
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import OWNER, Journal
@@ -60,7 +60,7 @@ class Lane:
     assignments: tuple[Assignment, ...]
     seconds: float
     memory_bytes: int
-    stop_mark: MarkAddress
+    stop_mark: ControlAddress
     so_far: Mapping[TopicPartition, PartitionCounters]
     runs: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
     journal_offset: int | None = None
