@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from fakebroker import in_loop
 
-from mirror.replication.pipeline import Turns
+from mirror.replication.pipeline import StartupLimiter
 
 LONG, SHORT = 600.0, 0.01
 
@@ -15,7 +15,7 @@ LONG, SHORT = 600.0, 0.01
 class Crowd:
     """Three who take a turn each and keep it until they may leave."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: StartupLimiter) -> None:
         self._turns, self._leave = turns, asyncio.Event()
         self.entered: list[int] = []
 
@@ -39,7 +39,7 @@ class Crowd:
 
 @in_loop
 async def test_so_many_at_a_time_and_in_their_order() -> None:
-    crowd = Crowd(Turns(2, LONG))
+    crowd = Crowd(StartupLimiter(2, LONG))
     coming = asyncio.create_task(crowd.come())
     await crowd.has_settled()
     assert crowd.entered == [0, 1]
@@ -50,7 +50,7 @@ async def test_so_many_at_a_time_and_in_their_order() -> None:
 
 @in_loop
 async def test_who_takes_long_keeps_nobody_from_beginning() -> None:
-    crowd = Crowd(Turns(1, SHORT))
+    crowd = Crowd(StartupLimiter(1, SHORT))
     coming = asyncio.create_task(crowd.come())
     while len(crowd.entered) < 3:
         await asyncio.sleep(SHORT)
@@ -60,7 +60,7 @@ async def test_who_takes_long_keeps_nobody_from_beginning() -> None:
 
 @in_loop
 async def test_a_turn_is_given_back_once_also_where_its_work_fails() -> None:
-    turns = Turns(1, LONG)
+    turns = StartupLimiter(1, LONG)
     with pytest.raises(ValueError, match="failed"):
         async with turns.taken():
             raise ValueError("failed")

@@ -68,7 +68,7 @@ from mirror.states import Remedy, State
 # --- Turns ------------------------------------------------------------------------------------------------------------
 
 
-class Turns:
+class StartupLimiter:
     """Use `async with turns.taken()`; `at_once` turns, each held for `seconds` at most."""
 
     def __init__(self, at_once: int, seconds: float) -> None:
@@ -359,7 +359,7 @@ class Pipeline:
     def _begin_all(self, keepers: Iterable[PartitionTask]) -> None:
         """Those that come later do not wait for the turns of those before them."""
         self._has_begun = True
-        turns = Turns(_BEGIN_AT_ONCE, _BEGIN_TURN)
+        turns = StartupLimiter(_BEGIN_AT_ONCE, _BEGIN_TURN)
         self._keeping += [self._spawn(self._keep(keeper, turns)) for keeper in keepers]
 
     def extend(self, assignments: Iterable[Assignment]) -> bool:
@@ -532,7 +532,7 @@ class Pipeline:
         if keeper.sink is not None and keeper.cursor is cursor and not arrival.trouble:
             self._changed(keeper.sink)
 
-    async def _keep(self, keeper: PartitionTask, turns: Turns) -> None:
+    async def _keep(self, keeper: PartitionTask, turns: StartupLimiter) -> None:
         backoff = Backoff()
         while not keeper.finished:
             try:
