@@ -23,7 +23,7 @@ from mirror.journal.ownership import Claims, FailedOver, Garbled, Owner, Taken
 from mirror.journal.positions import Standing
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
-from mirror.observability.logs import Once
+from mirror.observability.logs import LogOnce
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import KEY as GROUPS
 from mirror.observability.status import LANE_PREFIX as LANE
@@ -92,7 +92,7 @@ class Tidings:
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _heard: dict[TopicPartition, _Heard] = field(default_factory=dict)
     _garbled: set[int] = field(default_factory=set)
-    _hindrances: Once = field(default_factory=Once)
+    _hindrances: LogOnce = field(default_factory=LogOnce)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
 
     @property

@@ -167,7 +167,7 @@ class Log:
 
 
 @dataclass(slots=True, eq=False)
-class Once:
+class LogOnce:
     """Which kinds of problems were told since all was well."""
 
     _told: set[tuple[type[Exception], object]] = field(default_factory=set)

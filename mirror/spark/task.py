@@ -24,7 +24,7 @@ from mirror.journal.positions import Standing, StandingLog
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, list_offset
 from mirror.observability import logs
-from mirror.observability.logs import Once
+from mirror.observability.logs import LogOnce
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.replication.assignment import Assignment, Loss
 from mirror.replication.offset_map import OffsetRanges
@@ -213,7 +213,7 @@ async def _report(
     nothing, for a second or because it refuses, the driver is told straight, so that it knows at once what waits.
     """
     log = logs.get("mirror.relay")
-    written, straight, hindrances = _Told(), _Told(), Once()
+    written, straight, hindrances = _Told(), _Told(), LogOnce()
     while True:
         with contextlib.suppress(TimeoutError):  # a stop is told at once
             async with asyncio.timeout(REPORT_SECONDS):
