@@ -65,7 +65,7 @@ class Bounds:
         )
 
 
-class Shelf(Cluster):
+class FileCluster(Cluster):
     """A source of logs in files. Use as an async context manager, like any other."""
 
     def __init__(self, alias: str, logs: Mapping[TopicPartition, Log], groups: GroupCommits | None = None) -> None:

@@ -36,7 +36,7 @@ from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, refused
 from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import GroupOffsets, KnownTopic
-from mirror.segments.file_cluster import Bounds, Shelf
+from mirror.segments.file_cluster import Bounds, FileCluster
 from mirror.topics.adoption import Standing, is_empty, standing_of
 from mirror.topics.apply import NO_HISTORY, TopicPlan, broker_defaults, naming_findings, reserved_findings
 from mirror.topics.configs import any_time
@@ -336,7 +336,7 @@ async def restore_groups(
     copied = [one for one in partitions if one.figures is not None]
     bounds = {one.assignment.source: one.bounds for one in copied}
     figures = {one.assignment.source: one.figures for one in copied if one.figures is not None}
-    async with Shelf(alias, bounds, report.offsets) as source, Cluster(target) as cluster:
+    async with FileCluster(alias, bounds, report.offsets) as source, Cluster(target) as cluster:
         journal = Journal(cluster, flow)
         await cluster.refresh({one.assignment.target.topic for one in copied} | {journal.partition.topic})
         assignments = [one.assignment for one in copied]

@@ -34,7 +34,7 @@ from mirror.replication.assignment import Assignment, Loss, log_loss
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
-from mirror.segments.file_cluster import Shelf
+from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
 from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
@@ -148,7 +148,7 @@ async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Res
     mine = found.assignment
     losses = tuple((loss.first, loss.next_offset) for loss in found.lost)
     accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
-    async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
+    async with FileCluster(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
         logs = portion.flow, source, mine.source, target, mine.target
         try:
             await target.refresh([mine.target.topic])
@@ -166,7 +166,7 @@ async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Res
 
 async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
     mine = found.assignment
-    async with Shelf(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
+    async with FileCluster(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
         seen = Watched(journal)
         if taken := await taken_over(seen, portion.owner):
