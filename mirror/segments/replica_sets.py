@@ -107,7 +107,7 @@ def mixed_in(found: Mapping[TopicPartition, Sequence[Path]]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OffsetSpan:
     """Offsets from `begin` to before `end`, of one replica."""
 
     replica: Replica
@@ -124,7 +124,7 @@ class PartitionLog:
     out of it for damage, though sound batches follow. `oldest_ms` as in `Replica`.
     """
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[OffsetSpan, ...]
     topic_id: UUID | None
     start: int
     stable: int
@@ -159,7 +159,7 @@ class _Composed:
 
     best: Replica
     end: int
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[OffsetSpan, ...]
     lost: tuple[Hole, ...]
 
     @property
@@ -177,7 +177,7 @@ class _Composed:
         """The same up to its first damage."""
         end = self.sound_end
         kept = [replace(one, end=min(one.end, end)) for one in self.stretches if one.begin < end]
-        return _Composed(self.best, end, tuple(kept) or (Stretch(self.best, end, end),), ())
+        return _Composed(self.best, end, tuple(kept) or (OffsetSpan(self.best, end, end),), ())
 
 
 def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> PartitionLog:
@@ -248,10 +248,10 @@ def load(folders: Iterable[Path], *, skips_damage: bool = False) -> PartitionLog
 
 def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> _Composed:
     """What one replica has up to an offset, with what it lacks from others (M2, M4)."""
-    parts = [Stretch(best, min(best.start, end), end)]
+    parts = [OffsetSpan(best, min(best.start, end), end)]
     if lender := _lender(best, every):
-        parts.insert(0, Stretch(lender, lender.start, best.start))
-    sound: list[Stretch] = []
+        parts.insert(0, OffsetSpan(lender, lender.start, best.start))
+    sound: list[OffsetSpan] = []
     lost: list[Hole] = []
     for part in parts:
         at = part.begin
@@ -264,13 +264,13 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
             if damage is None and left:  # compaction leaves such gaps, too
                 continue
             if at < first:
-                sound.append(Stretch(part.replica, at, first))
+                sound.append(OffsetSpan(part.replica, at, first))
             sound += lent
             if damage is not None:
                 lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
             at = upto
         if at < part.end or not sound:
-            sound.append(Stretch(part.replica, at, part.end))
+            sound.append(OffsetSpan(part.replica, at, part.end))
     return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost))
 
 
@@ -281,9 +281,9 @@ def _absent(replica: Replica) -> list[tuple[int, int]]:
 
 def _healed(
     damaged: Replica, first: int, upto: int, every: Iterable[tuple[Replica, int]]
-) -> tuple[list[Stretch], list[tuple[int, int]]]:
+) -> tuple[list[OffsetSpan], list[tuple[int, int]]]:
     """What others hold of offsets that are damaged in one replica, and what is left (M4)."""
-    lent: list[Stretch] = []
+    lent: list[OffsetSpan] = []
     left = [(first, upto)]
     for other, end in every:
         if other is damaged or not _is_alike(damaged, other, first, upto):
@@ -322,14 +322,14 @@ def _is_twin(one: RawBatch, other: RawBatch | None) -> bool:
     return other is not None and bytes(one.data) == bytes(other.data)
 
 
-def _sound_in(other: Replica, first: int, upto: int) -> Iterator[Stretch]:
+def _sound_in(other: Replica, first: int, upto: int) -> Iterator[OffsetSpan]:
     """Stretches of a replica between two offsets that end where its batches do."""
     at = max(first, other.start)
     holes = [(hole.first, hole.next_offset) for hole in other.holes if hole.first < upto and hole.next_offset > first]
     for begin, until in (*holes, (upto, upto)):
         end = min(begin, upto)
         if at < end and _is_whole(other.batch_at(at), other.batch_at(end - 1), at, end):
-            yield Stretch(other, at, end)
+            yield OffsetSpan(other, at, end)
         at = max(at, until)
 
 
@@ -376,7 +376,7 @@ def _lender(best: Replica, others: Iterable[tuple[Replica, int]]) -> Replica | N
     return found
 
 
-def _turns(stretches: Sequence[Stretch]) -> Iterator[Turn]:
+def _turns(stretches: Sequence[OffsetSpan]) -> Iterator[Turn]:
     """Those of a log. What began before its start may go on behind that, and end there."""
     for number, stretch in enumerate(stretches):
         begin = stretch.begin if number else 0
@@ -435,7 +435,7 @@ def _open_note(stable: int, end: int, lost: Iterable[Hole]) -> str:
     return f"a transaction that begins at offset {stable} has no end: {left_out}"
 
 
-def _gaps(stretch: Stretch) -> Iterator[str]:
+def _gaps(stretch: OffsetSpan) -> Iterator[str]:
     """What is to be said of offsets between the files of a stretch."""
     for first, upto in stretch.replica.gaps:
         if stretch.begin < upto and first < stretch.end:
