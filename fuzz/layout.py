@@ -11,7 +11,7 @@ from mirror.errors import BadRecords, MalformedBatch
 from mirror.records.header import HEADER_BYTES, LAST_OFFSET, LAYOUT, RawBatch, crc_holds, marker_type, parse_header
 from mirror.records.header import split as cut
 from mirror.records.segment import Walk
-from mirror.records.transactions import Aborted, Glance, Outcomes
+from mirror.records.transactions import Aborted, Outcomes, TransactionScan
 
 #: Bytes of an entry of the aborted index in front of a record set: producer id and first offset, one byte each.
 _ENTRY: Final = 2
@@ -79,7 +79,7 @@ def transactions(data: bytes) -> None:
     entries = data[1 : 1 + _ENTRY * (data[0] % _MOST_ENTRIES)] if data else b""
     index = [(producer, first) for producer, first in zip(entries[::2], entries[1::2], strict=False)]
     view = memoryview(data)[1 + len(entries) :]
-    aborted, outcomes, glance = Aborted(index), Outcomes(index), Glance()
+    aborted, outcomes, glance = Aborted(index), Outcomes(index), TransactionScan()
     for raw in _sound(view):
         with suppress(BadRecords):
             aborted.covers(raw)
@@ -88,7 +88,7 @@ def transactions(data: bytes) -> None:
                 marker_type(raw)
         outcomes.of(raw)
     assert glance.over(view) == len(view)
-    in_pieces, at = Glance(), 0
+    in_pieces, at = TransactionScan(), 0
     while at < len(view):
         following = in_pieces.over(view, at, at + _WINDOW)
         assert following > at

@@ -48,7 +48,7 @@ from mirror.records.header import (
     parse_header,
 )
 from mirror.records.segment import SPAN, DamageKind, Found, Walk
-from mirror.records.transactions import Glance, Outcome, Outcomes
+from mirror.records.transactions import Outcome, Outcomes, TransactionScan
 from mirror.segments.files import offset_of
 
 ABORT, COMMIT = 0, 1
@@ -269,14 +269,14 @@ ENDINGS = [
 
 
 def test_a_segments_markers_tell_how_its_transactions_ended() -> None:
-    glance = Glance()
+    glance = TransactionScan()
     glance.over(memoryview(b"".join(HISTORY)))
     assert [one or "-" for one in outcomes_of(HISTORY, glance.outcomes())] == ENDINGS
 
 
 @given(st.integers(0, len(HISTORY)))
 def test_transactions_may_span_segments(cut: int) -> None:
-    glance = Glance()
+    glance = TransactionScan()
     for part in (HISTORY[:cut], HISTORY[cut:]):
         glance.over(memoryview(b"".join(part)))
     assert [one or "-" for one in outcomes_of(HISTORY, glance.outcomes())] == ENDINGS
@@ -293,7 +293,7 @@ def test_the_index_of_a_fetch_answer_tells_the_same() -> None:
 @example(batch(0, attributes=CONTROL | TRANSACTIONAL, length=49)[:62], 10)
 def test_a_glance_over_any_bytes_ends_and_windows_change_nothing(data: bytes, window: int) -> None:
     log = HISTORY[0] + HISTORY[5] + data
-    whole, parts = Glance(), Glance()
+    whole, parts = TransactionScan(), TransactionScan()
     assert whole.over(memoryview(log)) == len(log)
     position = 0
     while position < len(log):

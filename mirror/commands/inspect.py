@@ -13,7 +13,7 @@ from mirror.errors import ConfigError, ExitCode
 from mirror.policy.rules import Rules
 from mirror.records.header import LAST_OFFSET
 from mirror.records.segment import RESYNC_BYTES, SPAN, DamageKind, Found, Walk
-from mirror.records.transactions import Glance, Outcome, Outcomes
+from mirror.records.transactions import Outcome, Outcomes, TransactionScan
 from mirror.rendering import count, number, plain, size
 from mirror.segments.files import Mapped, glance_over, offset_of, segments_of
 
@@ -43,7 +43,7 @@ def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, b
 
 def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
     """Show segments that follow each other; DATA_AT_RISK where one is damaged. Raises ConfigError."""
-    glance = Glance()
+    glance = TransactionScan()
     for path in paths:
         glance_over(glance, Mapped.of(path))
     outcomes = glance.outcomes()

@@ -102,7 +102,7 @@ class Outcomes:
         return Outcome.COMMITTED
 
 
-class Glance:
+class TransactionScan:
     """A look over the headers of segments, in order, for how the transactions in them ended. No CRC is verified.
 
     One whose marker lies behind the last segment stays undecided. One that began before the first segment is found all

@@ -36,7 +36,7 @@ from uuid import UUID
 from mirror.errors import ConfigError
 from mirror.records.header import LAST_OFFSET
 from mirror.records.segment import SPAN, Walk
-from mirror.records.transactions import Glance
+from mirror.records.transactions import TransactionScan
 
 # --- Files opened as they should be where somebody else may have laid them --------------------------------------------
 
@@ -146,7 +146,7 @@ class Mapped:
             self._released = upto
 
 
-def glance_over(glance: Glance, mapped: Mapped) -> None:
+def glance_over(glance: TransactionScan, mapped: Mapped) -> None:
     """Look over a whole segment for how transactions ended, giving back its pages."""
     position = 0
     while position < len(mapped.data):

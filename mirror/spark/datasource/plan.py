@@ -27,7 +27,7 @@ from mirror.policy.rules import Rules
 from mirror.policy.selection import selects
 from mirror.records.header import LAST_OFFSET
 from mirror.records.segment import SPAN, Damage, Walk
-from mirror.records.transactions import Glance, Outcomes
+from mirror.records.transactions import Outcomes, TransactionScan
 from mirror.segments.files import (
     LEFT_ASIDE,
     PARTITION_FOLDER,
@@ -157,7 +157,7 @@ class FileSlice:
 
     def _outcomes(self, mapped: Mapped) -> Outcomes:
         """How this segment's transactions ended, in it or in a later one."""
-        glance = Glance()
+        glance = TransactionScan()
         glance_over(glance, mapped)
         waiting = glance.open
         if not waiting or self.is_last:
