@@ -32,7 +32,7 @@ from mirror.cli import app
 from mirror.config import Settings
 from mirror.driver.flow import prepare
 from mirror.driver.start import recorded
-from mirror.driver.topic_watcher import Lookout, Renewal
+from mirror.driver.topic_watcher import Renewal, TopicWatcher
 from mirror.errors import ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import Journal
@@ -489,7 +489,7 @@ def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Setting
 
     async def story() -> None:
         flow = replace(await asyncio.to_thread(prepare, asked), epoch_seconds=2.0)
-        live = Supervisor(context, flow, states.update, lookout=Lookout(Renewal(asked), lambda: asked))
+        live = Supervisor(context, flow, states.update, lookout=TopicWatcher(Renewal(asked), lambda: asked))
         run = asyncio.create_task(live.run())
         at = TopicPartition(topic_name, 0)
 

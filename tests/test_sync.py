@@ -37,7 +37,7 @@ from mirror.config.reading import reloaded
 from mirror.driver.flow import Outcome, Refusal, prepare
 from mirror.driver.journal_state import Tidings
 from mirror.driver.scheduling import renewed
-from mirror.driver.topic_watcher import Deletions, Look, Lookout, Renewal
+from mirror.driver.topic_watcher import Deletions, Look, Renewal, TopicWatcher
 from mirror.errors import ExitCode
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Change, Entry, Journal
@@ -230,7 +230,7 @@ def test_nothing_is_looked_at_while_a_plan_waits_to_be_adopted() -> None:
     async def story() -> None:
         settings, mirror = settings_between("a:1", "b:2", ["a"]), Adopting()
         renewal = Growing(settings)
-        task = asyncio.create_task(Lookout(renewal, lambda: settings).run(mirror))
+        task = asyncio.create_task(TopicWatcher(renewal, lambda: settings).run(mirror))
         async with asyncio.timeout(PATIENCE):
             for many in (1, 2):
                 while len(mirror.found_at) < many:
@@ -727,7 +727,7 @@ def test_what_is_added_joins_the_epoch_under_way(
     settings = policy(settings, interval_s=0.5)
     flow = replace(prepare(settings), epoch_seconds=600.0, lanes=1)
     context: Any = InThisProcess()
-    mirror = Supervisor(context, flow, lambda _: None, lookout=Lookout(Renewal(settings), lambda: settings))
+    mirror = Supervisor(context, flow, lambda _: None, lookout=TopicWatcher(Renewal(settings), lambda: settings))
     ours, told = admin_of(source), ""
 
     def story() -> None:

@@ -432,7 +432,7 @@ class Mirroring(Protocol):
         """Other settings hold from now on."""
 
 
-class Lookout:
+class TopicWatcher:
     """One flow's; its mirror is told of what it finds."""
 
     def __init__(self, renewal: Renewal, reload: Callable[[], Settings]) -> None:

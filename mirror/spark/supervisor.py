@@ -41,7 +41,7 @@ from mirror.driver.reports import (
 )
 from mirror.driver.scheduling import lanes_of, rates_of
 from mirror.driver.start import bounded, recorded
-from mirror.driver.topic_watcher import Look, Lookout
+from mirror.driver.topic_watcher import Look, TopicWatcher
 from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of, terms_of
@@ -114,7 +114,7 @@ class Supervisor:
         flow: Flow,
         watch: Watch,
         metrics: Metrics | None = None,
-        lookout: Lookout | None = None,
+        lookout: TopicWatcher | None = None,
         queries: Queries | None = None,
         listening: Callable[[], None] = lambda: None,
     ) -> None:
