@@ -32,7 +32,7 @@ from mirror.cli import app
 from mirror.config import Settings
 from mirror.driver.flow import prepare
 from mirror.driver.start import recorded
-from mirror.driver.topic_watcher import Renewal, TopicWatcher
+from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import Journal
@@ -150,7 +150,7 @@ def test_a_recreated_source_changes_nothing_on_the_target(settings: Settings, to
     assert first.exit_code == ExitCode.DONE
     seen = journal(settings)
     assert seen[topic_name].made
-    living = Renewal(settings)
+    living = Replanner(settings)
     current = living.look((), seen).assignments
     before = configs_of(target, topic_name)
     assert before["retention.ms"] == "-1"
@@ -158,7 +158,7 @@ def test_a_recreated_source_changes_nothing_on_the_target(settings: Settings, to
     again = run_once(settings)
     assert again.exit_code == ExitCode.DATA_AT_RISK
     assert {one.state for one in again.figures.values()} == {State.RECREATED}
-    for looking in (living, Renewal(settings)):
+    for looking in (living, Replanner(settings)):
         for _ in range(2):
             assert looking.look(current, seen).assignments == current
     assert configs_of(target, topic_name) == before
@@ -179,7 +179,7 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings(
     awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
     logs.configure(level="info")
     for _ in range(2):
-        Renewal(settings).look((), seen)
+        Replanner(settings).look((), seen)
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert held(target, topic_name) == (0, 105)
     assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
@@ -195,7 +195,7 @@ def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
     """A source that is purged by its retention must not take records away that the copy alone has."""
     source, target = addresses(settings)
     assert run_once(settings).exit_code == ExitCode.DONE
-    seen, living = journal(settings), Renewal(settings)
+    seen, living = journal(settings), Replanner(settings)
     current = living.look((), seen).assignments
     keep_for(source, topic_name, "99999999999")
     living.look(current, seen, [topic_name])
@@ -224,7 +224,7 @@ def test_a_copy_of_what_its_source_lost_since_it_was_compared_keeps_its_settings
         for first in (0, 50):
             produce(source.bootstrap, topic_name, values(50, f"{first}"), begin_ms=DAYS_AGO_MS)
         assert run_once(settings).exit_code == ExitCode.DONE
-        seen, living = journal(settings), Renewal(settings)
+        seen, living = journal(settings), Replanner(settings)
         current = living.look((), seen, [topic_name]).assignments
         crash_and_cut(source, topic_name, 0, below=50)
         produce(source.bootstrap, topic_name, values(100, "other"), begin_ms=DAYS_AGO_MS)
@@ -248,7 +248,7 @@ def test_a_sound_copy_follows_its_source(
     keep_for(source, topic_name, "99999999999")
     old = {topic_name: replace(journal(settings)[topic_name], made=False, adopted=False, origins=())}
     logs.configure(level="info")
-    Renewal(settings).look((), old)
+    Replanner(settings).look((), old)
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
     assert "topic_config_changed" in capfd.readouterr().err
 
@@ -263,7 +263,7 @@ def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topi
     before = configs_of(target, stranger)
     file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name)
     both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
-    living = Renewal(both)
+    living = Replanner(both)
     current = living.look((), {}).assignments
     assert [one.source.topic for one in current] == [topic_name]
     make_topic(source, stranger, 2, FLEETING)
@@ -317,7 +317,7 @@ def test_a_strangers_topic_gets_no_acl(topic_name: str) -> None:
             done.result(20)
         settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), acls=True)
         ensure_flow_topic(admin_of(target), topic_name)
-        renewal = Renewal(settings)
+        renewal = Replanner(settings)
         for _ in range(2):
             renewal.look((), {})
         found = admin_of(target).acls(every_acl(ResourceType.TOPIC, topic_name))
@@ -366,7 +366,7 @@ def test_one_topics_failure_is_its_own(settings: Settings, topic_name: str, capf
     source, target = addresses(settings)
     both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
     make_topic(target, f"{topic_name}_x")
-    living = Renewal(both)
+    living = Replanner(both)
     logs.configure(level="info")
     current = living.look((), {}).assignments
     admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
@@ -427,7 +427,7 @@ def test_a_copy_of_a_recreated_topic_is_never_deleted(settings: Settings, topic_
     source, target = addresses(settings)
     asked = policy(settings, deletions="delete")
     assert run_once(asked).exit_code == ExitCode.DONE
-    seen, living = journal(asked), Renewal(asked)
+    seen, living = journal(asked), Replanner(asked)
     current = living.look((), seen).assignments
     recreate(source, topic_name)
     for known in (current, tuple(replace(one, topic_id=None) for one in current)):
@@ -489,7 +489,7 @@ def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Setting
 
     async def story() -> None:
         flow = replace(await asyncio.to_thread(prepare, asked), epoch_seconds=2.0)
-        live = Supervisor(context, flow, states.update, lookout=TopicWatcher(Renewal(asked), lambda: asked))
+        live = Supervisor(context, flow, states.update, lookout=TopicWatcher(Replanner(asked), lambda: asked))
         run = asyncio.create_task(live.run())
         at = TopicPartition(topic_name, 0)
 

@@ -25,7 +25,7 @@ from mirror import config
 from mirror.cli import app
 from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
-from mirror.driver.topic_watcher import Look, Renewal, TopicWatcher
+from mirror.driver.topic_watcher import Look, Replanner, TopicWatcher
 from mirror.groups.follower import GroupFollower
 from mirror.journal.entries import pause_entry
 from mirror.journal.heartbeats import Heart
@@ -100,7 +100,7 @@ class Live:
         settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
         flow = replace(prepare(settings), epoch_seconds=2.0)
         context: Any = InThisProcess()
-        self.lookout = TopicWatcher(Renewal(settings), self.load)
+        self.lookout = TopicWatcher(Replanner(settings), self.load)
         self.supervisor = Supervisor(context, flow, lambda _: None, lookout=self.lookout)
 
     def load(self) -> Settings:

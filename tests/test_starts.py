@@ -30,7 +30,7 @@ from mirror.commands.verify import verify_flow
 from mirror.config import Settings
 from mirror.driver.flow import prepare
 from mirror.driver.scheduling import renewed
-from mirror.driver.topic_watcher import Renewal, TopicWatcher
+from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
 from mirror.journal.entries import FirstSeen, moment
 from mirror.journal.journal import Journal, journal_topic, newest
@@ -409,7 +409,7 @@ async def run_until(
     context: Any = InThisProcess()
     seen: dict[TopicPartition, PartitionStatus] = {}
     flow = replace(await asyncio.to_thread(prepare, settings), epoch_seconds=2.0)
-    live = Supervisor(context, flow, seen.update, lookout=TopicWatcher(Renewal(settings), lambda: settings))
+    live = Supervisor(context, flow, seen.update, lookout=TopicWatcher(Replanner(settings), lambda: settings))
 
     async def story() -> None:
         async with asyncio.timeout(PATIENCE):

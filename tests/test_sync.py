@@ -37,7 +37,7 @@ from mirror.config.reading import reloaded
 from mirror.driver.flow import Outcome, Refusal, prepare
 from mirror.driver.journal_state import Tidings
 from mirror.driver.scheduling import renewed
-from mirror.driver.topic_watcher import Deletions, Look, Renewal, TopicWatcher
+from mirror.driver.topic_watcher import Deletions, Look, Replanner, TopicWatcher
 from mirror.errors import ExitCode
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Change, Entry, Journal
@@ -213,7 +213,7 @@ class Adopting:
         raise AssertionError(settings)
 
 
-class Growing(Renewal):
+class Growing(Replanner):
     """Looks that cost nothing and find one partition more each."""
 
     looks = 0
@@ -296,17 +296,17 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     for name in (topic_name, other):
         make_topic(source, name)
     settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), deletions="delete")
-    look = Renewal(settings).look((), {})
+    look = Replanner(settings).look((), {})
     assert [found.source.topic for found in look.assignments] == [topic_name, other]
     assert look.made == {topic_name, other}
     awaited(lambda: len(admin_of(target).describe([topic_name, other])) == 2)
     seen = made_by(settings, [topic_name])[topic_name]
     mine = OWNER, Owner.here("this").to_json()
     write_journal(settings, mine, (FirstSeen.key(topic_name), seen.to_json()))
-    assert Renewal(settings).look(look.assignments, {topic_name: seen}).assignments == look.assignments
+    assert Replanner(settings).look(look.assignments, {topic_name: seen}).assignments == look.assignments
     delete_topics(source, topic_name)
 
-    unchecked = Renewal(settings).look(look.assignments, {topic_name: seen})
+    unchecked = Replanner(settings).look(look.assignments, {topic_name: seen})
     assert unchecked.assignments == look.assignments, "no task of this mirror compared its end with the source's"
     kept: Mapping[str, tuple[Settings, FirstSeen | None]] = {
         "by policy": (policy(settings, deletions="keep"), seen),
@@ -318,7 +318,7 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
         "another source topic then": (settings, replace(seen, topic_id=uuid4())),
     }
     for why, (asked, known) in kept.items():
-        found = Renewal(asked).look(look.assignments, {topic_name: known} if known else {}, [topic_name])
+        found = Replanner(asked).look(look.assignments, {topic_name: known} if known else {}, [topic_name])
         assert found.assignments == look.assignments, why
         assert admin_of(target).describe([topic_name]), why
     let_go = FirstSeen.key(topic_name), replace(seen, made=False).to_json()
@@ -330,11 +330,11 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     }
     for why, (change, back) in changes.items():  # which only the journal says, not what the mirror read before
         write_journal(settings, change)
-        found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
+        found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
         assert found.assignments == look.assignments, why
         write_journal(settings, back)
     produce(target, topic_name, [b"nobody else has it"])
-    found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
+    found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
     assert found.assignments == look.assignments
     told = capfd.readouterr().err
     assert f"{topic_name}-0: its log ends at 1, and the flow copied up to 0: somebody else wrote to it" in told
@@ -343,7 +343,7 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
         source_next=1, target_end=1, source_topic_id=seen.topic_id, target_topic_id=seen.target_topic_id
     )
     write_journal(settings, position_entry(TopicPartition(topic_name, 0), ours))
-    found = Renewal(settings).look(look.assignments, {topic_name: seen}, [topic_name])
+    found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
     assert [left.source.topic for left in found.assignments] == [other]
     awaited(lambda: not admin_of(target).describe([topic_name]))
 
@@ -357,7 +357,7 @@ def test_a_source_that_lost_its_data_deletes_nothing(
     for name in names:
         make_topic(source, name)
     settings = policy(settings_between(source, target, [f"{topic_name}-.*"], topic_name), deletions="delete")
-    before = Renewal(settings).look((), {}).assignments
+    before = Replanner(settings).look((), {}).assignments
     awaited(lambda: len(admin_of(target).describe(names)) == 4)
     seen = made_by(settings, names)
     write_journal(
@@ -365,7 +365,7 @@ def test_a_source_that_lost_its_data_deletes_nothing(
         (OWNER, Owner.here("this").to_json()),
         *((FirstSeen.key(name), one.to_json()) for name, one in seen.items()),
     )
-    renewal = Renewal(settings)
+    renewal = Replanner(settings)
     delete_topics(source, *names[:3])
     for _ in range(2):
         assert renewal.look(before, seen, names).assignments == before
@@ -388,7 +388,7 @@ def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
         make_topic(source_cluster.bootstrap, name)
     between = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [f"{topic_name}-.*"], topic_name)
     settings = policy(between, deletions="delete")
-    before = Renewal(settings).look((), {}).assignments
+    before = Replanner(settings).look((), {}).assignments
     awaited(lambda: len(admin_of(target_cluster.bootstrap).describe(names)) == 3)
     seen = made_by(settings, names)
     told = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
@@ -420,7 +420,7 @@ def test_a_refused_topic_is_left_out_and_the_others_go_on(
     make_topic(source_cluster.bootstrap, bad)
     make_topic(target_cluster.bootstrap, bad, 3)
     pattern = [f"{topic_name}-.*"]
-    renewal = Renewal(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, pattern, topic_name))
+    renewal = Replanner(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, pattern, topic_name))
     for _ in range(2):
         assert [found.source.topic for found in renewal.look((), {}).assignments] == [good]
     assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is told once"
@@ -433,7 +433,7 @@ def test_a_topic_whose_copy_is_gone_and_cannot_be_made_anew_is_refused_until_it_
     topic, other = f"{topic_name}.a", f"{topic_name}_a"
     make_topic(source_cluster.bootstrap, topic)
     settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic], topic_name)
-    renewal = Renewal(settings)
+    renewal = Replanner(settings)
     begun = renewal.look((), {}).assignments
     seen = made_by(settings, [topic])
     delete_topics(target_cluster.bootstrap, topic)
@@ -457,7 +457,7 @@ def test_a_copy_that_appears_on_the_source_is_not_mirrored_back(
     first, second, copy = f"{topic_name}-1", f"{topic_name}-2", f"us.{topic_name}-3"
     other = settings_between(there, here, pattern, f"{topic_name}-other", naming={"prefix": "us."})
     make_topic(here, first)
-    renewal = Renewal(settings_between(here, there, pattern, topic_name, exclude=["mirror[.].*"]))
+    renewal = Replanner(settings_between(here, there, pattern, topic_name, exclude=["mirror[.].*"]))
     look = renewal.look((), {})
     assert [found.source.topic for found in look.assignments] == [first]
     seen = FirstSeen(
@@ -522,7 +522,7 @@ def test_acls_follow_and_nobody_may_write(guarded: tuple[Cluster, Cluster], topi
     naming = {"prefix": "eu."}
     settings = policy(settings_between(source, target, [topic_name], topic_name, naming=naming), acls=True)
     ensure_flow_topic(admin_of(target), settings.flow)
-    renewal, copy = Renewal(settings), f"eu.{topic_name}"
+    renewal, copy = Replanner(settings), f"eu.{topic_name}"
     awaited(lambda: len(rules_on(source, topic_name)) == 3)
     renewal.look((), {})
     expected = {
@@ -559,7 +559,7 @@ def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(
         return rules_on(bootstrap, topic_name) | rules_on(bootstrap, group, ResourceType.GROUP)
 
     awaited(lambda: len(rules(source)) == 2)
-    Renewal(settings).look((), {})
+    Replanner(settings).look((), {})
     expected = {("User:app", AclOperation.READ, allow)}
     awaited(lambda: rules_on(target, topic_name) == expected)
     awaited(lambda: rules_on(target, group, ResourceType.GROUP) == expected)
@@ -572,7 +572,7 @@ def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(
         for removed in ours.delete_acls([every_acl(kind, name)]).values():
             removed.result(20)
     awaited(lambda: not rules(source))
-    Renewal(settings).look((), {})
+    Replanner(settings).look((), {})
     awaited(lambda: rules_on(target, topic_name) == {("User:own", AclOperation.READ, allow)})
     awaited(lambda: not rules_on(target, group, ResourceType.GROUP))
 
@@ -590,7 +590,7 @@ def test_a_cluster_without_an_authorizer_is_told_of_once(
 ) -> None:
     make_topic(source_cluster.bootstrap, topic_name)
     settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
-    renewal = Renewal(policy(settings, acls=True))
+    renewal = Replanner(policy(settings, acls=True))
     renewal.look((), {})
     renewal.look((), {})
     told = capfd.readouterr().err
@@ -727,7 +727,7 @@ def test_what_is_added_joins_the_epoch_under_way(
     settings = policy(settings, interval_s=0.5)
     flow = replace(prepare(settings), epoch_seconds=600.0, lanes=1)
     context: Any = InThisProcess()
-    mirror = Supervisor(context, flow, lambda _: None, lookout=TopicWatcher(Renewal(settings), lambda: settings))
+    mirror = Supervisor(context, flow, lambda _: None, lookout=TopicWatcher(Replanner(settings), lambda: settings))
     ours, told = admin_of(source), ""
 
     def story() -> None:

@@ -195,7 +195,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.driver.flow import prepare
     from mirror.driver.scheduling import MOST_LANES, lane_count
-    from mirror.driver.topic_watcher import Renewal, TopicWatcher
+    from mirror.driver.topic_watcher import Replanner, TopicWatcher
     from mirror.journal import ownership
     from mirror.spark.compiled import ensure_compiled
     from mirror.spark.rekey.driver import check_rules, queries_for
@@ -236,7 +236,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
                 context = open_context(settings.spark, flow.name, flow.lanes)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
-            lookout = None if once else TopicWatcher(Renewal(settings), load)
+            lookout = None if once else TopicWatcher(Replanner(settings), load)
             queries = queries_for(context, flow)
             supervisor = Supervisor(context, flow, watch.show, metrics, lookout, queries, listening)
             outcome = asyncio.run(_supervised(supervisor.run()))

@@ -230,7 +230,7 @@ class Look:
         return goes_on and bool(added) and self.made | self.anew <= {one.target.topic for one in added}
 
 
-class Renewal:
+class Replanner:
     """The looks of one flow, at both of its clusters."""
 
     def __init__(self, settings: Settings) -> None:
@@ -435,7 +435,7 @@ class Mirroring(Protocol):
 class TopicWatcher:
     """One flow's; its mirror is told of what it finds."""
 
-    def __init__(self, renewal: Renewal, reload: Callable[[], Settings]) -> None:
+    def __init__(self, renewal: Replanner, reload: Callable[[], Settings]) -> None:
         """`reload` reads the configuration again, and may raise ConfigError."""
         self._renewal, self._reload = renewal, reload
         self._asked = asyncio.Event()
