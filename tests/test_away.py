@@ -27,7 +27,7 @@ from test_stopmark import ended, known, mark, none
 from mirror.driver import control
 from mirror.driver.control import ControlServer, Voice, until_marked
 from mirror.driver.flow import prepare
-from mirror.driver.journal_state import HEARD_SECONDS, Tidings
+from mirror.driver.journal_state import HEARD_SECONDS, JournalState
 from mirror.driver.reports import StopLog
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
 from mirror.groups.sync import is_vouched
@@ -238,11 +238,11 @@ AT = TopicPartition("orders", 0)
 MINUTES = 5 * 60_000
 
 
-def tidings(metrics: Metrics | None = None) -> Tidings:
-    return Tidings("eu-to-us", "one", lambda _: None, lambda _: None, metrics or Metrics("eu-to-us"))
+def tidings(metrics: Metrics | None = None) -> JournalState:
+    return JournalState("eu-to-us", "one", lambda _: None, lambda _: None, metrics or Metrics("eu-to-us"))
 
 
-def learn(told: Tidings, *reports: PartitionStatus) -> None:
+def learn(told: JournalState, *reports: PartitionStatus) -> None:
     told.learn([Entry(offset, one.key(), one.to_json()) for offset, one in enumerate(reports)])
 
 

@@ -37,7 +37,7 @@ from mirror.commands.failover_view import KEY, Account, account_entry, account_i
 from mirror.config import Settings
 from mirror.driver.control import until_marked
 from mirror.driver.flow import prepare
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
 from mirror.failover.drain import drain
@@ -243,7 +243,7 @@ def test_a_record_of_a_failover_that_cannot_be_read_counts_as_one(value: bytes) 
     with pytest.raises(PreflightError, match=r"cannot be read .* mirror failover CONFIG --undo"):
         refuse_failed_over("eu-to-us", journal)
     ended = list[FailedOver | Garbled]()
-    tidings = Tidings("eu-to-us", "one", lambda _: None, ended.append, Metrics("eu-to-us"))
+    tidings = JournalState("eu-to-us", "one", lambda _: None, ended.append, Metrics("eu-to-us"))
     tidings.learn([Entry(0, b"failover", value), Entry(1, b"failover", None)])
     assert ended == [FailedOver.standing(journal)], "a mirror that runs ends, too"
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.config import Settings
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.errors import PreflightError
 from mirror.journal import ownership
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, journal_topic
@@ -274,7 +274,7 @@ def test_an_owner_s_record_that_lands_twice_ends_nobody(settings: Settings) -> N
             await journal.append([OWNED, (ENDED, b'{"instance": "older"}')])
             taken = await take(journal, "living", asyncio.Event())
             assert taken is not None
-            tidings = Tidings(settings.flow, "living", ended.append, lambda _: None, Metrics(settings.flow))
+            tidings = JournalState(settings.flow, "living", ended.append, lambda _: None, Metrics(settings.flow))
             tidings.begin(taken)
             await journal.append([OWNED])
             assert await tidings.read(journal)

@@ -35,7 +35,7 @@ from mirror.cli import app
 from mirror.config import ClusterSettings, Settings
 from mirror.config.reading import reloaded
 from mirror.driver.flow import Outcome, Refusal, prepare
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.driver.scheduling import renewed
 from mirror.driver.topic_watcher import Deletions, Look, Replanner, TopicWatcher
 from mirror.errors import ExitCode
@@ -126,7 +126,7 @@ def test_the_last_word_of_a_lane_does_not_bring_back_a_partition_that_is_mirrore
         at_ms=1,
     )
     other = replace(figures, partition=1, state=State.CAUGHT_UP)
-    tidings = Tidings("f", "i", lambda _: None, lambda _: None, Metrics("f"))
+    tidings = JournalState("f", "i", lambda _: None, lambda _: None, Metrics("f"))
     told = [(one.key(), one.to_json()) for one in (figures, other)]
     tidings.learn([Entry(offset, *record) for offset, record in enumerate([*told, (figures.key(), None)])])
     assert tidings.live == {TopicPartition("orders", 1): other}

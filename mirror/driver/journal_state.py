@@ -50,7 +50,7 @@ class _Heard(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Tidings:
+class JournalState:
     """Of the mirror `instance` of one flow; `taken_over` is called with the name of another one that has it now, and
     `failed_over` when the flow is to be mirrored no more. `metrics` gets every report.
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from mirror.driver.control import ControlAddress, ControlServer
 from mirror.driver.flow import Flow
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.driver.start import bounded, recorded
 from mirror.journal import ownership
 from mirror.journal.entries import paused_in
@@ -66,7 +66,7 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
             notes.append(f"another mirror ({owner}) took the flow over, so that no more was copied here")
             end()
 
-        tidings = Tidings(
+        tidings = JournalState(
             flow.name,
             instance,
             taken_over,
@@ -88,7 +88,7 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         return notes
 
 
-async def _watch(tidings: Tidings, journal: Journal) -> None:
+async def _watch(tidings: JournalState, journal: Journal) -> None:
     while True:
         await tidings.read(journal)
         await asyncio.sleep(WATCH_SECONDS)

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from mirror.background import in_background
 from mirror.driver.control import ControlAddress, ControlServer
 from mirror.driver.flow import Flow
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.errors import EngineLost
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.retry import Backoff
@@ -33,7 +33,7 @@ def lanes_for(
     packed: Sequence[tuple[Assignment, ...]],
     rates: Sequence[float | None],
     tallies: Mapping[TopicPartition, PartitionCounters],
-    tidings: Tidings,
+    tidings: JournalState,
 ) -> LanesFor:
     """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told
     up to now is as of now, whenever the epoch begins.

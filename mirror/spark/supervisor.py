@@ -25,7 +25,7 @@ from pyspark import SparkContext
 
 from mirror.config import Settings
 from mirror.driver.flow import Flow, Outcome, Refusal, with_settings
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.driver.reports import (
     Headway,
     StopLog,
@@ -148,7 +148,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
         self._stops, self._outcome = StopLog(), Outcome()
-        self._tidings = Tidings(
+        self._tidings = JournalState(
             flow.name,
             self._instance,
             self._taken_over,

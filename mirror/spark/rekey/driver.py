@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from mirror.config import Settings
 from mirror.driver.flow import Flow
-from mirror.driver.journal_state import Tidings
+from mirror.driver.journal_state import JournalState
 from mirror.errors import ClusterError, EngineLost, MirrorError, WireError
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Journal
@@ -530,7 +530,7 @@ class Queries:
         for one in self._rekeyers.values():
             yield from one.unfinished
 
-    def start(self, stopping: asyncio.Event, stop: Callable[[], None], tidings: Tidings) -> None:
+    def start(self, stopping: asyncio.Event, stop: Callable[[], None], tidings: JournalState) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
         `tidings` tells which source topics rest, and whether any mirror of the flow has reported before.
         """
