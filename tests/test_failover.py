@@ -41,7 +41,7 @@ from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
 from mirror.failover.drain import drain
-from mirror.failover.rpo import AcceptedLoss, Exposure, Known, RecoveryPoint
+from mirror.failover.rpo import AcceptedLoss, Exposure, JournalSnapshot, RecoveryPoint
 from mirror.groups.decide import Standing
 from mirror.journal.entries import FirstSeen, loss_entry, pause_entry, seen_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News
@@ -307,7 +307,7 @@ def behind(journal: Telling, idle_seconds: float = DEADLINE) -> list[str]:
 
     async def left() -> list[TopicPartition]:
         async with asyncio.timeout(DEADLINE):
-            return await Known(cast(Journal, journal)).reaching(cast(Settings, settings), ends, idle_seconds)
+            return await JournalSnapshot(cast(Journal, journal)).reaching(cast(Settings, settings), ends, idle_seconds)
 
     return [at.topic for at in asyncio.run(left())]
 

@@ -31,7 +31,7 @@ from mirror.commands.failover_view import Account, as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
-from mirror.failover.rpo import LOOK_SECONDS, Exposure, Known, naming_of
+from mirror.failover.rpo import LOOK_SECONDS, Exposure, JournalSnapshot, naming_of
 from mirror.groups.decide import OffsetGap
 from mirror.groups.sync import GroupSync, Hindrance, Look
 from mirror.journal import ownership as record
@@ -105,7 +105,7 @@ class _Before:
 
 async def _undo(settings: Settings) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target:
-        known = Known(Journal(target, settings.flow), naming_of(settings))
+        known = JournalSnapshot(Journal(target, settings.flow), naming_of(settings))
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
@@ -115,7 +115,7 @@ async def _undo(settings: Settings) -> None:
 async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
     course = _Course(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
-        known = Known(
+        known = JournalSnapshot(
             Journal(target, settings.flow),
             naming_of(settings),
             lambda topic: not is_rekeyed(topic, settings.topics),
@@ -209,7 +209,7 @@ class _Course:
             self._source_problem = str(problem)
         return not self._source_problem
 
-    async def drain(self, source: Cluster | None, known: Known) -> None:
+    async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
             return
@@ -239,7 +239,7 @@ class _Course:
         await self._warn_of_rekeyed(source, known)
         self._trust(known)
 
-    async def _drain_here(self, known: Known) -> str:
+    async def _drain_here(self, known: JournalSnapshot) -> str:
         """Copy what is missing; why that could not be done, else empty."""
         from mirror.driver.flow import prepare  # noqa: PLC0415 -- the same
         from mirror.failover.drain import drain  # noqa: PLC0415 -- loads Spark's Python side, which most failovers spare
@@ -256,13 +256,13 @@ class _Course:
             return str(problem)
         return ""
 
-    async def _warn_of_rekeyed(self, source: Cluster, known: Known) -> None:
+    async def _warn_of_rekeyed(self, source: Cluster, known: JournalSnapshot) -> None:
         asked = [at for at in known.figures if is_rekeyed(at.topic, self.settings.topics)]
         ends = await ends_of(source, asked)
         for topic in sorted({at.topic for at in asked if known.figures[at].next_offset < ends.get(at, NO_LIMIT)}):
             self._warn(f"{topic} is re-keyed, which only a mirror that runs does: start it to copy the rest")
 
-    async def end(self, known: Known) -> None:
+    async def end(self, known: JournalSnapshot) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         await known.read()  # the mirror that runs may have made a topic meanwhile
         self._silent = [str(one) for one in self._former if not known.watched.has_ended(one)]
@@ -271,7 +271,7 @@ class _Course:
         _log.info("failover_recorded", flow=self.settings.flow)
         await self._prove_ended(known)
 
-    async def go_on(self, done: FailedOver, known: Known) -> None:
+    async def go_on(self, done: FailedOver, known: JournalSnapshot) -> None:
         """The same behind a record of one that was lost before it had an account."""
         self._ended, self._silent = True, [*done.silent]
         _log.warning("failover_resumed", flow=self.settings.flow, begun=str(done))
@@ -279,7 +279,7 @@ class _Course:
             self._warn_of_silent(former)
         await self._prove_ended(known)
 
-    async def _prove_ended(self, known: Known) -> None:
+    async def _prove_ended(self, known: JournalSnapshot) -> None:
         """Every task of the mirror ended: it says so behind its last one; or it is gone or silent for longer than a
         task goes on without it (`driver/control.py`), and then no partition may grow.
         """
@@ -310,7 +310,7 @@ class _Course:
             " wakes. See to it that it is gone before anybody writes"
         )
 
-    async def fence(self, known: Known) -> None:
+    async def fence(self, known: JournalSnapshot) -> None:
         """Have nothing more committed to re-keyed topics: their tasks write under transactional ids of their own, and
         go on for as long as these are theirs.
         """
@@ -320,7 +320,7 @@ class _Course:
             except (ClusterError, WireError, ConfigError) as problem:
                 self._warn(f"{topic} is re-keyed, and its tasks could not be fenced: {problem}")
 
-    def _plan_logs(self, known: Known) -> dict[str, PlanLog]:
+    def _plan_logs(self, known: JournalSnapshot) -> dict[str, PlanLog]:
         """What is on record of each re-keyed topic."""
         topics = {one.topic: one.target_topic for one in known.figures.values()}
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
@@ -336,7 +336,7 @@ class _Course:
             for topic, there in sorted(rekeyed.items())
         }
 
-    async def _check_rekeyed(self, known: Known, source: Cluster | None) -> None:
+    async def _check_rekeyed(self, known: JournalSnapshot, source: Cluster | None) -> None:
         """Doubt the re-keyed topics of which the target has lost what was committed, or that are of another source."""
         for topic, log in self._plan_logs(known).items():
             try:
@@ -351,7 +351,7 @@ class _Course:
             if doubt:
                 self._doubts |= {at: doubt for at in known.figures if at.topic == topic}
 
-    def _trust(self, known: Known) -> None:
+    def _trust(self, known: JournalSnapshot) -> None:
         """What its lanes report, who has the flow has compared with the source before."""
         if (owner := known.status(self.settings).owner) is not None:
             self._instances.add(owner.instance)
@@ -360,13 +360,13 @@ class _Course:
         """The same, with what comparing both logs found."""
         return with_doubts(exposures, self._doubts)
 
-    async def check(self, source: Cluster, target: Cluster, known: Known, *, reached: bool) -> None:
+    async def check(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
         """Compare the copies that no lane has compared since; without a source, their topics alone."""
         await target.refresh({one.target_topic for one in known.figures.values()})
         self._doubts = await doubts_of(self.settings, source if reached else None, known, self._instances)
         await self._check_rekeyed(known, source if reached else None)
 
-    async def check_stands(self, known: Known) -> None:
+    async def check_stands(self, known: JournalSnapshot) -> None:
         """The journal still has the failover: what was lost of it may have let a mirror start."""
         newest = await known.journal.newest()
         if FailedOver.standing(newest) is None:
@@ -377,7 +377,7 @@ class _Course:
             await known.read()
             await self._prove_ended(known)
 
-    async def follow(self, source: Cluster, target: Cluster, known: Known, *, reached: bool) -> None:
+    async def follow(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
         """A last complete look at the groups; rehearsed, it commits nothing."""
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
@@ -394,7 +394,7 @@ class _Course:
         self._tell(self._look.hindrances)
 
     async def compare_groups(
-        self, source: Cluster, target: Cluster, known: Known, exposures: Sequence[Exposure]
+        self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[Exposure]
     ) -> None:
         """Name every group that does not go on where it stands on the source. A source that lives goes on meanwhile:
         its groups are followed once more, a few times.
@@ -424,7 +424,7 @@ class _Course:
         for hindrance in hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
 
-    def rest(self, known: Known, exposures: list[Exposure]) -> None:
+    def rest(self, known: JournalSnapshot, exposures: list[Exposure]) -> None:
         """Name the topics of which something is missing because a person lets them rest."""
         lacking = {one.topic for one in exposures if not one.is_over}
         for topic in sorted(lacking & paused_in(known.newest)):
@@ -433,12 +433,12 @@ class _Course:
                 f"`mirror resume CONFIG {topic}` lets it go on"
             )
 
-    async def tell_deleted(self, source: Cluster, known: Known) -> None:
+    async def tell_deleted(self, source: Cluster, known: JournalSnapshot) -> None:
         """Name what somebody deleted of the copies, though their ends say that all got over."""
         for text in await deleted_there(self.settings, source, known):
             self._warn(text)
 
-    async def miss(self, source: Cluster, known: Known) -> list[Exposure]:
+    async def miss(self, source: Cluster, known: JournalSnapshot) -> list[Exposure]:
         """Name the partitions of the source that the flow ought to mirror and never did."""
         found = await asyncio.to_thread(Admin(self.settings.source).topics)
         chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)

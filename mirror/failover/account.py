@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
-from mirror.failover.rpo import UNLIKE, AcceptedLoss, Exposure, Known
+from mirror.failover.rpo import UNLIKE, AcceptedLoss, Exposure, JournalSnapshot
 from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
@@ -52,7 +52,7 @@ class Doubt(NamedTuple):
 
 
 async def doubts_of(
-    settings: Settings, source: Cluster | None, known: Known, instances: Collection[str]
+    settings: Settings, source: Cluster | None, known: JournalSnapshot, instances: Collection[str]
 ) -> dict[TopicPartition, Doubt]:
     """By source partition. Those that a lane of one of these instances has copied without a stop need no comparison;
     without a source that can be asked (None) there is none. Both clusters know the topics. Raises nothing that a
@@ -88,7 +88,7 @@ async def doubts_of(
 async def _compared(
     settings: Settings,
     source: Cluster,
-    known: Known,
+    known: JournalSnapshot,
     one: PartitionStatus,
     seen: FirstSeen | None,
     since: int,
@@ -121,7 +121,7 @@ async def _compared(
 
 
 def group_sync(
-    settings: Settings, source: Cluster, target: Cluster, known: Known, doubts: Mapping[TopicPartition, Doubt]
+    settings: Settings, source: Cluster, target: Cluster, known: JournalSnapshot, doubts: Mapping[TopicPartition, Doubt]
 ) -> GroupSync:
     """The sync of the flow as its journal has it; partitions with doubts do not vouch."""
     figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
@@ -148,7 +148,7 @@ def group_sync(
 _log = logs.get("mirror.failover")
 
 
-async def exposures_of(settings: Settings, source: Cluster | None, known: Known) -> list[Exposure]:
+async def exposures_of(settings: Settings, source: Cluster | None, known: JournalSnapshot) -> list[Exposure]:
     """What the target lacks now, of every partition that the flow reported of its copies of now; the others' exposures
     stand where one of them cannot be asked about.
 
@@ -219,7 +219,7 @@ def _target_of(figures: PartitionStatus) -> TopicPartition:
 
 
 async def _spanned(
-    settings: Settings, known: Known, figures: PartitionStatus, lost: Sequence[Lost]
+    settings: Settings, known: JournalSnapshot, figures: PartitionStatus, lost: Sequence[Lost]
 ) -> tuple[AcceptedLoss, ...]:
     """What a reader of the target misses of what was lost: what the target has deleted since is nobody's loss any more.
     Where it cannot be asked, all of it.
@@ -235,7 +235,7 @@ async def _spanned(
     )
 
 
-async def _kept_from(settings: Settings, known: Known, figures: PartitionStatus) -> int:
+async def _kept_from(settings: Settings, known: JournalSnapshot, figures: PartitionStatus) -> int:
     """The source offset from which on the target holds records; 0 where nobody can tell. Raises ClusterError."""
     if is_rekeyed(figures.topic, settings.topics):
         return 0
@@ -248,7 +248,7 @@ async def _kept_from(settings: Settings, known: Known, figures: PartitionStatus)
     return start
 
 
-async def deleted_there(settings: Settings, source: Cluster, known: Known) -> list[str]:
+async def deleted_there(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[str]:
     """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
     may have deleted. Of a partition that cannot be asked about others tell.
     """
@@ -266,7 +266,7 @@ async def deleted_there(settings: Settings, source: Cluster, known: Known) -> li
 
 
 async def _deleted(
-    settings: Settings, source: Cluster, known: Known, figures: PartitionStatus
+    settings: Settings, source: Cluster, known: JournalSnapshot, figures: PartitionStatus
 ) -> tuple[TopicPartition, str, int, int, int] | None:
     """Source partition and target topic, the source offsets from and to before which the target has no records any
     more, and the age in ms of the last of them.
@@ -289,7 +289,7 @@ async def _deleted(
     return None
 
 
-async def _position(settings: Settings, known: Known, figures: PartitionStatus) -> int:
+async def _position(settings: Settings, known: JournalSnapshot, figures: PartitionStatus) -> int:
     """The source offset up to which the target holds everything, as far as its log and the journal tell."""
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
@@ -299,7 +299,7 @@ async def _position(settings: Settings, known: Known, figures: PartitionStatus) 
     return _moved(known, there, figures, end) if settings.topics.offsets == "translate" else end
 
 
-def _moved(known: Known, there: TopicPartition, figures: PartitionStatus, end: int) -> int:
+def _moved(known: JournalSnapshot, there: TopicPartition, figures: PartitionStatus, end: int) -> int:
     """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
     tell where the target's last record came from.
     """
@@ -322,7 +322,7 @@ async def _exposure(
     source: Cluster | None,
     end: int | None,
     stable: int | None,
-    known: Known,
+    known: JournalSnapshot,
     figures: PartitionStatus,
     answer: int | BaseException,
 ) -> Exposure:
