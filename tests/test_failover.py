@@ -956,7 +956,7 @@ def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
     async def failing(*_: object, **__: object) -> None:
         raise ClusterUnreachable("the target is gone")
 
-    monkeypatch.setattr("mirror.commands.failover._Course.follow", failing)
+    monkeypatch.setattr("mirror.commands.failover._FailoverRun.follow", failing)
     done = flow.failover(code=4)
     assert done["warnings"] == ["could not follow the groups: the target is gone"]
     assert done["partitions"][0]["whole"]
@@ -995,7 +995,7 @@ def test_a_failover_that_was_interrupted_is_finished_by_the_next_call(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mirror.commands.failover._Course.check", killed)
+        patch.setattr("mirror.commands.failover._FailoverRun.check", killed)
         with pytest.raises(KeyboardInterrupt):
             asyncio.run(failover._failover(config.load(flow.file), rehearse=False))
     assert committed(flow.target, flow.topic, flow.topic) < 0

@@ -113,7 +113,7 @@ async def _undo(settings: Settings) -> None:
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
-    course = _Course(settings, rehearse)
+    course = _FailoverRun(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         known = JournalSnapshot(
             Journal(target, settings.flow),
@@ -171,7 +171,7 @@ async def _keep(journal: Journal, account: Account) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Course:
+class _FailoverRun:
     """One failover under way."""
 
     settings: Settings
