@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 from mirror import config
 from mirror.cli import app
 from mirror.commands import failover
-from mirror.commands.failover_view import KEY, Account, account_entry, account_in, as_dict, rendered
+from mirror.commands.failover_view import KEY, FailoverReport, account_entry, account_in, as_dict, rendered
 from mirror.config import Settings
 from mirror.driver.control import until_marked
 from mirror.driver.flow import prepare
@@ -135,7 +135,7 @@ def test_a_loss_that_was_accepted_is_named_and_keeps_a_failover_from_being_whole
     assert (more.is_whole, more.lacks_losses_alone) == (False, False)
 
 
-def account(**more: Any) -> Account:
+def account(**more: Any) -> FailoverReport:
     told: dict[str, Any] = {
         "flow": "eu-to-us",
         "source": "eu",
@@ -149,10 +149,10 @@ def account(**more: Any) -> Account:
         "steps": {"drain": 0.5},
         "seconds": 1.25,
     }
-    return Account(**{**told, **more})
+    return FailoverReport(**{**told, **more})
 
 
-def printed(one: Account, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(one: FailoverReport, capsys: pytest.CaptureFixture[str]) -> str:
     console().print(rendered(one))
     return " ".join(capsys.readouterr().out.split())
 

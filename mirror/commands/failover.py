@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mirror.commands import failover_view as kept
-from mirror.commands.failover_view import Account, as_dict, rendered
+from mirror.commands.failover_view import FailoverReport, as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
@@ -100,7 +100,7 @@ class _Before:
     """The flow was failed over before; the account of that, where the journal has it."""
 
     done: FailedOver | Garbled
-    account: Account | None
+    account: FailoverReport | None
 
 
 async def _undo(settings: Settings) -> None:
@@ -112,7 +112,7 @@ async def _undo(settings: Settings) -> None:
         await known.journal.append([(record.KEY, None), (kept.KEY, None)])
 
 
-async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
+async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:
     course = _FailoverRun(settings, rehearse)
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         known = JournalSnapshot(
@@ -162,7 +162,7 @@ async def _failover(settings: Settings, *, rehearse: bool) -> Account | _Before:
     return account
 
 
-async def _keep(journal: Journal, account: Account) -> None:
+async def _keep(journal: Journal, account: FailoverReport) -> None:
     """For whoever asks again; without that, what this call prints is all there is."""
     try:
         await journal.append([kept.account_entry(account)])
@@ -460,9 +460,9 @@ class _FailoverRun:
             for at in missing
         ]
 
-    def account(self, exposures: list[Exposure]) -> Account:
+    def account(self, exposures: list[Exposure]) -> FailoverReport:
         """What came of it."""
-        return Account(
+        return FailoverReport(
             flow=self.settings.flow,
             source=self.settings.source.alias,
             target=self.settings.target.alias,

@@ -24,7 +24,7 @@ SHOWN_GAPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class FailoverReport:
     """What came of a failover, or of its rehearsal. `exposed` is what the target lacked when the rehearsal began: what
     a loss of the source at that moment would have cost. `groups` counts them by how they stand, `gaps` are those
     that do not go on where they stood, and `more_gaps` counts more of them; `steps` are in seconds.
@@ -77,7 +77,7 @@ class Account:
         return all(one.is_over for one in self.exposures) and not self.warnings
 
 
-def as_dict(account: Account) -> dict[str, Any]:
+def as_dict(account: FailoverReport) -> dict[str, Any]:
     """For `--json`; times in seconds."""
     return {
         "flow": account.flow,
@@ -142,7 +142,7 @@ def as_dict(account: Account) -> dict[str, Any]:
     }
 
 
-def rendered(account: Account) -> Group:
+def rendered(account: FailoverReport) -> Group:
     """For people."""
     shown = account.exposed if account.rehearsal else account.exposures
     lines = table("partition", ("state", "no_wrap"), ("holds\nup to", "right"), ("source\nends", "right"))
@@ -215,7 +215,7 @@ def _told(gap: OffsetGap) -> str:
     return f"{where}{effect}: {gap.cause}"
 
 
-def _verdict(account: Account) -> Text:
+def _verdict(account: FailoverReport) -> Text:
     rpo = account.rpo
     reach = "an unknown time" if rpo.seconds is None else duration(int(1000 * rpo.seconds))
     lost = f"{'' if rpo.certain else 'at least '}{count(rpo.records, 'record')}, {reach}"
@@ -242,10 +242,10 @@ KEY: Final = b"failover/account"
 #: A broker takes a megabyte unless told otherwise; of a larger account the partitions that are whole are left out, and
 #: then offsets of groups, which are counted.
 _MOST_BYTES: Final = 900_000
-_ACCOUNT: Final = TypeAdapter(Account)
+_ACCOUNT: Final = TypeAdapter(FailoverReport)
 
 
-def account_entry(account: Account) -> Change:
+def account_entry(account: FailoverReport) -> Change:
     """The record that keeps it."""
     value = _ACCOUNT.dump_json(account)
     if len(value) > _MOST_BYTES:
@@ -259,7 +259,7 @@ def account_entry(account: Account) -> Change:
     return KEY, value
 
 
-def account_in(known: Mapping[bytes, bytes]) -> Account | None:
+def account_in(known: Mapping[bytes, bytes]) -> FailoverReport | None:
     """What the newest records of a journal keep; None where there is none, or none that can be read."""
     if (value := known.get(KEY)) is None:
         return None
