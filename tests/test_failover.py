@@ -41,7 +41,7 @@ from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
 from mirror.failover.drain import drain
-from mirror.failover.rpo import AcceptedLoss, Exposure, JournalSnapshot, RecoveryPoint
+from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import Standing
 from mirror.journal.entries import FirstSeen, loss_entry, pause_entry, seen_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News
@@ -63,7 +63,7 @@ DEADLINE: Final = 180.0
 # --- what is lost, pure ---------------------------------------------------------------------------------------------
 
 
-def exposure(**more: Any) -> Exposure:
+def exposure(**more: Any) -> PartitionRpo:
     told = {
         "topic": "orders",
         "partition": 0,
@@ -72,7 +72,7 @@ def exposure(**more: Any) -> Exposure:
         "end": 90,
         "state": State.CAUGHT_UP,
     }
-    return Exposure(**{**told, **more})
+    return PartitionRpo(**{**told, **more})
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
 
 @given(
     st.builds(
-        Exposure,
+        PartitionRpo,
         topic=st.just("orders"),
         partition=st.integers(0, 1),
         target_topic=st.just("orders"),
@@ -189,7 +189,7 @@ def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
     ),
     st.booleans(),
 )
-def test_what_keeps_a_failover_from_being_whole_is_told(one: Exposure, rehearsal: bool) -> None:
+def test_what_keeps_a_failover_from_being_whole_is_told(one: PartitionRpo, rehearsal: bool) -> None:
     told = account(exposures=(one,), exposed=(exposure(partition=one.partition),), rehearsal=rehearsal)
     out = console()
     with out.capture() as captured:

@@ -31,7 +31,7 @@ from mirror.commands.failover_view import FailoverReport, as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
 from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
-from mirror.failover.rpo import LOOK_SECONDS, Exposure, JournalSnapshot, naming_of
+from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
 from mirror.groups.sync import GroupSync, Hindrance, Look
 from mirror.journal import ownership as record
@@ -176,7 +176,7 @@ class _FailoverRun:
 
     settings: Settings
     rehearse: bool
-    exposed: list[Exposure] = field(default_factory=list)
+    exposed: list[PartitionRpo] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
     _steps: dict[str, float] = field(default_factory=dict)
     _source_problem: str = ""
@@ -356,7 +356,7 @@ class _FailoverRun:
         if (owner := known.status(self.settings).owner) is not None:
             self._instances.add(owner.instance)
 
-    def doubted(self, exposures: Iterable[Exposure]) -> list[Exposure]:
+    def doubted(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
         """The same, with what comparing both logs found."""
         return with_doubts(exposures, self._doubts)
 
@@ -394,7 +394,7 @@ class _FailoverRun:
         self._tell(self._look.hindrances)
 
     async def compare_groups(
-        self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[Exposure]
+        self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[PartitionRpo]
     ) -> None:
         """Name every group that does not go on where it stands on the source. A source that lives goes on meanwhile:
         its groups are followed once more, a few times.
@@ -424,7 +424,7 @@ class _FailoverRun:
         for hindrance in hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
 
-    def rest(self, known: JournalSnapshot, exposures: list[Exposure]) -> None:
+    def rest(self, known: JournalSnapshot, exposures: list[PartitionRpo]) -> None:
         """Name the topics of which something is missing because a person lets them rest."""
         lacking = {one.topic for one in exposures if not one.is_over}
         for topic in sorted(lacking & paused_in(known.newest)):
@@ -438,7 +438,7 @@ class _FailoverRun:
         for text in await deleted_there(self.settings, source, known):
             self._warn(text)
 
-    async def miss(self, source: Cluster, known: JournalSnapshot) -> list[Exposure]:
+    async def miss(self, source: Cluster, known: JournalSnapshot) -> list[PartitionRpo]:
         """Name the partitions of the source that the flow ought to mirror and never did."""
         found = await asyncio.to_thread(Admin(self.settings.source).topics)
         chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)
@@ -449,7 +449,7 @@ class _FailoverRun:
         await source.refresh({at.topic for at in missing})
         ends, target_of = await ends_of(source, missing, READ_UNCOMMITTED), known.target_of or str
         return [
-            Exposure(
+            PartitionRpo(
                 topic=at.topic,
                 partition=at.partition,
                 target_topic=target_of(at.topic) or at.topic,
@@ -460,7 +460,7 @@ class _FailoverRun:
             for at in missing
         ]
 
-    def account(self, exposures: list[Exposure]) -> FailoverReport:
+    def account(self, exposures: list[PartitionRpo]) -> FailoverReport:
         """What came of it."""
         return FailoverReport(
             flow=self.settings.flow,

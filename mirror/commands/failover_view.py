@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from rich.console import Group
 from rich.text import Text
 
-from mirror.failover.rpo import AcceptedLoss, Exposure, RecoveryPoint
+from mirror.failover.rpo import AcceptedLoss, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import OffsetGap, Standing
 from mirror.journal.journal import Change
 from mirror.observability import logs
@@ -34,8 +34,8 @@ class FailoverReport:
     source: str
     target: str
     rehearsal: bool
-    exposures: tuple[Exposure, ...]
-    exposed: tuple[Exposure, ...]
+    exposures: tuple[PartitionRpo, ...]
+    exposed: tuple[PartitionRpo, ...]
     source_problem: str
     groups: Mapping[Standing, int]
     warnings: tuple[str, ...]
@@ -62,7 +62,7 @@ class FailoverReport:
         return self._is_whole_but_for_losses and bool(self.losses)
 
     @property
-    def losses(self) -> tuple[tuple[Exposure, AcceptedLoss], ...]:
+    def losses(self) -> tuple[tuple[PartitionRpo, AcceptedLoss], ...]:
         """What was left out for good and accepted, by partition."""
         return tuple((one, loss) for one in self.exposures for loss in one.losses)
 
@@ -191,7 +191,7 @@ def rendered(account: FailoverReport) -> Group:
     return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
 
 
-def _lost(one: Exposure, loss: AcceptedLoss) -> str:
+def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
     """One loss, in the words of `mirror verify`."""
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
     return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal tells"

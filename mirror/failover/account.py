@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
-from mirror.failover.rpo import UNLIKE, AcceptedLoss, Exposure, JournalSnapshot
+from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
 from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
@@ -148,7 +148,7 @@ def group_sync(
 _log = logs.get("mirror.failover")
 
 
-async def exposures_of(settings: Settings, source: Cluster | None, known: JournalSnapshot) -> list[Exposure]:
+async def exposures_of(settings: Settings, source: Cluster | None, known: JournalSnapshot) -> list[PartitionRpo]:
     """What the target lacks now, of every partition that the flow reported of its copies of now; the others' exposures
     stand where one of them cannot be asked about.
 
@@ -172,9 +172,9 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
     return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
 
 
-def with_doubts(exposures: Iterable[Exposure], doubts: Mapping[TopicPartition, Doubt]) -> list[Exposure]:
+def with_doubts(exposures: Iterable[PartitionRpo], doubts: Mapping[TopicPartition, Doubt]) -> list[PartitionRpo]:
     """The same, with what comparing both logs told of source partitions since."""
-    found: list[Exposure] = []
+    found: list[PartitionRpo] = []
     for one in exposures:
         doubt = doubts.get(TopicPartition(one.topic, one.partition))
         if doubt is None:
@@ -325,7 +325,7 @@ async def _exposure(
     known: JournalSnapshot,
     figures: PartitionStatus,
     answer: int | BaseException,
-) -> Exposure:
+) -> PartitionRpo:
     if isinstance(answer, BaseException) and not isinstance(answer, ClusterError):
         raise answer
     at, position = _source_of(figures), answer if isinstance(answer, int) else None
@@ -334,7 +334,7 @@ async def _exposure(
     lost_from = None
     if source is not None and end is not None and end > reached:
         lost_from = await _written(source, at, reached)
-    return Exposure(
+    return PartitionRpo(
         topic=at.topic,
         partition=at.partition,
         target_topic=figures.target_topic,

@@ -51,7 +51,7 @@ class AcceptedLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class PartitionRpo:
     """One source partition at a failover. Offsets are the source's.
 
     The target holds everything below `position`, None where it could not be asked, for the reason `problem`. `end` is
@@ -137,7 +137,7 @@ class RecoveryPoint:
     certain: bool
 
     @classmethod
-    def of(cls, exposures: Iterable[Exposure]) -> RecoveryPoint:
+    def of(cls, exposures: Iterable[PartitionRpo]) -> RecoveryPoint:
         """Of all partitions together: `certain` where it is for each; else `records` is what is known."""
         every = list(exposures)
         times = [one.seconds for one in every]
