@@ -309,9 +309,9 @@ def inspect(
     Example: mirror inspect data/orders-0/00000000000000000000.log --summary
     """
     from mirror.commands.inspect import inspect as inspect_log
-    from mirror.commands.inspect_view import Wish
+    from mirror.commands.inspect_view import InspectOptions
 
-    wish = Wish(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio, wide=wide)
+    wish = InspectOptions(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio, wide=wide)
     raise typer.Exit(inspect_log(target, wish, config=config_file, side=side, bootstrap=bootstrap))
 
 

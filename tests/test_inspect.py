@@ -29,7 +29,7 @@ from mirror.cli import app
 from mirror.commands import inspect_view as rows
 from mirror.commands.inspect import inspect_files
 from mirror.commands.inspect_topic import parse_target
-from mirror.commands.inspect_view import USUAL_ROWS, Wish
+from mirror.commands.inspect_view import USUAL_ROWS, InspectOptions
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
 from mirror.kafka.cluster import Cluster as WireCluster
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -633,7 +633,7 @@ def test_what_is_no_regular_file_is_not_called_sound(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.log")
     for path in (tmp_path / "pipe.log", Path("/dev/null")):
         with pytest.raises(ConfigError, match=f"{path}: cannot be read: it is no regular file"):
-            inspect_files([path], Wish())
+            inspect_files([path], InspectOptions())
 
 
 def test_a_name_of_a_file_steers_no_terminal(tmp_path: Path) -> None:
@@ -651,7 +651,7 @@ def test_a_name_of_a_file_steers_no_terminal(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_read_is_named(segment: Path) -> None:
     segment.chmod(0)
     with pytest.raises(ConfigError, match="cannot be read"):
-        inspect_files([segment], Wish())
+        inspect_files([segment], InspectOptions())
 
 
 @pytest.mark.parametrize(

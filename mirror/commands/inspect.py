@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from mirror.commands.inspect_view import LogTotals, LogView, Wish, show, summed_up
+from mirror.commands.inspect_view import InspectOptions, LogTotals, LogView, show, summed_up
 from mirror.errors import ConfigError, ExitCode
 from mirror.policy.rules import Rules
 from mirror.records.header import LAST_OFFSET
@@ -18,7 +18,7 @@ from mirror.rendering import count, number, plain, size
 from mirror.segments.files import Mapped, glance_over, offset_of, segments_of
 
 
-def inspect(target: str, wish: Wish, *, config: Path | None, side: str | None, bootstrap: str | None) -> int:
+def inspect(target: str, wish: InspectOptions, *, config: Path | None, side: str | None, bootstrap: str | None) -> int:
     """Inspect a file or folder, or a topic where a cluster is named; the exit code: DATA_AT_RISK for damage.
 
     Raises ConfigError for what is not there or does not go together, and ClusterError.
@@ -26,7 +26,9 @@ def inspect(target: str, wish: Wish, *, config: Path | None, side: str | None, b
     return _inspected(target, wish, config, side, bootstrap)
 
 
-def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, bootstrap: str | None) -> ExitCode:
+def _inspected(
+    target: str, wish: InspectOptions, config: Path | None, side: str | None, bootstrap: str | None
+) -> ExitCode:
     if config and bootstrap:
         raise ConfigError("--config and --bootstrap both name a cluster: choose one")
     if side and not config:
@@ -41,7 +43,7 @@ def _inspected(target: str, wish: Wish, config: Path | None, side: str | None, b
     return inspect_files(segments_of(path), wish)
 
 
-def inspect_files(paths: Sequence[Path], wish: Wish) -> ExitCode:
+def inspect_files(paths: Sequence[Path], wish: InspectOptions) -> ExitCode:
     """Show segments that follow each other; DATA_AT_RISK where one is damaged. Raises ConfigError."""
     glance = TransactionScan()
     for path in paths:

@@ -15,7 +15,7 @@ from typing import Any
 from rich.text import Text
 
 from mirror import config as configuration
-from mirror.commands.inspect_view import LogView, Wish
+from mirror.commands.inspect_view import InspectOptions, LogView
 from mirror.config import ClusterSettings
 from mirror.errors import ConfigError, ExitCode
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -26,7 +26,9 @@ from mirror.records.transactions import Outcome
 from mirror.topics.apply import DEFAULT_RULES, rules_for
 
 
-def inspect_topic(target: str, wish: Wish, *, config: Path | None, side: str, bootstrap: str | None) -> ExitCode:
+def inspect_topic(
+    target: str, wish: InspectOptions, *, config: Path | None, side: str, bootstrap: str | None
+) -> ExitCode:
     """Show TOPIC, or TOPIC:PARTITION; DATA_AT_RISK where a batch is damaged. Raises ConfigError and ClusterError."""
     topic, partition = parse_target(target)
     rules, judged_by = Rules(), DEFAULT_RULES
@@ -71,7 +73,7 @@ def cluster_at(bootstrap: str) -> ClusterSettings:
 
 
 async def _inspect(
-    endpoint: Endpoint, topic: str, partition: int | None, wish: Wish, rules: Rules, judged_by: str
+    endpoint: Endpoint, topic: str, partition: int | None, wish: InspectOptions, rules: Rules, judged_by: str
 ) -> ExitCode:
     async with Cluster(endpoint) as cluster:
         await cluster.refresh((topic,))
@@ -83,7 +85,7 @@ async def _inspect(
 
 
 async def _inspect_partition(
-    cluster: Cluster, partition: TopicPartition, wish: Wish, rules: Rules, judged_by: str
+    cluster: Cluster, partition: TopicPartition, wish: InspectOptions, rules: Rules, judged_by: str
 ) -> bool:
     """Show one partition; whether anything in it is damaged."""
     start, stable, end = await asyncio.gather(

@@ -390,7 +390,7 @@ _NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class InspectOptions:
     """What to show. `first` is the least offset of interest; `limit` bounds the rows of each log, None for the usual.
     `wide`: every column, however narrow the terminal. Nothing is decompressed but for `ratio`, and what is too large
     for the target, which may have a record that is too large alone.
@@ -417,7 +417,9 @@ class LogView:
     `title` names the log for people, `identity` for scripts. `next_offset` is where a mirror of this log would begin.
     """
 
-    def __init__(self, wish: Wish, title: str, identity: Mapping[str, Any], rules: Rules, next_offset: int = 0) -> None:
+    def __init__(
+        self, wish: InspectOptions, title: str, identity: Mapping[str, Any], rules: Rules, next_offset: int = 0
+    ) -> None:
         self._wish, self._title, self._identity, self._rules = wish, title, identity, rules
         self._next_offset = next_offset
         self._left = wish.rows
