@@ -17,7 +17,7 @@ from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost
 from mirror.groups import follower as groupfollower
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
-from mirror.groups.sync import GroupSync, Hindrance, Look, Side, is_vouched, preserved
+from mirror.groups.sync import Blocker, GroupSync, Look, Side, is_vouched, preserved
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs
@@ -83,7 +83,7 @@ def follower(*looks: Look | Exception | float, interval: float = 0.01) -> tuple[
     return made, sync, journal
 
 
-def look(*hindrances: Hindrance, **standings: int) -> Look:
+def look(*hindrances: Blocker, **standings: int) -> Look:
     return Look({Standing(name): many for name, many in standings.items()}, 0, hindrances)
 
 
@@ -111,8 +111,8 @@ async def test_figures_are_written_when_they_change() -> None:
 def test_each_cause_is_told_once_and_one_that_passes_by_the_next_look_not_at_all(
     warnings: list[dict[str, Any]],
 ) -> None:
-    denied = [Hindrance("grant READ", f"group-{number}") for number in range(7)]
-    away = Hindrance("away", passing=True, detail="refused")
+    denied = [Blocker("grant READ", f"group-{number}") for number in range(7)]
+    away = Blocker("away", passing=True, detail="refused")
     both = look(*denied, away)
     looks = [look(*denied), both, both, look(*denied), both, look(*denied), both, both, both, look()]
 
@@ -146,7 +146,7 @@ def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[
 
 @in_loop
 async def test_the_last_look_is_a_complete_one() -> None:
-    away = look(Hindrance("away", passing=True))
+    away = look(Blocker("away", passing=True))
     following, sync, journal = follower(away, away, look(synced=1))
     await following.finish(asyncio.Event())
     assert (sync.made, len(journal.values)) == (3, 1)
@@ -210,7 +210,7 @@ async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, mon
 def test_what_a_broker_refuses(code: int, partition: TopicPartition | None, cause: str, passing: bool) -> None:
     side = Side(Cluster(Endpoint("us", ())), "READ")
     side.refused([Refusal("readers", ErrorCode(code), partition)])
-    assert side.hindrances == [Hindrance(f"cluster us: {cause}", "readers", passing)]
+    assert side.hindrances == [Blocker(f"cluster us: {cause}", "readers", passing)]
 
 
 def test_what_concerns_a_whole_cluster() -> None:

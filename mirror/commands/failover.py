@@ -33,7 +33,7 @@ from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, P
 from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
 from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
-from mirror.groups.sync import GroupSync, Hindrance, Look
+from mirror.groups.sync import Blocker, GroupSync, Look
 from mirror.journal import ownership as record
 from mirror.journal.entries import paused_in
 from mirror.journal.journal import Journal
@@ -420,7 +420,7 @@ class _FailoverRun:
                 break
         self._tell(hindrances)
 
-    def _tell(self, hindrances: Iterable[Hindrance]) -> None:
+    def _tell(self, hindrances: Iterable[Blocker]) -> None:
         for hindrance in hindrances:
             self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
 

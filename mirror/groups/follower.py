@@ -13,7 +13,7 @@ from typing import Final
 
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Standing
-from mirror.groups.sync import GroupSync, Hindrance, Look, Skip
+from mirror.groups.sync import Blocker, GroupSync, Look, Skip
 from mirror.journal.journal import Journal
 from mirror.names import first_of
 from mirror.observability import logs
@@ -100,7 +100,7 @@ class GroupFollower:
                 return False
             return look.is_complete
 
-    async def _report(self, look: Look) -> list[Hindrance]:
+    async def _report(self, look: Look) -> list[Blocker]:
         now = int(time.time() * 1000)
         figures = GroupFigures(
             instance=self.instance,
@@ -119,7 +119,7 @@ class GroupFollower:
         try:
             await self.journal.append([(KEY, figures.to_json())])
         except (ClusterError, WireError) as problem:
-            return [Hindrance("the journal was not written", detail=str(problem))]
+            return [Blocker("the journal was not written", detail=str(problem))]
         self._reported = figures
         return []
 
@@ -141,7 +141,7 @@ class GroupFollower:
                 reason="the target deleted them: the group goes on at its log start",
             )
 
-    def _warn(self, hindrances: Iterable[Hindrance]) -> None:
+    def _warn(self, hindrances: Iterable[Blocker]) -> None:
         """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What
         is expected to heal by itself, as a coordinator that is just being made, is told where the next look meets it.
         """

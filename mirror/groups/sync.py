@@ -58,7 +58,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class Blocker:
     """What keeps a group (all of them, where `group` is empty) from being followed, and what to do.
 
     `passing`: it is expected to heal by itself. `detail` may differ from one time to the next.
@@ -76,7 +76,7 @@ class Side:
 
     cluster: Cluster
     right: str
-    hindrances: list[Hindrance] = field(default_factory=list)
+    hindrances: list[Blocker] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"cluster {self.cluster.endpoint.alias}"
@@ -119,7 +119,7 @@ class Side:
 
     def hindered(self, cause: str, group: str, *, passing: bool = False) -> None:
         """Take down what stands in the way here."""
-        self.hindrances.append(Hindrance(f"{self}: {cause}", group, passing))
+        self.hindrances.append(Blocker(f"{self}: {cause}", group, passing))
 
     def refused(self, refusals: Iterable[Refusal]) -> None:
         """Take down what a broker refused, rights by their names."""
@@ -138,7 +138,7 @@ class Side:
             cause = "a right is missing"
         else:
             cause = "a broker does not answer" if isinstance(problem, WireError) else "it cannot be asked"
-        self.hindrances.append(Hindrance(f"{self}: {cause}", passing=True, detail=str(problem)))
+        self.hindrances.append(Blocker(f"{self}: {cause}", passing=True, detail=str(problem)))
 
     async def _gathered(self, asked: Mapping[int, Awaitable[Result]]) -> dict[int, Result]:
         answers: dict[int, Result] = {}
@@ -261,7 +261,7 @@ class Look:
 
     standings: Mapping[Standing, int]
     committed: int
-    hindrances: tuple[Hindrance, ...]
+    hindrances: tuple[Blocker, ...]
     skips: tuple[Skip, ...] = ()
     planned: Mapping[str, Offsets] = field(default_factory=dict)
 
@@ -575,7 +575,7 @@ class GroupSync:
         holds: Mapping[TopicPartition, int],
         doubts: Mapping[TopicPartition, str],
         rekeyed: Mapping[str, str] = {},
-    ) -> tuple[list[OffsetGap], tuple[Hindrance, ...]]:
+    ) -> tuple[list[OffsetGap], tuple[Blocker, ...]]:
         """Every mirrored partition of a followed group that does not go on where it stands on the source, by what both
         sides say now, and what kept this from being known of groups. A group with members on the target that is
         further there reads on by itself, and is none. Of `rekeyed` topics, with their names on the target, a group is

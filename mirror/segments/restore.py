@@ -24,7 +24,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.groups.decide import OffsetGap
-from mirror.groups.sync import FURTHER, Hindrance, Skip, sync_of
+from mirror.groups.sync import FURTHER, Blocker, Skip, sync_of
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
@@ -281,7 +281,7 @@ class GroupsReport:
     undecided: Mapping[str, Sequence[TopicPartition]]
     former: int = 0
     gaps: tuple[OffsetGap, ...] = ()
-    hindrances: tuple[Hindrance, ...] = ()
+    hindrances: tuple[Blocker, ...] = ()
     skips: tuple[Skip, ...] = ()
     notes: tuple[str, ...] = ()
 
