@@ -16,7 +16,7 @@ from mirror.config import ClusterSettings, Settings, insecure, load
 from mirror.driver.control import ControlAddress
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import Endpoint
-from mirror.spark.task import Lane
+from mirror.spark.task import TaskAssignment
 
 CANARY = "canary-7c1f"
 USER = {"sasl.username": "alice", "sasl.password": "${env:CANARY}"}
@@ -161,7 +161,7 @@ def test_a_lane_carries_secrets_and_prints_none(folder: Path, keys: dict[str, An
     """What Spark shows of a task, and a traceback of a frame, is the repr; the lane itself still gets in."""
     settings = read(folder, keys)
     end = Endpoint.of(settings.source)
-    lane = Lane(
+    lane = TaskAssignment(
         flow="f",
         instance="i",
         number=0,

@@ -77,7 +77,7 @@ def test_an_executor_whose_clock_is_ahead_copies_all_the_same(
     flow = replace(prepare(settings_between(source, target, [topic_name], topic_name), once=True), epoch_seconds=5.0)
     run_lane, clock = task.run_lane, time.time
 
-    async def ahead(lane: task.Lane) -> list[task.TaskResult]:
+    async def ahead(lane: task.TaskAssignment) -> list[task.TaskResult]:
         monkeypatch.setattr(time, "time", lambda: clock() + 90)
         try:
             return await run_lane(lane)

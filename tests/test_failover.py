@@ -54,7 +54,7 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.rendering import console
 from mirror.replication.assignment import Loss
-from mirror.spark.task import Lane, TaskResult
+from mirror.spark.task import TaskAssignment, TaskResult
 from mirror.states import State
 
 #: Seconds that nothing here takes.
@@ -934,7 +934,7 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
     younger = Owner(instance="younger", host="elsewhere", pid=1, at_ms=int(time.time() * 1000))
     lanes = []
 
-    async def slow(lane: Lane) -> list[TaskResult]:
+    async def slow(lane: TaskAssignment) -> list[TaskResult]:
         lanes.append(lane)
         await asyncio.to_thread(flow.tell, (OWNER, younger.to_json()))
         async with asyncio.timeout(DEADLINE):

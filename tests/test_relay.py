@@ -16,7 +16,7 @@ from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, KnownStop
 from mirror.replication.pipeline import Pipeline
 from mirror.spark import task
-from mirror.spark.task import Lane, TaskResult, run_lane
+from mirror.spark.task import TaskAssignment, TaskResult, run_lane
 from mirror.states import State
 
 
@@ -82,7 +82,7 @@ def receipts_of(
         mark = await ControlServer.open("127.0.0.1")
         try:
             return await run_lane(
-                Lane(
+                TaskAssignment(
                     flow=topic,
                     instance="one",
                     number=0,

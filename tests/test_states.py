@@ -31,7 +31,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.pipeline import Pipeline
-from mirror.spark.task import Lane, TaskResult, run_lane
+from mirror.spark.task import TaskAssignment, TaskResult, run_lane
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
@@ -205,7 +205,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
         mark = await ControlServer.open("127.0.0.1")
         try:
             receipts = await run_lane(
-                Lane(
+                TaskAssignment(
                     flow=flow,
                     instance="any",
                     number=0,

@@ -25,7 +25,7 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
 from mirror.spark.session import LOOPBACK
-from mirror.spark.task import Lane, TaskResult, run_lane
+from mirror.spark.task import TaskAssignment, TaskResult, run_lane
 
 #: A stretch in which nothing moved is the last one.
 STRETCH_SECONDS: Final = 10.0
@@ -110,7 +110,7 @@ async def _stretches(
         left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before
     ):
         before = reached
-        lane = Lane(
+        lane = TaskAssignment(
             flow=flow.name,
             instance=owner.instance,
             claim=owner.claim or 0,

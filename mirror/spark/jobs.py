@@ -22,7 +22,7 @@ from mirror.observability import logs
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.session import LOOPBACK, Engine, asked, is_local, may_live, rows_of, told_by
-from mirror.spark.task import Lane, TaskResult, relay
+from mirror.spark.task import TaskAssignment, TaskResult, relay
 
 # --- The lanes of an epoch, as Spark takes them to its workers --------------------------------------------------------
 
@@ -40,9 +40,9 @@ def lanes_for(
     """
     last, until = tidings.runs.last(), tidings.until
 
-    def lanes(seconds: float, mark: ControlAddress) -> list[Lane]:
+    def lanes(seconds: float, mark: ControlAddress) -> list[TaskAssignment]:
         return [
-            Lane(
+            TaskAssignment(
                 flow=flow.name,
                 instance=tidings.instance,
                 claim=tidings.owner.claim or 0 if tidings.owner else 0,
@@ -86,7 +86,7 @@ LONGEST_PAUSE: Final = 30.0
 JOINING: Final = 1 / 8
 
 #: The lanes of an epoch of so many seconds, or until its stop mark is set.
-LanesFor = Callable[[float, ControlAddress], Sequence[Lane]]
+LanesFor = Callable[[float, ControlAddress], Sequence[TaskAssignment]]
 #: Given a lane's number, its report, and the partitions that it has.
 HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
 
@@ -106,7 +106,7 @@ class UnderWay:
     room: int
 
     @classmethod
-    def of(cls, mark: ControlServer, lanes: Sequence[Lane]) -> UnderWay:
+    def of(cls, mark: ControlServer, lanes: Sequence[TaskAssignment]) -> UnderWay:
         """As it begins."""
         held = [{one.source for one in lane.assignments} for lane in lanes]
         return cls(mark, held, int(JOINING * sum(map(len, held))))
@@ -237,7 +237,7 @@ class Epochs:
     def _group(self, number: int) -> str:
         return f"mirror-{self.flow}-epoch-{number}"
 
-    def _job(self, number: int, lanes: Sequence[Lane]) -> list[TaskResult]:
+    def _job(self, number: int, lanes: Sequence[TaskAssignment]) -> list[TaskResult]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         self.engine.mend_scratch()
         self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)

@@ -44,7 +44,7 @@ GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class TaskAssignment:
     """One task's work for one epoch, as that begins: more partitions may join (`driver/control.py`). It ends on the
     stop mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
     differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last ones that the journal
@@ -80,13 +80,13 @@ class TaskResult:
     is_written: bool = True
 
 
-def relay(lanes: Iterable[Lane]) -> Iterator[TaskResult]:
+def relay(lanes: Iterable[TaskAssignment]) -> Iterator[TaskResult]:
     """For `RDD.mapPartitions`."""
     for lane in lanes:
         yield from asyncio.run(run_lane(lane))
 
 
-async def run_lane(lane: Lane) -> list[TaskResult]:
+async def run_lane(lane: TaskAssignment) -> list[TaskResult]:
     """Run one lane to its end; the receipts say where each partition stands."""
     async with Cluster(lane.source) as source, Cluster(lane.target) as target:
         journal = Journal(target, lane.flow)
@@ -150,7 +150,7 @@ async def run_lane(lane: Lane) -> list[TaskResult]:
         ]
 
 
-async def _known_now(lane: Lane, journal: Journal) -> tuple[Assignment, ...]:
+async def _known_now(lane: TaskAssignment, journal: Journal) -> tuple[Assignment, ...]:
     """A task that is tried again learns what the attempt before wrote of its copies, unless the journal is away."""
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
@@ -172,7 +172,7 @@ class _Guard:
     write for a driver that is gone, nor to topics that were failed over.
     """
 
-    lane: Lane
+    lane: TaskAssignment
     journal: Journal
 
     async def may_go_on(self) -> bool:
@@ -204,7 +204,12 @@ class _Guard:
 
 
 async def _report(
-    lane: Lane, pipeline: Pipeline, ledgers: OffsetMapStore, journal: Journal, standing: StandingLog, voice: Voice
+    lane: TaskAssignment,
+    pipeline: Pipeline,
+    ledgers: OffsetMapStore,
+    journal: Journal,
+    standing: StandingLog,
+    voice: Voice,
 ) -> None:
     """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
     then, of all.
@@ -276,7 +281,7 @@ def _standing(figures: PartitionStatus) -> tuple[object, ...]:
     return figures.state, figures.detail, figures.next_offset, figures.log_end
 
 
-def _of_the_lane(lane: Lane, pipeline: Pipeline) -> TaskStatus:
+def _of_the_lane(lane: TaskAssignment, pipeline: Pipeline) -> TaskStatus:
     return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, _attempt())
 
 

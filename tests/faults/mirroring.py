@@ -35,7 +35,7 @@ from mirror.replication import fetcher, writer
 from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark import task
-from mirror.spark.task import Lane, TaskResult
+from mirror.spark.task import TaskAssignment, TaskResult
 from mirror.states import State
 
 from .points import Strike, arm
@@ -201,7 +201,7 @@ async def _epoch(
     mark = await ControlServer.open("127.0.0.1")
     try:
         return await task.run_lane(  # by its module, where a point may have wrapped it
-            Lane(
+            TaskAssignment(
                 flow=flow.name,
                 instance=instance,
                 number=0,
