@@ -74,7 +74,7 @@ _WRAPPER: Final = (Struct(">qiIbBii"), Struct(">qiIbBqii"))
 _LENGTH: Final = Struct(">i")
 
 
-class _Sink(PartitionWriter):
+class _Taker(PartitionWriter):
     """A sink that rewrites under the small cap of all targets."""
 
     __slots__ = ()
@@ -165,7 +165,7 @@ def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]
 
 def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> PartitionWriter:
     """What fetcher, pipeline and writer make of a record set: a sink whose queue would be sent."""
-    sink = _Sink(_PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules)
+    sink = _Taker(_PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules)
     writer = _writer()
     with suppress(BadRecords, PartitionStop):
         for raw in _sound(view):
