@@ -30,13 +30,14 @@ from mirror.lab.embedded import Spec, start_many
 ROOT = Path(__file__).resolve().parents[2]
 #: Copies two small topics first: one so that imports and connections are made, and one for what a start takes.
 CHILD = """
-import gc, json, sys, time
+import gc, importlib, json, sys, time
 from helpers import mirror_once
-try:
-    from mirror.host import keep_what_is_freed
-    keep_what_is_freed()  # as Spark's workers have it
-except ImportError:
-    pass
+for module in ("mirror.host", "mirror.heap"):  # the second in older trees
+    try:
+        importlib.import_module(module).keep_what_is_freed()  # as Spark's workers have it
+        break
+    except ImportError:
+        pass
 source, target, topic, prefix, *more = sys.argv[1:]
 settings = {"naming": {"prefix": prefix}} | json.loads(more[0] if more else "{}")
 def copy(name):
