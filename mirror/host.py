@@ -1,10 +1,10 @@
 """What the mirror needs of the machine that it runs on: cache folders, Java, and the C heap.
 
-Both need the same one, so it is looked for and checked in one place, before anything is started or created.
+Spark and the embedded brokers need the same Java, so one function finds and checks it, before anything is started.
 
-A lane allocates and frees megabytes for each answer that it fetches. Left to itself, glibc gives them back to the
-kernel or keeps them, by what happens to lie on top of its heap; given back, each byte mirrored costs page faults
-again, up to a fifth of a lane's CPU with large batches (`python -m tests.bench.against`).
+A task allocates and frees megabytes for each fetch answer. Left to itself, glibc returns them to the kernel or keeps
+them, by what happens to lie on top of its heap; returned, each mirrored byte costs page faults again, up to a fifth of
+a task's CPU with large batches (`python -m tests.bench.against`).
 """
 
 from __future__ import annotations
