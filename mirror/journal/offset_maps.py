@@ -1,6 +1,6 @@
 """Offset maps in the journal: recorded while a task runs, loaded by the next, and looked up.
 
-key    runs/<target topic>/<partition>/<target offset of the first run>
+    key    runs/<target topic>/<partition>/<target offset of the first run>
     value  {"source": of the first run, "target": the same, "runs": [length, skip, length, ...], "next": ...}
 
 A `skip` is what the source has between two runs, `next` is the source offset below which all is accounted for. A record

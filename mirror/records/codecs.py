@@ -1,6 +1,6 @@
 """Compressed payloads: decompressed under a cap, compressed for speed, and the sizes that they declare.
 
-id  codec   read                                                  written
+    id  codec   read                                                  written
      1  gzip    several members                                       one member, level 1
      2  snappy  one raw block, or xerial's framing of many            xerial's framing of 32 KB blocks
      3  lz4     frames, linked blocks too; magic 0: any header check  a frame of independent 256 KB blocks
@@ -23,7 +23,9 @@ Decision: gzip is written by libdeflate, which is half as fast as igzip in large
 igzip runs other code on each family of processors and does not promise that all of it gives the same bytes; what is
 written must be a function of the source log, whichever host a lane runs on.
 
-gzip    the trailer, modulo 2^32 (RFC 1952); of several members, the last one's alone
+Where a payload declares its size without compression:
+
+    gzip    the trailer, modulo 2^32 (RFC 1952); of several members, the last one's alone
     snappy  the preamble of a raw block, or of each block in xerial's framing
     lz4     the frame's content size, where its flag is set: Kafka's producers and librdkafka do not set it
     zstd    the frame's content size, where it has one: a stream, as Kafka's producers write, has none

@@ -6,7 +6,7 @@ from every answer for seconds, until answers that came in time count as late.
 Decision: a turn ends after a moment even if its work does not. What waits for a broker that is gone costs no time of
 the loop, and must not keep the others from beginning.
 
-for raw in fetcher:
+    for raw in fetcher:
         verdict = classify(raw.header, rules)
         writer.carry_out(verdict, raw)
 

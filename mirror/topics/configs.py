@@ -1,6 +1,6 @@
 """Which settings of a topic follow the source's, also those of a lost cluster, and what that changes.
 
-followed in effect   what decides which records exist and what they look like: clusters' defaults may differ, so the
+    followed in effect   what decides which records exist and what they look like: clusters' defaults may differ, so the
                          value that holds on the source is set on the target
     followed where set   the rest of what describes a topic: where the source's topic has a value of its own, so has the
                          target's; where it has none, the target's goes back to its cluster's default

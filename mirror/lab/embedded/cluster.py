@@ -7,7 +7,7 @@ is let go just before the start.
 
 The few bytes are written here and not with `mirror.kafka`, which lies above this package and is tested with it.
 
-with Cluster.start(nodes=3) as cluster:
+    with Cluster.start(nodes=3) as cluster:
         print(cluster.bootstrap)
 
 A cluster is ready when every node answers a Metadata request that names all of them. It ends with the `with` block, and

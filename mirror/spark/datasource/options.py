@@ -1,6 +1,6 @@
 """The options of `kafka-batches`, checked whole before anything is read, and which batches they ask for.
 
-path                a segment file, a partition's folder, a broker's data folder, or an address that Arrow opens
+    path                a segment file, a partition's folder, a broker's data folder, or an address that Arrow opens
     config, side        a flow's file, and which of its clusters: source (the default) or target
     bootstrap.servers   a cluster, with the other settings of a cluster under librdkafka's names
     topic, partition    names or numbers, separated by commas
