@@ -56,6 +56,20 @@ def has_caught_up(figures: Figures) -> bool:
     return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
 
 
+def resting_of(told: Iterable[Figures]) -> Iterator[str]:
+    """The partitions that are not caught up since a person lets them rest, unless they are known to lack nothing."""
+    for one in told:
+        if one.state is State.PAUSED and one.lag_records != 0:
+            yield f"{one.topic}-{one.partition}: {one.state} at offset {one.next_offset}, {one.detail}"
+
+
+def held_of(told: Iterable[Figures]) -> Iterator[str]:
+    """The partitions that are caught up with what is committed, where more is written behind an open transaction."""
+    for one in told:
+        if one.state is State.CAUGHT_UP and one.lag_records:
+            yield f"{one.topic}-{one.partition} from offset {one.next_offset}"
+
+
 def is_under_way(figures: Figures) -> bool:
     """There is something to copy, as far as is known, and nothing that is told hinders it."""
     if figures.state is State.STARTING:

@@ -31,16 +31,18 @@ from mirror.driver.reports import (
     StopLog,
     forget,
     has_caught_up,
+    held_of,
     is_under_way,
     left_of,
     left_out,
     log_epoch,
     reports_in,
     resting,
+    resting_of,
     unfinished_of,
 )
 from mirror.driver.scheduling import lanes_of, rates_of
-from mirror.driver.start import bounded, recorded
+from mirror.driver.start import bounded, recorded, warn_of_open
 from mirror.driver.topic_watcher import Look, Lookout
 from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
@@ -448,8 +450,10 @@ class Supervisor:
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
-        if self._flow.until_caught_up and not self._caught_up:
-            missing.append("not caught up")
+        if self._flow.until_caught_up:
+            told = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
+            missing += [*resting_of(told), *([] if self._caught_up else ["not caught up"])]
+            warn_of_open(self._flow.name, [*held_of(told)])
         self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
     def _stop(self) -> None:
