@@ -183,7 +183,7 @@ async def bounded(
     return found, left_out
 
 
-def warn_of_open(flow: str, held: Collection[str]) -> None:
+def warn_of_open(flow: str, held: Sequence[str]) -> None:
     """Tell of partitions that a copy which ends is not to copy whole, if there are any."""
     if held:
         why = "a transaction is open on the source, and what is written behind it is not copied before it ends"
