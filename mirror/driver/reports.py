@@ -63,13 +63,6 @@ def resting_of(told: Iterable[Figures]) -> Iterator[str]:
             yield f"{one.topic}-{one.partition}: {one.state} at offset {one.next_offset}, {one.detail}"
 
 
-def held_of(told: Iterable[Figures]) -> Iterator[str]:
-    """The partitions that are caught up with what is committed, where more is written behind an open transaction."""
-    for one in told:
-        if one.state is State.CAUGHT_UP and one.lag_records:
-            yield f"{one.topic}-{one.partition} from offset {one.next_offset}"
-
-
 def is_under_way(figures: Figures) -> bool:
     """There is something to copy, as far as is known, and nothing that is told hinders it."""
     if figures.state is State.STARTING:
