@@ -119,7 +119,7 @@ def prepared(pair: Pair) -> None:
             else:
                 transactions(pair.source.bootstrap, topic, [True] * 10, size=4)
             pair.copied(topic, offsets, records_runs=not what.startswith("un"))
-        for what in ("disk", "tail", "gone", "deleted", "accepted"):
+        for what in ("disk", "refilled", "tail", "gone", "deleted", "accepted"):
             make_topic(pair.source.bootstrap, topic := named(what, offsets), configs=KEPT)
             pair.fill(topic, 0, 1000)
             pair.copied(topic, offsets)
@@ -136,7 +136,7 @@ def pair() -> Iterator[Pair]:
         for offsets in MODES:
             cut |= {(named(what, offsets), 0): 25 for what in ("commits", "unrecorded")}
             cut |= {(named(what, offsets), 0): 10 for what in ("aborts", "unwritten-aborts")}
-            cut[named("disk", offsets), 0] = 0
+            cut |= {(named("disk", offsets), 0): 0, (named("refilled", offsets), 0): 600}
         print("the source ends at", crash_and_cut_all(both.source, cut))
         lost: dict[tuple[str, int], int | None] = {
             (named(what, offsets), 0): end
@@ -193,6 +193,25 @@ def test_a_source_that_lost_its_disk_stays_truncated(pair: Pair, offsets: str) -
     assert "the source's log" in assert_stands(pair, topic, offsets, State.TRUNCATED).detail
     pair.expire(pair.target, topic, 1000)
     assert_stands(pair, topic, offsets, State.TRUNCATED)
+
+
+@pytest.mark.parametrize("offsets", MODES)
+def test_a_stop_whose_evidence_expired_is_lifted_by_name_alone(pair: Pair, tmp_path: Path, offsets: str) -> None:
+    """The source was filled again and deleted what would tell it from the copy: that 400 of its records never got over
+    is known by the stop alone, and a person who accepts the loss of what came later has not been told of them.
+    """
+    topic = named("refilled", offsets)
+    pair.fill(topic, 600, 900, prefix="new ")
+    assert_stands(pair, topic, offsets, State.TRUNCATED)
+    pair.expire(pair.source, topic, 1200)
+    told = pair.accept(tmp_path, topic, offsets, code=ExitCode.DATA_AT_RISK)
+    assert f"{topic}-0: nothing is accepted; it stays stopped: TRUNCATED at offset 1000: nothing confirms" in told
+    assert f"run `mirror accept CONFIG {topic} --partition 0 --unconfirmed`" in told
+    assert_stands(pair, topic, offsets, State.TRUNCATED)
+    told = pair.accept(tmp_path, topic, offsets, "--unconfirmed")
+    assert f"{topic}-0: accepted the copy as it stands, up to offset 1,000" in told
+    assert f"{topic}-0: TRUNCATED does not stand any more" in told
+    assert pair.copied(topic, offsets).lost == 200
 
 
 @pytest.mark.parametrize("offsets", MODES)

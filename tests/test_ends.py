@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
@@ -27,7 +28,7 @@ from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
 from mirror.driver.topic_watcher import Look, Replanner, TopicWatcher
 from mirror.groups.follower import GroupFollower
-from mirror.journal.entries import pause_entry
+from mirror.journal.entries import pause_entry, resume_entry
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import OWNER, Journal, journal_topic
 from mirror.journal.ownership import Owner
@@ -230,6 +231,44 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
     outcome = asyncio.run(story())
     assert (int(outcome.exit_code), outcome.interrupted, outcome.incomplete) == (0, 0, "")
     assert count(target, topic_name) == 10
+
+
+def test_a_copy_that_ends_caught_up_names_what_rests_and_what_a_transaction_holds_back(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, told: Callable[[], str]
+) -> None:
+    """Nothing is copied of a topic that rests: that is no 0, as it is none of `--once`."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    held, rests = f"{topic_name}-held", f"{topic_name}-rests"
+    for topic in (held, rests):
+        make_topic(source, topic)
+        produce(source, topic, [b"x"] * 10)
+    settings = settings_between(source, target, [held, rests], topic_name)
+    flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
+
+    async def tell(*, is_paused: bool) -> None:
+        async with Wire(Endpoint.of(settings.target)) as wire:
+            await wire.refresh([journal_topic(settings.flow)])
+            await Journal(wire, settings.flow).append([pause_entry(rests) if is_paused else resume_entry(rests)])
+
+    def run() -> Outcome:
+        context: Any = InThisProcess()
+        return asyncio.run(asyncio.wait_for(Supervisor(context, flow, lambda _: None).run(), PATIENCE))
+
+    asyncio.run(tell(is_paused=True))
+    opened = Producer({"bootstrap.servers": source, "transactional.id": topic_name})
+    opened.init_transactions(PATIENCE)
+    opened.begin_transaction()
+    opened.produce(held, b"open")
+    opened.flush(PATIENCE)
+    produce(source, held, [b"behind"] * 10)
+    outcome = run()
+    assert (int(outcome.exit_code), outcome.incomplete.split(",")[0]) == (6, f"{rests}-0: PAUSED at offset -1")
+    assert re.search(rf"open_transactions .*{held}-0 from offset 10", told())
+    opened.abort_transaction(PATIENCE)
+    asyncio.run(tell(is_paused=False))
+    outcome = run()
+    assert (int(outcome.exit_code), outcome.incomplete) == (0, "")
+    assert (count(target, held), count(target, rests)) == (20, 10)
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ topics themselves. What keeps a partition stopped all the same is told, and then
 
 Decision: a copy that nothing confirms is taken for whole only where a person says so by name. Somebody who goes on
 behind a loss has not been told that the copy has records of somebody else by now.
+
+Decision: a stop that stands because the logs are different ones is lifted by what both logs hold. That the copy ends at
+the position which the journal keeps says nothing against it: it did when the stop was met.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop
@@ -37,6 +41,8 @@ from mirror.topics.apply import ensure_flow_topic, rules_for
 
 #: Looks at a partition that is being mirrored meanwhile, before that is an error.
 _TRIES: Final = 3
+#: Stops of copies that are not their sources'.
+_UNLIKE: Final = frozenset({State.TRUNCATED, State.DIVERGED})
 #: The flow, and both sides of a partition.
 _Sides = tuple[str, Cluster, TopicPartition, Cluster, TopicPartition]
 #: Tries to begin at a position, with what is accepted of losses and what is known of the copy.
@@ -207,15 +213,7 @@ async def _settle(
     while True:
         stop = await _stop_of(attempt, accepted, last)
         if unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.vouched is None:
-            batch = last.batch if last is not None else None
-            last = one.vouched = LastPosition(
-                source_next=stop.offset,
-                target_end=stop.target_end,
-                source_topic_id=ids[0],
-                target_topic_id=ids[1],
-                batch=batch if batch is not None and batch.next_offset <= stop.target_end else None,
-                was_accepted=True,
-            )
+            last = one.vouched = _vouched(stop, last, ids)
         elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and one.loss is None:
             begin = await list_offset(source, one.source, EARLIEST)
             reason = "target" if stop.state is State.TARGET_LOST else "retention"
@@ -224,12 +222,61 @@ async def _settle(
         else:
             break
     before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
+    if stop is None and one.vouched is None and stood is not None and stood.concerns(ids[1]):
+        stop = await _still_stands(one, attempt, accepted, last, stood, (source, target))
+        if unconfirmed and isinstance(stop, Unconfirmed):
+            one.vouched = _vouched(stop, last, ids)
+            stop = None
+        elif isinstance(stop, Unconfirmed):
+            advice = located(stop, source, target, one.target.topic).advice
+            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, told=advice)
     if stop is None and one.loss is None:
         one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
     one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
     one.stop = located(stop, source, target, one.target.topic) if stop is not None else None
     if stop is None and stood is not None:
         one.lifted = stood
+
+
+def _vouched(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | None, UUID | None]) -> LastPosition:
+    """The position for which a person vouches."""
+    batch = last.batch if last is not None else None
+    return LastPosition(
+        source_next=doubt.offset,
+        target_end=doubt.target_end,
+        source_topic_id=ids[0],
+        target_topic_id=ids[1],
+        batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
+        was_accepted=True,
+    )
+
+
+async def _still_stands(
+    one: Accepted,
+    attempt: _Try,
+    accepted: tuple[int, int] | None,
+    last: LastPosition | None,
+    stood: KnownStop,
+    clusters: tuple[Cluster, Cluster],
+) -> PartitionStop | None:
+    """What stops a partition for which one of `_UNLIKE` stood, and that could go on by the position which the journal
+    keeps: Unconfirmed where neither log has anything left by which they could be compared.
+    """
+    if stood.state not in _UNLIKE:
+        return None
+    stop = await _stop_of(attempt, accepted, None)
+    if not isinstance(stop, Unconfirmed):
+        return stop
+    position = _position(await attempt(accepted, last))
+    left = f"no record is left by which {clusters[0]} and {clusters[1]} could be compared"
+    detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
+    return Unconfirmed(one.source, position.next_offset, position.end, detail)
+
+
+def _position(found: object) -> Position:
+    position = found[0] if isinstance(found, tuple) else found
+    assert isinstance(position, Position)
+    return position
 
 
 async def _damage_of(
@@ -243,9 +290,7 @@ async def _damage_of(
     """The damaged batch that a partition comes to next, or what else cannot be written there; None where that can be,
     and where nothing tells how far the damage reaches.
     """
-    found = await attempt(accepted, last)
-    position = found[0] if isinstance(found, tuple) else found
-    assert isinstance(position, Position)
+    position = _position(await attempt(accepted, last))
     damaged = await damaged_at(source, one.source, position.next_offset)
     if damaged is None:
         damaged = await unwritable_at(source, one.source, position.next_offset, rules)

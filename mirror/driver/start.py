@@ -179,7 +179,12 @@ async def bounded(
     held = [
         f"{one.source} from offset {one.until}" for one in asked_of if (one.until or 0) < written.get(one.source, 0)
     ]
+    warn_of_open(flow, held)
+    return found, left_out
+
+
+def warn_of_open(flow: str, held: Sequence[str]) -> None:
+    """Tell of partitions that a copy which ends is not to copy whole, if there are any."""
     if held:
         why = "a transaction is open on the source, and what is written behind it is not copied before it ends"
         _log.warning("open_transactions", flow=flow, partitions=first_of(held), reason=why)
-    return found, left_out

@@ -37,11 +37,12 @@ from mirror.driver.reports import (
     log_epoch,
     reports_in,
     resting,
+    resting_of,
     unfinished_of,
 )
 from mirror.driver.scheduling import lanes_of, rates_of
-from mirror.driver.start import bounded, recorded
-from mirror.driver.topic_watcher import Look, TopicWatcher
+from mirror.driver.start import bounded, recorded, warn_of_open
+from mirror.driver.topic_watcher import Look, Lookout
 from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of, terms_of
@@ -52,7 +53,7 @@ from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
 from mirror.journal.ownership import FailedOver, Garbled, Owner
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import LATEST, listed
+from mirror.kafka.queries import LATEST, READ_COMMITTED, listed
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
@@ -225,7 +226,7 @@ class Supervisor:
             finally:
                 await self._queries.cancel()
                 await _cancelled(beside)
-            await self._ask_ends()  # the last word on what was not copied
+            await self._ask_ends_last()
             if not self._jobs.may_run_on:  # who reads it believes that no lane writes any more
                 await ownership.sign_off(journal, self._instance)
         self._conclude()
@@ -448,8 +449,9 @@ class Supervisor:
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
-        if self._flow.until_caught_up and not self._caught_up:
-            missing.append("not caught up")
+        if self._flow.until_caught_up:
+            told = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
+            missing += [*resting_of(told), *([] if self._caught_up else ["not caught up"])]
         self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
     def _stop(self) -> None:
@@ -589,6 +591,21 @@ class Supervisor:
                 async with asyncio.timeout(ENDS_TIMEOUT):
                     ends = await listed(self._source, blind, LATEST)
         self._tidings.know_ends(ends)
+
+    async def _ask_ends_last(self) -> None:
+        """The last word on what was not copied. What is written behind an open transaction is no part of what a copy
+        that ends has caught up with.
+        """
+        await self._ask_ends()
+        if not self._flow.until_caught_up:
+            return
+        places = [one.source for one in self._assignments]
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):
+            async with asyncio.timeout(ENDS_TIMEOUT):
+                written = await listed(self._source, places, LATEST)  # asked before: what grows meanwhile is none
+                stable = await listed(self._source, places, LATEST, READ_COMMITTED)
+            held = [f"{at} from offset {end}" for at, end in sorted(stable.items()) if end < written.get(at, 0)]
+            warn_of_open(self._flow.name, held)
 
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)

@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
     parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
     parser.add_argument(
-        "--repertoire", default="clusters", help="what schedules are drawn from: clusters, disks, settings or around"
+        "--repertoire",
+        default="clusters",
+        help="what schedules are drawn from: clusters, disks, settings, around, ways or late",
     )
     parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the operations that are enough")

@@ -147,6 +147,14 @@ _WAYS_MOTIFS: Final = (
     ("cut_journal", "other_way", "produce", "run"),
     ("other_way", "failover", "produce"),
 )
+#: Where a stop stands whose evidence is gone by the time that a person decides.
+_LATE_MOTIFS: Final = (
+    ("cut_source", "run", "produce", "produce", "expire_source", "accept", "run"),
+    ("cut_source", "run", "produce", "produce", "expire_source", "expire_target", "accept", "produce", "run"),
+    ("live", "cut_source", "settle", "produce", "produce", "expire_source", "accept", "settle"),
+    ("stranger_writes", "run", "expire_target", "produce", "expire_source", "accept", "run"),
+    ("cut_target", "expire_source", "run", "expire_target", "accept", "produce", "run"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -187,6 +195,7 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     "disks": Repertoire(WEIGHTS | _ON_DISKS, MOTIFS[::4] + _ON_DISKS_MOTIFS * 2, tuple(TOPIC_CONFIGS)),
     "ways": Repertoire(WEIGHTS | _WAYS, MOTIFS[::4] + _WAYS_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "settings": Repertoire(WEIGHTS | _SET, MOTIFS[::4] + _SET_MOTIFS * 4, ("default", "forever", "week", "compact")),
+    "late": Repertoire(WEIGHTS, MOTIFS[::4] + _LATE_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "around": Repertoire(
         WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")
     ),

@@ -779,6 +779,8 @@ class _Player:
         code, command = self._command("accept", str(self._config()), name, "--json", *options)
         told = json.loads(command.printed) if code in {0, 4} else {}
         resolved = {one["partition"] for kind in ("losses", "confirmed", "lifted") for one in told.get(kind, ())}
+        if not options:
+            self._judge_lifted(target, told.get("lifted", ()))
         if copy is not None and code:
             for partition in resolved:  # others stay stopped
                 copy.standing.pop(partition, None)
@@ -791,6 +793,24 @@ class _Player:
         if copy is not None and options and copy.causes & {"stranger", "second flow"}:
             copy.vouched |= {one["partition"]: one["offset"] for one in told.get("confirmed", ())}
         return f"exit {code}"
+
+    def _judge_lifted(self, target: str, lifted: Collection[Mapping[str, Any]]) -> None:
+        """What stood since the logs are different ones is lifted by a record that both have, unless a person says by
+        name that the copy is whole.
+        """
+        copy = self._copies.get(target)
+        if copy is None or copy.compacted or "target deleted" in copy.causes:
+            return
+        self._look_again()
+        source, there = self._source.get(self._names[copy.source]), self._target.get(target)
+        for one in lifted:
+            number, state = one["partition"], one["state"]
+            if state not in {"TRUNCATED", "DIVERGED"} or source is None or there is None:
+                continue
+            ours, theirs = there.partitions[number].records, source.partitions[number].records
+            known = {tuple(record[1:]) for record in theirs.values()}  # without times, which the target may have set
+            if ours and not any(tuple(record[1:]) in known for record in ours.values()):
+                self._found("I4", "a stop was lifted by nothing", f"{target}-{number}: {state}")
 
     def _op_adopt(self, op: Op) -> str:
         name = self._names[op.topic]
