@@ -50,7 +50,8 @@ class Adopted:
 
 def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: bool, as_json: bool) -> ExitCode:
     """Take over the copies of these source topics, or of `every` one that the flow selects; the exit code: 5 where one
-    is not its source's, 3 where one is another flow's, or comes from this target. `ends_only`: compare the ends of the logs and nothing else.
+    is not its source's, 3 where one is another flow's, or comes from this target. `ends_only`: compare the ends of the
+    logs and nothing else.
 
     Raises ConfigError for a topic that the flow does not mirror, PreflightError for a flow that was failed over, and
     ClusterError; nothing is taken over then.

@@ -500,7 +500,7 @@ def naming_findings(selection: Selection) -> Iterator[Finding]:
 
 def refuse_same(source: Admin, target: Admin) -> None:
     """`PreflightError` where both are one cluster: its topics are no copies of themselves."""
-    if (cluster_id := source.cluster_id()) is not None and cluster_id == target.cluster_id():
+    if source.cluster_id() == target.cluster_id():
         raise PreflightError(str(_same_cluster()))
 
 
