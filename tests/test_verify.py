@@ -1004,8 +1004,7 @@ def test_a_compacted_topic_with_holes(source_cluster: Cluster, target_cluster: C
         if number % 100 == 99:
             client.flush(20)
     deadline = time.monotonic() + 60
-    settings = settings_between(source_cluster.bootstrap, source_cluster.bootstrap, [topic_name])
-    while verify_flow(settings).topics[0].records > 500:
+    while sum(raw.header.count for raw in stored_batches(source_cluster.bootstrap, topic_name)) > 500:
         assert time.monotonic() < deadline, "the cleaner did not run"
         client.produce(topic_name, b"again", key=b"last", partition=0)  # rolls a segment
         client.flush(20)
