@@ -337,6 +337,28 @@ def test_two_flows_into_one_topic_are_refused_by_name(settings: Settings, topic_
 
 
 @pytest.mark.brokers
+def test_what_comes_from_the_target_is_not_taken_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """A failback that is prepared too early would stop the flow that still runs, at its next start."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(10))
+    forth = settings_between(source, target, [topic_name], f"{topic_name}-forth")
+    assert run_once(forth).exit_code == ExitCode.DONE
+    back = config_file(tmp_path, target, source, [topic_name], f"{topic_name}-back")
+    early = CliRunner().invoke(app, ["adopt", str(back), "--all"])
+    assert early.exit_code == ExitCode.PREFLIGHT, early.stdout
+    assert f"flow {topic_name}-forth mirrors it" in early.stdout
+    produce(source, topic_name, values(5))
+    assert run_once(forth).exit_code == ExitCode.DONE
+    assert held(target, topic_name) == (0, 15)
+    ended = CliRunner().invoke(app, ["failover", str(config_file(tmp_path, source, target, [topic_name], forth.flow))])
+    assert ended.exit_code == ExitCode.DONE, ended.stdout
+    assert CliRunner().invoke(app, ["adopt", str(back), "--all"]).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
 def test_a_loop_over_three_clusters_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:

@@ -443,6 +443,30 @@ def test_a_file_that_one_replica_lost_is_taken_from_another(tmp_path: Path, end:
     assert (alone.at_risk, "offsets 30 to 59" in alone.notes[0]) == (True, True)
 
 
+@pytest.mark.parametrize("end", [90, 100])
+def test_a_file_that_a_cleaned_replica_lost_is_taken_from_one_that_is_not(tmp_path: Path, end: int) -> None:
+    """Each replica is cleaned at its own time: around the gap their batches differ, in records and bytes."""
+
+    def cleaned(first: int, last: int) -> bytes:
+        return b"".join(batch(at, count=7, delta=9, payload=b"z" * 30) for at in range(first, last, 10))
+
+    holed = replica(tmp_path / "a", (0, cleaned(0, 30)), (60, cleaned(60, end)))
+    whole = replica(tmp_path / "b", (0, batches(0, 30)), (30, batches(30, 60)), (60, batches(60, 90)))
+    for folders in ([holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.start, log.end, log.at_risk) == (0, end, False), log.notes
+        assert [raw.header.base_offset for raw in batches_of(log)] == [*range(0, end, 10)]
+
+
+def test_of_equally_long_replicas_that_is_taken_which_lacks_least(tmp_path: Path) -> None:
+    """Nothing shows that the batches around the gap are the same: another one does not lend them, and is whole."""
+    holed = replica(tmp_path / "a", (0, batches(0, 30)), (60, batches(60, 90)))
+    whole = replica(tmp_path / "b", (0, batches(0, 90, payload=b"y" * 50)))
+    for folders in ([holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.end, log.at_risk, log.folders) == (90, False, (whole,))
+
+
 def test_gaps_of_what_was_lent_are_told(tmp_path: Path) -> None:
     longer = replica(tmp_path / "a", (40, batches(40, 90)))
     lender = replica(tmp_path / "b", (0, batches(0, 10)), (20, batches(20, 60)))

@@ -1015,6 +1015,59 @@ def test_a_failover_that_was_interrupted_is_finished_by_the_next_call(
 
 
 @pytest.mark.brokers
+def test_a_source_that_goes_away_in_the_midst_is_asked_no_more(
+    flow: Flow, source_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its questions would cost a timeout, one behind the other: minutes, in the worst hour."""
+    commit(flow.source, flow.topic, flow.topic, 40)
+    check, follow = failover._Course.check, failover._Course.follow
+    asked = list[bool]()
+
+    async def freezing(*args: Any, reached: bool) -> None:
+        if reached:
+            source_cluster.suspend(0)
+        await check(*args, reached=reached)
+
+    async def following(*args: Any, reached: bool) -> None:
+        asked.append(reached)
+        await follow(*args, reached=reached)
+
+    monkeypatch.setattr(failover._Course, "check", freezing)
+    monkeypatch.setattr(failover._Course, "follow", following)
+    try:
+        done = flow.failover(code=ExitCode.DATA_AT_RISK)
+    finally:
+        source_cluster.resume(0)
+    assert asked[-1] is False, "what was begun is done without it"
+    assert "no broker answered" in done["source_problem"]
+    assert done["warnings"] == ["groups stay where the mirror last put them, since the source cannot be asked"]
+    assert done["partitions"][0]["position"] == 100
+
+
+@pytest.mark.brokers
+def test_a_failover_whose_record_gets_no_answer_says_so(
+    flow: Flow, target_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target freezes as the record is on its way, and takes it as it goes on: the flow is failed over then."""
+    commit(flow.source, flow.topic, flow.topic, 40)
+
+    def freezing(*args: Any) -> Any:
+        target_cluster.suspend(0)
+        return ending(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mirror.commands.failover.record.ending", freezing)
+        try:
+            with pytest.raises(ClusterUnreachable, match="Nobody knows whether the flow is failed over now"):
+                flow.failover()
+        finally:
+            target_cluster.resume(0)
+    wait_for(lambda: isinstance(flow.standing(), FailedOver), 60, lambda: "no record")
+    flow.failover()
+    assert committed(flow.target, flow.topic, flow.topic) == 40
+
+
+@pytest.mark.brokers
 def test_a_flow_that_never_ran_has_nothing_to_fail_over_to(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:

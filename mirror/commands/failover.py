@@ -21,15 +21,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mirror.commands import failover_view as kept
 from mirror.commands.failover_view import FailoverReport, as_dict, rendered
 from mirror.config import Settings
-from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PreflightError, WireError
+from mirror.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigError,
+    ExitCode,
+    MalformedBatch,
+    PreflightError,
+    WireError,
+)
 from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
 from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
@@ -66,6 +74,8 @@ DRAIN_TRIES: Final = 3
 #: How often groups are compared that do not go on where they should: their source may still move.
 GAP_TRIES: Final = 4
 
+T = TypeVar("T")
+
 _log = logs.get("mirror.failover")
 
 
@@ -76,8 +86,13 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
     that (one that was lost before it had an account is finished), and ClusterError where the target cannot be used.
     """
     if undo:
-        asyncio.run(_undo(settings))
+        rekeyed = asyncio.run(_undo(settings))
         print(f"{settings.flow}: may run again; a partition that somebody wrote to on the target will stop as DIVERGED")
+        if rekeyed:
+            print(
+                f"{first_of(rekeyed)}: re-keyed, and goes on behind whatever somebody wrote to the copy: only"
+                " `mirror verify` finds that"
+            )
         return ExitCode.DONE
     found = asyncio.run(_failover(settings, rehearse=rehearse))
     account = found.account if isinstance(found, _Before) else found
@@ -103,13 +118,15 @@ class _Before:
     account: FailoverReport | None
 
 
-async def _undo(settings: Settings) -> None:
+async def _undo(settings: Settings) -> list[str]:
+    """Take the failover back; the topics of the flow that are re-keyed."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(Journal(target, settings.flow), naming_of(settings))
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
         await known.journal.append([(record.KEY, None), (kept.KEY, None)])
+        return sorted({at.topic for at in known.figures if is_rekeyed(at.topic, settings.topics)})
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:
@@ -128,8 +145,14 @@ async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
         with course.step("reach the source"):
             reached = await course.reach(source, {at.topic for at in known.figures})
+
+        async def exposures() -> list[Exposure]:
+            return await course.asking(
+                source, reached, lambda there: exposures_of(settings, source if there else None, known)
+            )
+
         if rehearse:
-            course.exposed = await exposures_of(settings, source if reached else None, known)
+            course.exposed = await exposures()
         if done is None:
             with course.step("drain"):
                 await course.drain(source if reached else None, known)
@@ -139,24 +162,23 @@ async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _
             with course.step("fence re-keyed topics"):
                 await course.fence(known)
         with course.step("check the copies"):
-            await course.check(source, target, known, reached=reached)
+            await course.asking(source, reached, lambda there: course.check(source, target, known, reached=there))
         with course.step("follow the groups"):
-            await course.follow(source, target, known, reached=reached)
+            await course.asking(source, reached, lambda there: course.follow(source, target, known, reached=there))
         with course.step("read the journal"):
             await known.read()
             if not rehearse:
                 await course.check_stands(known)
         with course.step("account"):
-            exposures = course.doubted(await exposures_of(settings, source if reached else None, known))
+            found = course.doubted(await exposures())
             course.exposed = course.doubted(course.exposed)
-            course.rest(known, exposures)
-            if reached:
-                await course.compare_groups(source, target, known, exposures)
-                await course.tell_deleted(source, known)
-                missed = await course.miss(source, known)
-                exposures += missed
-                course.exposed += missed if rehearse else []
-        account = course.account(exposures)
+            course.rest(known, found)
+            missed = await course.asking(
+                source, reached, lambda there: course.compare(source, target, known, found, reached=there)
+            )
+            found += missed
+            course.exposed += missed if rehearse else []
+        account = course.account(found)
         if not rehearse:
             await _keep(known.journal, account)
     return account
@@ -209,7 +231,41 @@ class _FailoverRun:
             self._source_problem = str(problem)
         return not self._source_problem
 
-    async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
+    async def asking(self, source: Cluster, reached: bool, work: Callable[[bool], Coroutine[Any, Any, T]]) -> T:
+        """Do something with the source, or without it where it is away, or goes away in its midst: each of its many
+        questions would cost a timeout, and they follow on each other.
+        """
+        if reached and not self._source_problem:
+            task = asyncio.create_task(work(True))
+            try:
+                while not (await asyncio.wait({task}, timeout=SOURCE_SECONDS))[0]:
+                    if not await self.reach(source, set()):
+                        break
+                else:
+                    return await task
+            except ClusterError:
+                if await self.reach(source, set()):
+                    raise
+            finally:
+                task.cancel()
+                await asyncio.wait({task})
+        return await work(False)
+
+    async def compare(
+        self, source: Cluster, target: Cluster, known: Known, exposures: Sequence[Exposure], *, reached: bool
+    ) -> list[Exposure]:
+        """What only the source tells: where groups go on otherwise, what was deleted of the copies, and what was never
+        mirrored, which is returned.
+        """
+        if not reached:
+            if self._look is not None:  # it went away after the groups were put where they stood
+                self._warn("what groups read again or miss was not compared to the end, since the source went away")
+            return []
+        await self.compare_groups(source, target, known, exposures)
+        await self.tell_deleted(source, known)
+        return await self.miss(source, known)
+
+    async def drain(self, source: Cluster | None, known: Known) -> None:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
             return
@@ -266,7 +322,13 @@ class _FailoverRun:
         """Record the failover, and wait until the mirror that runs has signed off."""
         await known.read()  # the mirror that runs may have made a topic meanwhile
         self._silent = [str(one) for one in self._former if not known.watched.has_ended(one)]
-        await known.journal.append_all(record.ending(known.newest, self._silent))
+        try:
+            await known.journal.append_all(record.ending(known.newest, self._silent))
+        except ClusterUnreachable as problem:  # the request may lie in a broker that is about to go on
+            raise ClusterUnreachable(
+                f"{problem}. Nobody knows whether the flow is failed over now, so that its mirror ends: run the same"
+                " command again, which finishes that; `--undo` takes it back"
+            ) from problem
         self._ended = True
         _log.info("failover_recorded", flow=self.settings.flow)
         await self._prove_ended(known)

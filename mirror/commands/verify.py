@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from mirror.commands.verify_view import as_dict, page, rendered
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
-from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, seen_in, starts_in
+from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, same_id, seen_in, starts_in
 from mirror.journal.journal import Journal, newest
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.positions import stops_in
@@ -35,7 +35,8 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, TopicPair, select
 from mirror.rendering import console, count, print_json
 from mirror.replication.assignment import KnownStop
-from mirror.topics.apply import plan_topics
+from mirror.replication.topic_identity import made_anew
+from mirror.topics.apply import plan_topics, refuse_same
 from mirror.topics.history import gone_topics
 from mirror.verify.compare import Bounds
 from mirror.verify.flow import SHARES_AT_ONCE, Known, Moves, Proof, Proved, Waiting, Watch, plan_proof, prove, run_proof
@@ -102,10 +103,11 @@ def verify_flow(
     """Compare the flow's topics, or those of them with the given source names, as they are now. Writes to no cluster.
 
     Raises ConfigError for a name that the flow does not mirror, or a file that is of another proof, PreflightError
-    where `mirror run` would find no topics, and ClusterError.
+    where `mirror run` would find no topics, or where both addresses lead to one cluster, and ClusterError.
     """
     began = time.monotonic()
     source, target = Admin(settings.source), Admin(settings.target)
+    refuse_same(source, target)  # a copy is equal to itself, which proves nothing
     every, refused = _pairs(source, target, settings)
     chosen = _selected(every, topics)
     pairs = [pair for pair in chosen if pair.rekeying is None]
@@ -148,6 +150,7 @@ def verify_flow(
         *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
         *(lack for _, lacks in rekeyed for lack in lacks),
         *_lost_by_rules(rules, told),
+        *_of_another(pairs, there, source.describe(pair.source for pair in pairs), told, proof.plan.subject.source_id),
         *_shortfalls(proof, reports, unread, told),
     ]
     return VerifyReport(
@@ -272,6 +275,28 @@ def _shortfalls(
                 (one.first, one.next_offset) in lost.get(pair, ()) or first < bounds[0].begin
             ):
                 yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal tells")
+
+
+def _of_another(
+    pairs: Iterable[TopicPair],
+    there: Mapping[str, TopicInfo],
+    here: Mapping[str, TopicInfo],
+    told: _Recorded,
+    source_id: str,
+) -> Iterator[Shortfall]:
+    """Copies of another cluster's topic, or of one that was made anew since, by the journal: they may be equal where
+    both logs were read, and are no proof that the target has what that one held.
+    """
+    for pair in pairs:
+        seen, copy, ours = told.seen.get(pair.target), there.get(pair.target), here.get(pair.source)
+        if seen is None or copy is None or ours is None or not same_id(seen.target_topic_id, copy.topic_id):
+            continue
+        place = Place(pair.source, pair.target)
+        if not same_id(seen.cluster_id, source_id or None):
+            reason = f"its copy was mirrored from cluster {seen.cluster_id}, and the source is cluster {source_id}"
+            yield place.lacks(Lack.NOT_VERIFIED, -1, -1, reason)
+        elif not same_id(seen.topic_id, ours.topic_id):
+            yield place.lacks(Lack.NOT_VERIFIED, -1, -1, made_anew(seen.topic_id, ours.topic_id))
 
 
 def _lost_by_rules(rules: Iterable[Rekeying], told: _Recorded) -> Iterator[Shortfall]:

@@ -140,6 +140,8 @@ class Journal:
         """
         try:
             return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
+        except ClusterUnreachable as problem:
+            raise ClusterUnreachable(f"{problem}; it may be written all the same") from problem
         except BrokerError as problem:
             if problem.code != INVALID_TIMESTAMP:
                 raise

@@ -3,8 +3,8 @@
 M1  a record counts only up to where a later leader epoch began: whatever the history of any replica says of a newer
     epoch's first offset, records of older epochs from there on were cut back when that leader was elected, or would
     have been (KIP-101)
-M2  of what is left the longest replica is taken, whole. Where it lacks the first records, for a file that is lost,
-    another one lends them if both hold the same batch where it begins
+M2  of what is left the longest replica is taken, whole; of several, that which lacks least. Where it lacks the first
+    records, for a file that is lost, another one lends them if both hold the same batch where it begins
 M3  a transaction without an end stops the copy before its first record, as it stops a consumer: whether it was
     committed is known to nobody but its coordinator. So does one whose marker may be among what is damaged
 M4  what is damaged in one replica, or was in a file between two that it has, is taken from another, if both hold the
@@ -25,7 +25,7 @@ from uuid import UUID
 
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
-from mirror.records.header import RawBatch
+from mirror.records.header import DELETE_HORIZON, BatchHeader, RawBatch
 from mirror.segments.files import PARTITION_FOLDER, SUFFIX, committed_in, log_start_of, offset_of, topic_id_of
 from mirror.segments.replica import Hole, Replica, Turn, scan
 
@@ -155,12 +155,15 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class _Composed:
-    """A log with one replica for most of it: its sound stretches, and what is damaged in all replicas."""
+    """A log with one replica for most of it: its sound stretches, and what is damaged in all replicas. `gaps`: how many
+    offsets are in none of its files, nor lent by another one's.
+    """
 
     best: Replica
     end: int
     stretches: tuple[OffsetSpan, ...]
     lost: tuple[Hole, ...]
+    gaps: int = 0
 
     @property
     def start(self) -> int:
@@ -193,9 +196,9 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     every = list(zip(replicas, ends, strict=True))
     composed = [_composed(replica, end, every) for replica, end in every]
     if skips_damage:
-        log = whole = max(composed, key=lambda one: (one.end, -_missing(one.lost), -one.best.start))
+        log = whole = max(composed, key=lambda one: (one.end, -_missing(one.lost), -one.gaps - one.best.start))
     else:
-        whole = max(composed, key=lambda one: (one.sound_end, -one.best.start))
+        whole = max(composed, key=lambda one: (one.sound_end, -one.gaps - one.best.start))
         log = whole.cut()
     best, end, stretches = log.best, log.end, log.stretches
     start = log.start
@@ -253,6 +256,7 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
         parts.insert(0, OffsetSpan(lender, lender.start, best.start))
     sound: list[OffsetSpan] = []
     lost: list[Hole] = []
+    gaps = 0
     for part in parts:
         at = part.begin
         for hole in _absent(part.replica):
@@ -262,6 +266,7 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
             lent, left = _healed(part.replica, first, upto, every)
             damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
             if damage is None and left:  # compaction leaves such gaps, too
+                gaps += upto - first
                 continue
             if at < first:
                 sound.append(OffsetSpan(part.replica, at, first))
@@ -270,8 +275,8 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
                 lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
             at = upto
         if at < part.end or not sound:
-            sound.append(OffsetSpan(part.replica, at, part.end))
-    return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost))
+            sound.append(Stretch(part.replica, at, part.end))
+    return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost), gaps)
 
 
 def _absent(replica: Replica) -> list[tuple[int, int]]:
@@ -319,7 +324,23 @@ def _is_alike(damaged: Replica, other: Replica, first: int, upto: int) -> bool:
 
 
 def _is_twin(one: RawBatch, other: RawBatch | None) -> bool:
-    return other is not None and bytes(one.data) == bytes(other.data)
+    """Whether two replicas hold the same batch. A cleaner takes records out of one replica's before another's, and then
+    its offsets, epochs and producer stay as they were.
+    """
+    if other is None or bytes(one.data) == bytes(other.data):
+        return other is not None
+    ours, theirs = one.header, other.header
+    has_horizon = bool(
+        (ours.attributes | theirs.attributes) & DELETE_HORIZON
+    )  # it stands in the base timestamp's place
+    is_same_time = has_horizon or ours.base_timestamp == theirs.base_timestamp
+    return ours.count != theirs.count and is_same_time and _named(ours) == _named(theirs)
+
+
+def _named(header: BatchHeader) -> tuple[int, ...]:
+    """What a batch is known by, whatever a cleaner has left of it."""
+    writer = header.producer_id, header.producer_epoch, header.base_sequence
+    return header.magic, header.base_offset, header.last_offset, header.partition_leader_epoch, *writer
 
 
 def _sound_in(other: Replica, first: int, upto: int) -> Iterator[OffsetSpan]:

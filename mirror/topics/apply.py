@@ -498,20 +498,36 @@ def naming_findings(selection: Selection) -> Iterator[Finding]:
         yield refused(pair.source, f"its name on the target, {pair.target}, is not legal", Fix.NAME_COPY)
 
 
+def refuse_same(source: Admin, target: Admin) -> None:
+    """`PreflightError` where both are one cluster: its topics are no copies of themselves."""
+    if source.cluster_id() == target.cluster_id():
+        raise PreflightError(str(_same_cluster()))
+
+
+def _same_cluster() -> Finding:
+    return refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
+
+
+def loop_finding(source: str, target_alias: str, history: History) -> Finding | None:
+    """The refusal of a source topic whose records came through the target, if they did."""
+    if (origin := history.loops.get(source)) is None:
+        return None
+    others = [one for one in origin.clusters if one != history.target_id]
+    by_way = f" by way of {first_of(others)}" if others else ""
+    return refused(
+        source,
+        f"comes from cluster {target_alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it back would be a"
+        " loop",
+        Fix.END_LOOP,
+    )
+
+
 def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
     if is_same:
-        yield refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
-    loops = history.loops
+        yield _same_cluster()
     for pair in selection.pairs:
-        if origin := loops.get(pair.source):
-            others = [one for one in origin.clusters if one != history.target_id]
-            by_way = f" by way of {first_of(others)}" if others else ""
-            yield refused(
-                pair.source,
-                f"comes from cluster {settings.target.alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it"
-                " back would be a loop",
-                Fix.END_LOOP,
-            )
+        if (finding := loop_finding(pair.source, settings.target.alias, history)) is not None:
+            yield finding
     for text in history.unread:
         yield _advise("", text)
 
