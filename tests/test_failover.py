@@ -1020,7 +1020,7 @@ def test_a_source_that_goes_away_in_the_midst_is_asked_no_more(
 ) -> None:
     """Each of its questions would cost a timeout, one behind the other: minutes, in the worst hour."""
     commit(flow.source, flow.topic, flow.topic, 40)
-    check, follow = failover._Course.check, failover._Course.follow
+    check, follow = failover._FailoverRun.check, failover._FailoverRun.follow
     asked = list[bool]()
 
     async def freezing(*args: Any, reached: bool) -> None:
@@ -1032,8 +1032,8 @@ def test_a_source_that_goes_away_in_the_midst_is_asked_no_more(
         asked.append(reached)
         await follow(*args, reached=reached)
 
-    monkeypatch.setattr(failover._Course, "check", freezing)
-    monkeypatch.setattr(failover._Course, "follow", following)
+    monkeypatch.setattr(failover._FailoverRun, "check", freezing)
+    monkeypatch.setattr(failover._FailoverRun, "follow", following)
     try:
         done = flow.failover(code=ExitCode.DATA_AT_RISK)
     finally:

@@ -146,7 +146,7 @@ async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _
         with course.step("reach the source"):
             reached = await course.reach(source, {at.topic for at in known.figures})
 
-        async def exposures() -> list[Exposure]:
+        async def exposures() -> list[PartitionRpo]:
             return await course.asking(
                 source, reached, lambda there: exposures_of(settings, source if there else None, known)
             )
@@ -252,8 +252,14 @@ class _FailoverRun:
         return await work(False)
 
     async def compare(
-        self, source: Cluster, target: Cluster, known: Known, exposures: Sequence[Exposure], *, reached: bool
-    ) -> list[Exposure]:
+        self,
+        source: Cluster,
+        target: Cluster,
+        known: JournalSnapshot,
+        exposures: Sequence[PartitionRpo],
+        *,
+        reached: bool,
+    ) -> list[PartitionRpo]:
         """What only the source tells: where groups go on otherwise, what was deleted of the copies, and what was never
         mirrored, which is returned.
         """
@@ -265,7 +271,7 @@ class _FailoverRun:
         await self.tell_deleted(source, known)
         return await self.miss(source, known)
 
-    async def drain(self, source: Cluster | None, known: Known) -> None:
+    async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
             return

@@ -56,14 +56,14 @@ def has_caught_up(figures: PartitionStatus) -> bool:
     return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
 
 
-def resting_of(told: Iterable[Figures]) -> Iterator[str]:
+def resting_of(told: Iterable[PartitionStatus]) -> Iterator[str]:
     """The partitions that are not caught up since a person lets them rest, unless they are known to lack nothing."""
     for one in told:
         if one.state is State.PAUSED and one.lag_records != 0:
             yield f"{one.topic}-{one.partition}: {one.state} at offset {one.next_offset}, {one.detail}"
 
 
-def is_under_way(figures: Figures) -> bool:
+def is_under_way(figures: PartitionStatus) -> bool:
     """There is something to copy, as far as is known, and nothing that is told hinders it."""
     if figures.state is State.STARTING:
         return True

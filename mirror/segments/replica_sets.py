@@ -275,7 +275,7 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
                 lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
             at = upto
         if at < part.end or not sound:
-            sound.append(Stretch(part.replica, at, part.end))
+            sound.append(OffsetSpan(part.replica, at, part.end))
     return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost), gaps)
 
 

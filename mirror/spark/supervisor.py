@@ -42,7 +42,7 @@ from mirror.driver.reports import (
 )
 from mirror.driver.scheduling import lanes_of, rates_of
 from mirror.driver.start import bounded, recorded, warn_of_open
-from mirror.driver.topic_watcher import Look, Lookout
+from mirror.driver.topic_watcher import Look, TopicWatcher
 from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of, terms_of
