@@ -58,7 +58,7 @@ TARGETS = {
 """
 #: Makes legacy messages believed to be whole that are not: seen only below the CRC of their wrapper.
 FAULT_BELOW_CRC = """
-from mirror.batch import legacy as faulty
+from mirror.records import rewrite as faulty
 
 faulty._SMALLEST = (0, 0)
 """
