@@ -287,7 +287,7 @@ def test_the_end_of_the_pipe_ends_the_command_and_removes_its_folder(tmp_path: P
 
 
 def test_a_command_that_ends_by_itself_keeps_its_folder_and_its_status(tmp_path: Path) -> None:
-    with Guarded("exit 7", str(tmp_path)) as guarded:
+    with Guarded("sleep 0.5; exit 7", str(tmp_path)) as guarded:
         assert guarded.guard.wait(10) == 7
     assert tmp_path.exists()
 

@@ -581,9 +581,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             file.write(one)
     code = (
         "import resource, sys; from pathlib import Path; from mirror.commands.inspect import inspect_files;"
-        "from mirror.commands.inspect_view import Wish;"
+        "from mirror.commands.inspect_view import InspectOptions;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
-        "inspect_files([Path(sys.argv[1])], Wish(summary=True)); print(peak() - before)"
+        "inspect_files([Path(sys.argv[1])], InspectOptions(summary=True)); print(peak() - before)"
     )
     shown = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
     assert "192 batches" in shown.stdout

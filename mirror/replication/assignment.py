@@ -161,6 +161,16 @@ def log_loss(loss: Loss) -> None:
     )
 
 
+def outside(losses: Sequence[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
+    """The offsets from `first` to before `end` without those that are lost, which are in offset order."""
+    left = []
+    for lost, following in losses:
+        if first < min(lost, end):
+            left.append((first, min(lost, end)))
+        first = max(first, following)
+    return [*left, (first, end)] if first < end else left
+
+
 def assign(
     pairs: Iterable[TopicPair], topic_ids: Mapping[str, UUID | None], rules: Mapping[str, Rules]
 ) -> tuple[Assignment, ...]:

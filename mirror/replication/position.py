@@ -66,7 +66,7 @@ from mirror.records.header import (
     crc_holds,
     is_a_mirrors,
 )
-from mirror.replication.assignment import STANDING, LastBatch, LastPosition
+from mirror.replication.assignment import STANDING, LastBatch, LastPosition, outside
 from mirror.states import RESOLVED_BY, Remedy, State
 
 #: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
@@ -766,23 +766,13 @@ async def gap_difference(
     async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
         if not crc_holds(raw):  # damaged, and left out as a loss: there are no records to compare
             continue
-        for begin, upto in _outside(losses, first, end):
+        for begin, upto in outside(losses, first, end):
             if difference := marker_difference(begin, upto, None if is_aborted else raw):
                 return difference
         size += len(raw.data)
         if size > _GAP_BYTES and raw.header.next_offset < end - _LOOK_BACK:
             return await gap_difference(source, partition, end - _LOOK_BACK, end, losses)
     return ""
-
-
-def _outside(losses: Sequence[tuple[int, int]], first: int, end: int) -> list[tuple[int, int]]:
-    """The offsets from `first` to before `end` without those that are lost, which are in offset order."""
-    left = []
-    for lost, following in losses:
-        if first < min(lost, end):
-            left.append((first, min(lost, end)))
-        first = max(first, following)
-    return [*left, (first, end)] if first < end else left
 
 
 def _is_a_mirrors(raw: RawBatch | None) -> bool:

@@ -42,8 +42,8 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "arrival": ("mirror.replication.fetcher", "Fetcher._take"),
     "verdict": ("mirror.replication.pipeline", "classify"),
     "restamp": ("mirror.replication.partition_writer", "restamp"),
-    "queue": ("mirror.replication.partition_writer", "Sink.append"),
-    "gap": ("mirror.replication.partition_writer", "Sink.fill"),
+    "queue": ("mirror.replication.partition_writer", "PartitionWriter.append"),
+    "gap": ("mirror.replication.partition_writer", "PartitionWriter.fill"),
     "rewrite": ("mirror.records.rewrite", "build"),
     "ack": ("mirror.replication.writer", "Writer._acknowledged"),
     "count": ("mirror.replication.writer", "Writer._count"),
@@ -76,16 +76,16 @@ POINTS: Final[tuple[str, ...]] = (
 
 #: The same for what is done only where offsets move. `told` is what follows once runs are recorded.
 MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
-    "recall": ("mirror.journal.offset_maps", "Ledgers.recall"),
+    "recall": ("mirror.journal.offset_maps", "OffsetMapStore.recall"),
     "found-position": ("mirror.replication.pipeline", "resume_translated"),
     "checked-tail": ("mirror.replication.offset_map_recovery", "_check_tail"),
     "own-stamp": ("mirror.replication.offset_map_recovery", "next_stamp"),
     "retrace": ("mirror.replication.offset_map_recovery", "_retrace"),
     "alike": ("mirror.replication.offset_map_recovery", "_alike"),
-    "landed": ("mirror.replication.partition_writer", "Sink.landed"),
-    "passed-over": ("mirror.replication.partition_writer", "Sink._pass_over"),
-    "record": ("mirror.journal.offset_maps", "Ledgers.record"),
-    "recorded": ("mirror.replication.offset_map", "Ledger.recorded"),
+    "landed": ("mirror.replication.partition_writer", "PartitionWriter.landed"),
+    "passed-over": ("mirror.replication.partition_writer", "PartitionWriter._pass_over"),
+    "record": ("mirror.journal.offset_maps", "OffsetMapStore.record"),
+    "recorded": ("mirror.replication.offset_map", "OffsetMap.recorded"),
     "told": ("mirror.journal.positions", "StandingLog.changes"),
 }
 MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVING_STEPS for when in ("before", "after"))
