@@ -298,7 +298,7 @@ def test_runs_that_were_not_recorded_are_found_again(
         return None
 
     with monkeypatch.context() as patched:
-        patched.setattr("mirror.journal.offset_maps.Ledgers.record", forgetful)
+        patched.setattr("mirror.journal.offset_maps.OffsetMapStore.record", forgetful)
         flow.run()
     assert not any(key.startswith(b"runs/") for key in flow.journal())
     flow.fill(40, 5)
