@@ -21,7 +21,6 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from mirror.errors import ConfigError, EmbeddedError
 from mirror.lab.embedded import Cluster, down, jars, standing, up
 from mirror.lab.embedded import cluster as cluster_module
-from mirror.lab.embedded import cluster as ports
 from mirror.lab.embedded.cluster import brokers_seen_by
 from mirror.lab.embedded.node import GUARD, Identity
 
@@ -143,8 +142,8 @@ def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(monkeypatch: py
                 honest[0] = rival.dup()
             return honest
 
-        reserve_for_real = ports.reserve
-        monkeypatch.setattr(ports, "reserve", reserve)
+        reserve_for_real = cluster_module.reserve
+        monkeypatch.setattr(cluster_module, "reserve", reserve)
         with Cluster.start() as cluster:
             assert cluster.nodes[0].port != rival.getsockname()[1]
         assert attempts == [2, 2]

@@ -113,27 +113,27 @@ PLAN = ProofPlan(
 def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
     file, report = tmp_path / "proof", in_ranges(MANY, CHANGED, ALL)
     assert report.differences
-    kept = saved.begin(file, PLAN)
+    kept = saved.begin_saved(file, PLAN)
     kept.add(2, report)
     kept.close()
     with file.open("ab") as torn:
         torn.write(b'{"number": 3, "rep')
-    again = saved.resume(file, SUBJECT)
+    again = saved.resume_saved(file, SUBJECT)
     assert again is not None
     assert (again.plan, again.finished, again.resumed) == (PLAN, {2: report}, 1)
     again.add(3, report)
     again.close()
-    last = saved.resume(file, SUBJECT)
+    last = saved.resume_saved(file, SUBJECT)
     assert last is not None
     assert list(last.finished) == [2, 3], "what was torn is cut off before more is written"
 
 
 def test_a_file_without_even_a_plan_is_begun_anew(tmp_path: Path) -> None:
     file = tmp_path / "proof"
-    assert saved.resume(file, SUBJECT) is None
+    assert saved.resume_saved(file, SUBJECT) is None
     for torn in (b"", b'{"subject":{"fl'):
         file.write_bytes(torn)
-        assert saved.resume(file, SUBJECT) is None
+        assert saved.resume_saved(file, SUBJECT) is None
         assert not file.exists()
 
 
@@ -150,9 +150,9 @@ def test_a_file_without_even_a_plan_is_begun_anew(tmp_path: Path) -> None:
 )
 def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, told: str) -> None:
     file = tmp_path / "proof"
-    saved.begin(file, PLAN).close()
+    saved.begin_saved(file, PLAN).close()
     with pytest.raises(ConfigError, match=re.escape(told)):
-        saved.resume(file, other)
+        saved.resume_saved(file, other)
 
 
 @pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b'{"subject":{}}\n'])
@@ -160,13 +160,13 @@ def test_a_file_that_is_no_proof_is_left_alone(tmp_path: Path, content: bytes) -
     file = tmp_path / "proof"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="is no unfinished proof"):
-        saved.resume(file, SUBJECT)
+        saved.resume_saved(file, SUBJECT)
     assert file.read_bytes() == content
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file or directory: the proof cannot be kept there"):
-        saved.begin(tmp_path / "no" / "proof", PLAN)
+        saved.begin_saved(tmp_path / "no" / "proof", PLAN)
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

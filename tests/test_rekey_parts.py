@@ -278,7 +278,7 @@ def test_a_record_that_fits_into_no_batch_stops_at_its_offset(codec: int | None,
 
 @given(st.lists(HEADERS, min_size=1, max_size=5), st.integers(0, 9))
 def test_headers_are_read_as_they_were_written(every: list[list[tuple[bytes, bytes | None]]], at: int) -> None:
-    held, begin, end, count = columns.columns(every, at)
+    held, begin, end, count = columns.encode_headers(every, at)
     data = pa.array(list(bytes(at) + held), pa.uint8()).to_numpy()
     empty = columns.Records.empty(b"", len(every))
     whole = replace(empty, data=data, headers_at=begin, headers_end=end, header_count=count)

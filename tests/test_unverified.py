@@ -36,7 +36,7 @@ def proved(found: Sequence[Found], file: Path | None = None) -> flow.Proved:
     async def prover(share: Share, read: Callable[[int], None]) -> Sequence[Found]:
         return [found[one.number] for one in share.ranges]
 
-    kept = ranges.begin(file, PLAN) if file else None
+    kept = ranges.begin_saved(file, PLAN) if file else None
     try:
         return asyncio.run(run_proof(Proof(PLAN, NOWHERE, NOWHERE, {}, {}), prover, 1, kept))
     finally:
@@ -50,7 +50,7 @@ def test_a_partition_that_is_lost_on_the_way_has_no_report_and_no_digest(tmp_pat
     assert ([one.end for one in reports], unread) == ([60], ())
     file = tmp_path / "proof"
     assert proved([*equal[:2], SILENT, equal[3]], file) == ([], (SILENT,))
-    again = ranges.resume(file, PLAN.subject)
+    again = ranges.resume_saved(file, PLAN.subject)
     assert again is not None
     assert sorted(again.finished) == [0, 1, 3], "what could not be read is read again"
 
@@ -64,8 +64,8 @@ def test_what_differs_is_told_though_the_rest_could_not_be_read() -> None:
 def test_partitions_that_were_not_planned_are_remembered(tmp_path: Path) -> None:
     file = tmp_path / "proof"
     plan = replace(PLAN, unread=(SILENT,))
-    ranges.begin(file, plan).close()
-    again = ranges.resume(file, PLAN.subject)
+    ranges.begin_saved(file, plan).close()
+    again = ranges.resume_saved(file, PLAN.subject)
     assert again is not None
     assert again.plan == plan
 

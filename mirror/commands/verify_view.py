@@ -15,8 +15,17 @@ from rich.text import Text
 
 from mirror import __version__
 from mirror.rendering import count, document, number, plain, put_head, put_table, put_text, size, table, written
-from mirror.verify import report as signoff
-from mirror.verify.report import PartitionReport, RekeyedReport, TopicReport, VerifyReport
+from mirror.verify.report import (
+    PartitionReport,
+    RekeyedReport,
+    TopicReport,
+    VerifyReport,
+    at,
+    facts,
+    headline,
+    seal,
+    verdict,
+)
 
 # --- What `mirror verify` shows of a report ---------------------------------------------------------------------------
 
@@ -37,8 +46,8 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
         "whole": report.is_whole,
         "different": report.different,
         "offsets": "translate" if report.moved else "preserve",
-        "sealed": signoff.facts(report),
-        "seal": signoff.seal(report),
+        "sealed": facts(report),
+        "seal": seal(report),
         "spark": report.spark,
         "resumed_ranges": report.resumed,
         "seconds": round(report.seconds, 3),
@@ -95,7 +104,7 @@ def rendered(report: VerifyReport) -> Group:
             _offsets(topic, moved=report.moved),
             Text(number(topic.lag), "yellow" if topic.lag else ""),
         )
-    first = Text.assemble((f"{report.flow}: ", "bold"), (signoff.headline(report), f"bold {_colour(report)}"))
+    first = Text.assemble((f"{report.flow}: ", "bold"), (headline(report), f"bold {_colour(report)}"))
     told = (*_notes(report), *_shortfalls(report), *_differences(report))
     return Group(first, Text(), lines, Text(), *told, _verdict(report))
 
@@ -167,8 +176,8 @@ def _differences(report: VerifyReport) -> list[Text]:
 
 
 def _verdict(report: VerifyReport) -> Text:
-    verdict = Text.assemble((f"{report.flow}: ", "bold"), (signoff.verdict(report), f"bold {_colour(report)}"))
-    return verdict.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
+    line = Text.assemble((f"{report.flow}: ", "bold"), (verdict(report), f"bold {_colour(report)}"))
+    return line.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
 
 
 def compared(report: VerifyReport) -> list[str]:
@@ -204,14 +213,14 @@ def page(report: VerifyReport) -> str:
 
 def _page_verdict(body: Element, report: VerifyReport) -> None:
     colour = " bad" if not report.equal else "" if report.is_whole else " warn"
-    put_text(body, "p", signoff.headline(report), f"verdict{colour}")
-    put_text(body, "p", signoff.verdict(report))
+    put_text(body, "p", headline(report), f"verdict{colour}")
+    put_text(body, "p", verdict(report))
     lag = sum(one.lag for one in report.partitions)
     rows = [
         ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
         ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
         ("offsets", "translated: each record at the place that the runs tell" if report.moved else "preserved"),
-        ("ends fixed", signoff.at(report.begun_ms)),
+        ("ends fixed", at(report.begun_ms)),
         ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {_engine(report)}"),
         ("not there yet", f"{count(lag, 'offset')} that the source held when the proof began"),
     ]
@@ -357,9 +366,9 @@ def _sign_off(body: Element, report: VerifyReport) -> None:
     put_text(
         foot,
         "p",
-        f"Signed off by mirror {__version__} on {platform.node()}: flow {report.flow}, {signoff.at(report.begun_ms)}, "
+        f"Signed off by mirror {__version__} on {platform.node()}: flow {report.flow}, {at(report.begun_ms)}, "
         f"{report.source} ({report.source_id}) to {report.target} ({report.target_id}), {partitions}, {records}: "
-        f"{signoff.verdict(report)}.",
+        f"{verdict(report)}.",
     )
     line = put_text(foot, "p", "Seal, SHA-256 over the facts that --json gives as sealed: ")
-    put_text(line, "code", signoff.seal(report))
+    put_text(line, "code", seal(report))

@@ -287,7 +287,7 @@ def encoded(pairs: Pairs) -> bytes:
     return bytes(out)
 
 
-def columns(every: Iterable[Pairs], at: int) -> tuple[bytes, Int32s, Int32s, Int32s]:
+def encode_headers(every: Iterable[Pairs], at: int) -> tuple[bytes, Int32s, Int32s, Int32s]:
     """The headers of several records together, for a place `at` in a buffer: the bytes, where those of each record
     begin and end, and how many they are.
     """

@@ -38,9 +38,8 @@ from uuid import UUID
 from mirror.errors import BadRecords, ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
-from mirror.records import columns as records
-from mirror.records import rewrite
 from mirror.records.header import ABORT, COMMIT, RawBatch, marker_type
+from mirror.records.rewrite import read
 from mirror.records.segment import Walk
 from mirror.segments.files import MOST_PARTITIONS, Mapped
 from mirror.segments.replica_sets import PartitionLog, load
@@ -80,7 +79,7 @@ def batches_of(log: PartitionLog, begin: int = 0) -> Iterator[RawBatch]:
 
 def pairs_of(raw: RawBatch) -> Iterator[Pair]:
     """The records of a batch of data, of any magic. Raises BadRecords where it is not what its header says."""
-    found = (records if raw.header.magic == 2 else rewrite).read(raw)
+    found = read(raw)
     data = found.data.tobytes()
     columns = (found.offsets, found.key_at, found.key_size, found.value_at, found.value_size)
     for offset, key_at, key_size, value_at, value_size in zip(*(one.tolist() for one in columns), strict=True):

@@ -24,9 +24,20 @@ from mirror.records.header import RawBatch
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
-from mirror.verify import ranges as saved
 from mirror.verify.compare import Bounds, compare
-from mirror.verify.ranges import ProofPlan, Range, Share, Subject, cuts, holds, measured, shared_out
+from mirror.verify.ranges import (
+    ProofPlan,
+    Range,
+    SavedProof,
+    Share,
+    Subject,
+    begin_saved,
+    cuts,
+    holds,
+    measured,
+    resume_saved,
+    shared_out,
+)
 from mirror.verify.reader import Answer, Fetch, Reader
 from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_stray
 
@@ -191,17 +202,17 @@ async def plan_proof(
     known: Known = Known(),
     file: Path | None = None,
     waiting: Waiting = Waiting(0, ()),
-) -> tuple[Proof, saved.SavedProof | None]:
+) -> tuple[Proof, SavedProof | None]:
     """Fix the ends of every pair and cut it into ranges; or go on with the proof that `file` holds, of which those
     ranges count whose logs are still the ones that were compared. Every topic must exist.
 
-    Raises ClusterUnreachable, AccessDenied, BrokerError, and ConfigError as `saved.resume` does.
+    Raises ClusterUnreachable, AccessDenied, BrokerError, and ConfigError as `resume_saved` does.
     """
     ours, theirs = {pair.source.topic for pair in pairs}, {pair.target.topic for pair in pairs}
     async with Cluster(source) as one, Cluster(target) as other:
         await asyncio.gather(one.refresh(ours), other.refresh(theirs))
         subject = _subject(flow, one, other, pairs)
-        former = saved.resume(file, subject) if file is not None else None
+        former = resume_saved(file, subject) if file is not None else None
         if former is not None:
             await _keep_what_holds(former, one, other)
         unread = {told.pair: told for told in former.plan.unread} if former else {}
@@ -220,7 +231,7 @@ async def plan_proof(
         cut = readable(zip(asked, await each(one, other, asked, pieces), strict=True), unread)
     ranges = tuple(replace(one, number=number) for number, one in enumerate(chain.from_iterable(cut.values())))
     plan = ProofPlan(subject, begun_ms, ranges, tuple(unread.values()))
-    kept = saved.begin(file, plan) if file is not None else None
+    kept = begin_saved(file, plan) if file is not None else None
     return Proof(plan, source, target, indexes, strays, plan.unread), kept
 
 
@@ -267,7 +278,7 @@ async def _wait(
         behind = [pair for pair in behind if is_behind(pair)]
 
 
-async def _keep_what_holds(former: saved.SavedProof, source: Cluster, target: Cluster) -> None:
+async def _keep_what_holds(former: SavedProof, source: Cluster, target: Cluster) -> None:
     """Forget finished ranges of which either log is not the one any more that was compared: its last batch read there
     is another one, or of another leader epoch, or the log begins later by now.
     """
@@ -305,7 +316,7 @@ async def _keep_what_holds(former: saved.SavedProof, source: Cluster, target: Cl
 
 
 async def run_proof(
-    proof: Proof, prover: Prover, at_once: int, kept: saved.SavedProof | None = None, watch: Watch | None = None
+    proof: Proof, prover: Prover, at_once: int, kept: SavedProof | None = None, watch: Watch | None = None
 ) -> Proved:
     """Compare all that is not finished, `at_once` shares at a time; a report for each partition, in the plan's order,
     and which ones were not verified to their end. What differs in such a one is reported all the same.

@@ -211,14 +211,14 @@ class SavedProof:
             raise ConfigError(f"{self.path}: {problem.strerror}: the proof cannot be kept there") from problem
 
 
-def begin(path: Path, plan: ProofPlan) -> SavedProof:
+def begin_saved(path: Path, plan: ProofPlan) -> SavedProof:
     """A new file for a new proof. Raises ConfigError where it cannot be written."""
     saved = SavedProof(path, plan)
     saved._write(_PLAN.dump_json(plan))
     return saved
 
 
-def resume(path: Path, subject: Subject) -> SavedProof | None:
+def resume_saved(path: Path, subject: Subject) -> SavedProof | None:
     """The proof that was interrupted, or None where there is no such file, or not even the plan in it.
 
     Raises ConfigError for a file that is none of these, or about something else.

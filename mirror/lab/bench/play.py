@@ -22,11 +22,10 @@ from confluent_kafka import KafkaException
 
 from mirror.errors import BenchError, ConfigError, MirrorError, UnequalCopy
 from mirror.lab.bench import latency
-from mirror.lab.bench import result as machine
 from mirror.lab.bench.arms import ARMS, GRACE_S, Arm, Replay
 from mirror.lab.bench.copies import USUAL, Settings, Source, attempted, copied, insist, removed, run_of, source_of
 from mirror.lab.bench.latency import Pace
-from mirror.lab.bench.result import Axis, Latency, Measured, Point, Result, Run
+from mirror.lab.bench.result import Axis, Latency, Measured, Point, Result, Run, environment, versions
 from mirror.lab.bench.workloads import CLEANS_AT_ONCE, Shape, sized
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -221,7 +220,7 @@ def play(plan: Plan, tell: Tell) -> Outcome:
     if not any(plan.turns(1, shape) for shape in plan.shapes):
         raise ConfigError("none of these arms copies any of these workloads: see `mirror bench --help`")
     began, made = time.monotonic(), datetime.now(UTC)
-    environment = machine.environment()
+    machine = environment()
     facts = [arm.facts for arm in plan.arms]
     for arm in plan.arms:
         arm.prepare()
@@ -243,8 +242,8 @@ def play(plan: Plan, tell: Tell) -> Outcome:
         made=made.isoformat(timespec="seconds").replace("+00:00", "Z"),
         seconds=round(time.monotonic() - began, 1),
         command=plan.command,
-        environment=environment,
-        versions=machine.versions(),
+        environment=machine,
+        versions=versions(),
         workloads=tuple(one.workload for one in sources),
         arms=tuple(one for one in facts if one.name in measuring.measured),
         runs=tuple(measuring.runs),

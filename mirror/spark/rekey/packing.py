@@ -18,9 +18,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from mirror.errors import BadRecords
-from mirror.records import columns as headers
-from mirror.records import columns as records
-from mirror.records.columns import Records, encode, joined, partitions_of
+from mirror.records.columns import Records, encode, encode_headers, headers, joined, partitions_of
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.rewrite import build, read
 from mirror.spark.rekey.expressions import IT
@@ -185,7 +183,7 @@ class Packer:
                 data.append(held)
                 size += len(held)
         if self._rule.headers is not None:
-            held, begin, end, count = headers.columns(map(_pairs, pc.struct_field(made, "headers").to_pylist()), size)
+            held, begin, end, count = encode_headers(map(_pairs, pc.struct_field(made, "headers").to_pylist()), size)
             new |= {"headers_at": begin, "headers_end": end, "header_count": count}
             data.append(np.frombuffer(held, np.uint8))
         return (replace(wanted, data=np.concatenate(data), **new) if new else wanted), kept
@@ -210,8 +208,8 @@ class Packer:
         names = (b"mirror.topic", b"mirror.partition", b"mirror.offset", b"mirror.reason")
         texts = ((self._rule.source, str(self.partition), str(offset), reason) for offset in bad.offsets.tolist())
         told = (zip(names, map(str.encode, each), strict=True) for each in texts)
-        pairs = ([*records.headers(bad, index), *each] for index, each in enumerate(told))
-        held, begin, end, count = headers.columns(pairs, len(bad.data))
+        pairs = ([*headers(bad, index), *each] for index, each in enumerate(told))
+        held, begin, end, count = encode_headers(pairs, len(bad.data))
         data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
         buried = replace(bad, data=data, headers_at=begin, headers_end=end, header_count=count)
         self._check_sizes(buried, 0)
