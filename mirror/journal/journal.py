@@ -54,13 +54,13 @@ from mirror.kafka.produce import append
 from mirror.kafka.queries import EARLIEST, LATEST, READ_UNCOMMITTED, epoch_end, list_offset
 from mirror.observability.logs import get
 from mirror.policy.remedies import set_configs
-from mirror.policy.rules import NO_LIMIT
+from mirror.policy.rules import AFTER_MAX, NO_LIMIT
 from mirror.records.header import CODECS, RawBatch, split
 
 OWNER = b"owner"
 ENDED = b"ended"
-#: Kafka `Errors`, and the setting by which a broker refuses what is later than its own clock.
-INVALID_TIMESTAMP, AFTER_MAX = 32, "message.timestamp.after.max.ms"
+#: Kafka `Errors`.
+INVALID_TIMESTAMP = 32
 _READ_BYTES = 4 * 1024 * 1024
 #: Bytes of records in one batch, well below what a broker takes by default.
 _BATCH_BYTES = 256 * 1024

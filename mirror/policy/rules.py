@@ -19,6 +19,8 @@ Offsets = Literal["preserve", "translate"]
 Recompress = Literal["mirror", "target"]
 
 NO_LIMIT = 2**63 - 1
+#: By which a broker refuses what is later or earlier than its own clock, in ms.
+AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 _DEFAULT_MAX_MESSAGE = 1_048_588
@@ -123,7 +125,7 @@ class Rules:
             skips_too_large=skips_too_large,
             codec=_codec(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
-            timestamp_after_max_ms=_number(target, "message.timestamp.after.max.ms", skew),
+            timestamp_after_max_ms=_number(target, AFTER_MAX, skew),
             timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
         )
 

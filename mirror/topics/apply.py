@@ -22,6 +22,8 @@ from mirror.names import did_you_mean, first_of
 from mirror.observability import logs
 from mirror.policy.remedies import Fix, allow, set_configs
 from mirror.policy.rules import (
+    AFTER_MAX,
+    BEFORE_MAX,
     NEEDS_ALTER,
     NO_LIMIT,
     Finding,
@@ -33,7 +35,7 @@ from mirror.policy.rules import (
     refused,
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
-from mirror.topics.configs import AFTER_MAX, BEFORE_MAX, OWN_COMPACTED, any_time, changes_to, configs_for
+from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
 from mirror.topics.history import History
 from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 

@@ -29,7 +29,7 @@ from typing import Final, Literal
 
 from mirror.config import SyncSettings
 from mirror.kafka.admin import ConfigChange, ConfigValue
-from mirror.policy.rules import NO_LIMIT
+from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, NO_LIMIT
 
 # --- Which settings of a topic follow the source's, and what that changes on the target -------------------------------
 
@@ -62,7 +62,6 @@ OWN_COMPACTED: Final[Mapping[str, str]] = {
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
 }
-AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
 NEVER: Final = frozenset(
     {
         "compression.type",
