@@ -156,7 +156,7 @@ async def bounded(
     behind an open transaction is not copied, and is told.
     """
     written: dict[TopicPartition, int] = {}
-    with contextlib.suppress(ClusterError, WireError):  # asked before: what grows meanwhile is no transaction
+    with contextlib.suppress(ClusterError, WireError):
         written = await listed(source, [one.source for one in assignments], LATEST)
 
     async def end_of(one: Assignment) -> int:
@@ -176,15 +176,16 @@ async def bounded(
         else:
             found.append(replace(assignment, until=end))
     asked_of = (one for one in found if not other_topic(source, one.source.topic, one.topic_id))
-    held = [
-        f"{one.source} from offset {one.until}" for one in asked_of if (one.until or 0) < written.get(one.source, 0)
-    ]
-    warn_of_open(flow, held)
+    warn_of_open(flow, {one.source: one.until or 0 for one in asked_of}, written)
     return found, left_out
 
 
-def warn_of_open(flow: str, held: Sequence[str]) -> None:
-    """Tell of partitions that a copy which ends is not to copy whole, if there are any."""
+def warn_of_open(flow: str, stable: Mapping[TopicPartition, int], written: Mapping[TopicPartition, int]) -> None:
+    """Tell of partitions that a copy which ends is not to copy whole, if there are any: `stable` and `written` are
+    where they end for a reader of committed records, and for everybody. Asked for in the other order: what grows
+    between both questions is no transaction.
+    """
+    held = [f"{at} from offset {end}" for at, end in stable.items() if end < written.get(at, 0)]
     if held:
         why = "a transaction is open on the source, and what is written behind it is not copied before it ends"
         _log.warning("open_transactions", flow=flow, partitions=first_of(held), reason=why)

@@ -602,10 +602,9 @@ class Supervisor:
         places = [one.source for one in self._assignments]
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ENDS_TIMEOUT):
-                written = await listed(self._source, places, LATEST)  # asked before: what grows meanwhile is none
+                written = await listed(self._source, places, LATEST)
                 stable = await listed(self._source, places, LATEST, READ_COMMITTED)
-            held = [f"{at} from offset {end}" for at, end in sorted(stable.items()) if end < written.get(at, 0)]
-            warn_of_open(self._flow.name, held)
+            warn_of_open(self._flow.name, dict(sorted(stable.items())), written)
 
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)
