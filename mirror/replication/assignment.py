@@ -58,6 +58,11 @@ class LastPosition:
     batch: LastBatch | None = None
     was_accepted: bool = False
 
+    @property
+    def is_moved(self) -> bool:
+        """Its offset on the target is not the one on the source."""
+        return self.source_next != self.target_end
+
     def is_of(self, source_topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
         """It tells of these two topics, not of others by their names."""
         return (self.source_topic_id, self.target_topic_id) == (source_topic_id, target_topic_id)

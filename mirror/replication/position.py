@@ -225,7 +225,7 @@ class Logs:
     def check_way(self) -> None:
         """Raises PartitionStop where the copy was begun with offsets that move, and is to have equal ones (P9)."""
         last = self.last
-        if last is None or last.source_next == last.target_end:
+        if last is None or not last.is_moved:
             return
         what = f"offset {last.target_end} of the target goes with offset {last.source_next} of the source"
         raise self.begun_otherwise(last.target_end, f"{what}, as the journal keeps it", "translate")

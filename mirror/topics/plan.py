@@ -277,7 +277,7 @@ def _otherwise(plan: TopicPlan, journal: Mapping[bytes, bytes]) -> Iterator[str]
             last = positions.get(TopicPartition(pair.target, number))
             if last is None or theirs is None or not last.is_of(ours.topic_id, theirs.topic_id):
                 continue
-            if last.source_next != last.target_end:
+            if last.is_moved:
                 what = "the copy was begun with topics.offsets: translate"
                 advice = Remedy.AS_BEGUN.told({"offsets": "translate"})
                 yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
