@@ -322,10 +322,8 @@ def _behind(place: Place, at: Bounds, told: _Recorded) -> Iterator[Shortfall]:
         yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
     elif at.lag:
         if at.open_from is not None:
-            reason = (
-                f"a transaction is open on the source from offset {at.open_from} on, and nothing behind it is copied"
-            )
-            reason += " before it ends"
+            what = f"a transaction is open on the source from offset {at.open_from} on"
+            reason = f"{what}, and nothing behind it is copied before it ends"
         elif place.topic in told.paused:
             reason = f"paused; `mirror resume CONFIG {place.topic}` resumes it"
         elif told.status.pulse is Pulse.RUNNING:

@@ -219,8 +219,9 @@ class PartitionTask:
         if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
-        is_held = cursor is not None and cursor.until is None and state is State.CAUGHT_UP
-        if cursor is not None and (is_held := is_held and cursor.written_until > end >= 0):
+        is_held = False
+        if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
+            is_held = True
             if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
                 what = f"a transaction is open on the source from offset {end} on"
                 told.append(f"{what}, and what is written behind it is not copied before it ends")

@@ -330,9 +330,8 @@ def _is_twin(one: RawBatch, other: RawBatch | None) -> bool:
     if other is None or bytes(one.data) == bytes(other.data):
         return other is not None
     ours, theirs = one.header, other.header
-    has_horizon = bool(
-        (ours.attributes | theirs.attributes) & DELETE_HORIZON
-    )  # it stands in the base timestamp's place
+    # A delete horizon stands in the base timestamp's place.
+    has_horizon = (ours.attributes | theirs.attributes) & DELETE_HORIZON != 0
     is_same_time = has_horizon or ours.base_timestamp == theirs.base_timestamp
     return ours.count != theirs.count and is_same_time and _named(ours) == _named(theirs)
 
