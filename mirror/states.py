@@ -172,6 +172,7 @@ REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.TRUNCATED: (Remedy.REKEY_ANEW,),
     State.RECREATED: (Remedy.REKEY_ANEW,),
     State.TARGET_LOST: (Remedy.REKEY_ANEW,),
+    State.DIVERGED: (Remedy.REKEY_ANEW,),
     State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
     State.REFUSED: (Remedy.CHANGE_RULE, Remedy.RAISE_REKEYED),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, stored_ends
@@ -42,12 +42,12 @@ from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.driver import ORDER, Rekeyer
-from mirror.spark.rekey.microbatch import Plan, Stopped, Work, number_at, transactional_id
+from mirror.spark.rekey.microbatch import Plan, Reached, Stopped, Work, number_at, numbered, transactional_id
 from mirror.spark.rekey.packing import SLICE, Packer
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.writing import _write
-from mirror.states import State
+from mirror.states import Remedy, State
 
 pytestmark = pytest.mark.brokers
 
@@ -176,6 +176,34 @@ class Story:
                 return await Journal(target, self.topic).newest()
 
         return asyncio.run(read())
+
+    async def begin_and_abort(self) -> None:
+        """A task that dies in its transaction, and the one that fences it."""
+        async with Wire(self.flow.target) as target:
+            await target.refresh([self.topic])
+            for slot in range(2):
+                dead = await Transaction.begin(target, transactional_id(self.rule, slot))
+                places = [TopicPartition(self.topic, number) for number in range(slot, 4, 2)]
+                await dead.join(places)
+                for place in places:
+                    await dead.append({place: numbered(Reached(0))})
+                await Transaction.begin(target, transactional_id(self.rule, slot))
+
+    def aborts_on_target(self) -> None:
+        """Somebody else's transaction, in each partition."""
+        producer = Producer({"bootstrap.servers": self.target, "transactional.id": f"{self.topic}-other"})
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        for partition in range(4):
+            producer.produce(self.topic, b"aborted", partition=partition)
+        producer.flush(PATIENCE)
+        producer.abort_transaction(PATIENCE)
+
+    def deletes_all_on_target(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.target})
+        every = [Confluent(self.topic, partition, OFFSET_END) for partition in range(4)]
+        for future in admin.delete_records(every).values():
+            future.result(PATIENCE)
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
@@ -307,6 +335,33 @@ def test_a_target_that_lost_what_was_committed(
         assert "how many records are missing, since the target lost records that had got over" in " ".join(
             told.output.split()
         )
+
+
+def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
+    """Those that come between a plan and its commit, and those that a driver finds when it starts; in partitions with
+    records of the mirror and in one without. Transactions that were aborted are nobody's.
+    """
+    story.fill(0, 3)
+    story.carry_out()
+    story.fill(3, 50)
+    asyncio.run(story.begin_and_abort())
+    story.aborts_on_target()
+    story.carry_out()
+    story.fill(50, 100)
+    plan = story.planned()
+    before = len(read_committed(story.target, story.topic))
+    for partition in range(4):
+        produce(story.target, story.topic, [b"foreign"], partition=partition)
+        with pytest.raises(Stopped, match=rf"the record at offset \d+ of {story.topic}-{partition} is not") as stop:
+            story.write(plan, partition % 2)
+        assert (stop.value.state, stop.value.remedies) == (State.DIVERGED, (Remedy.REKEY_ANEW,))
+        assert len(read_committed(story.target, story.topic)) == before + 1, "nothing was committed behind it"
+        with pytest.raises(Stopped, match="is not the mirror's") as stop:
+            story.planned()
+        assert stop.value.state is State.DIVERGED
+        story.deletes_all_on_target()
+        assert story.planned(), "what stands before the log start is not looked for"
+        plan, before = story.planned(), 0
 
 
 def test_progress_that_was_made_anew(story: Story) -> None:

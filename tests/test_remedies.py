@@ -561,6 +561,7 @@ REKEYED: Final[Mapping[Key, str]] = {
     (State.TRUNCATED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (State.RECREATED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (State.TARGET_LOST, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.DIVERGED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (
         State.RETENTION_GAP,
         Remedy.REKEY_BEHIND,

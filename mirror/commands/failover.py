@@ -86,13 +86,11 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
     that (one that was lost before it had an account is finished), and ClusterError where the target cannot be used.
     """
     if undo:
-        rekeyed = asyncio.run(_undo(settings))
-        print(f"{settings.flow}: may run again; a partition that somebody wrote to on the target will stop as DIVERGED")
-        if rekeyed:
-            print(
-                f"{first_of(rekeyed)}: re-keyed, and goes on behind whatever somebody wrote to the copy: only"
-                " `mirror verify` finds that"
-            )
+        asyncio.run(_undo(settings))
+        print(
+            f"{settings.flow}: may run again; a partition or re-keyed topic that somebody wrote to on the target will"
+            " stop as DIVERGED"
+        )
         return ExitCode.DONE
     found = asyncio.run(_failover(settings, rehearse=rehearse))
     account = found.account if isinstance(found, _Before) else found
@@ -118,15 +116,13 @@ class _Before:
     account: FailoverReport | None
 
 
-async def _undo(settings: Settings) -> list[str]:
-    """Take the failover back; the topics of the flow that are re-keyed."""
+async def _undo(settings: Settings) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(Journal(target, settings.flow), naming_of(settings))
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
         await known.journal.append([(record.KEY, None), (kept.KEY, None)])
-        return sorted({at.topic for at in known.figures if is_rekeyed(at.topic, settings.topics)})
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:

@@ -14,6 +14,8 @@ D5  a target topic that was deleted and made anew under the query is RECREATED, 
     to go on there would leave out all that was re-keyed before
 D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody can tell which source records
     these were but by re-keying all of them
+D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
+    aborted records alone, which a driver that starts looks at, and each slot before it commits
 """
 
 from __future__ import annotations
@@ -262,6 +264,7 @@ class Rekeyer:
             raise recreated(self._rule, "source")
         self._ledger.check(plan, set(numbers))
         await self._ledger.check_kept()
+        await self._ledger.check_only_ours()  # D7
         self._committed = plan.number if is_done else plan.after
         if is_done or plan.number not in numbers:
             self._abandoned = None if is_done else plan

@@ -6,14 +6,14 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 from mirror.errors import ConfigError, MirrorError
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.log_reader import last_committed
-from mirror.kafka.queries import epoch_end
+from mirror.kafka.log_reader import Log, last_committed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
 from mirror.states import REKEYED_BY, Remedy, State
@@ -140,10 +140,6 @@ class Work:
     target: Endpoint
     slots: int
 
-    def slot_of(self, partition: int) -> int:
-        """Which slot writes a target partition."""
-        return partition % self.slots
-
 
 # --- The progress topic of a re-keyed topic ---------------------------------------------------------------------------
 
@@ -163,6 +159,11 @@ def number_at(rule: Rekeying, slot: int) -> TopicPartition:
     return TopicPartition(rule.progress, 1 + slot)
 
 
+def slot_of(partition: int, slots: int) -> int:
+    """Which of so many slots writes a target partition."""
+    return partition % slots
+
+
 def transactional_id(rule: Rekeying, slot: int) -> str:
     """The id under which a slot writes."""
     return f"{rule.progress}.{slot}"
@@ -175,15 +176,26 @@ class Reached:
     number: that of its last micro-batch.
     ends: by target partition, a leader epoch, which none of the slot's records there is newer than, and the offset
         behind the last of them: a log in which that epoch ends before has lost some.
+    has_all_ends: a partition that is not among `ends` has no record of the slot. Unknown of what 0.1.0 wrote.
     """
 
     number: int = NOTHING
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    has_all_ends: bool = True
+
+    def gap(self, partition: int, at: int) -> tuple[int, int] | None:
+        """The offsets from the end of the slot's records in a target partition to before offset `at`, where these are
+        more than the marker of its last transaction; None where they are not, or that end is not known.
+        """
+        if partition not in self.ends:
+            return (0, at) if self.has_all_ends and at > 0 else None
+        _, end = self.ends[partition]
+        return (end, at) if at > end + 1 else None
 
 
 def numbered(reached: Reached) -> RawBatch:
     """The batch that says how far a slot has come."""
-    return _batch(_NUMBER, json.dumps({"number": reached.number, "ends": reached.ends}).encode())
+    return _batch(_NUMBER, json.dumps(asdict(reached)).encode())
 
 
 def reached_in(raw: RawBatch | None) -> Reached:
@@ -193,9 +205,9 @@ def reached_in(raw: RawBatch | None) -> Reached:
     try:
         told = json.loads(_value(raw, _NUMBER))
         if isinstance(told, int):  # as 0.1.0 wrote it
-            return Reached(told)
+            return Reached(told, has_all_ends=False)
         ends = {int(number): (int(epoch), int(end)) for number, (epoch, end) in told["ends"].items()}
-        return Reached(int(told["number"]), ends)
+        return Reached(int(told["number"]), ends, told.get("has_all_ends", False) is True)
     except (ValueError, TypeError, KeyError, AttributeError) as problem:
         raise ConfigError(f"a slot of the re-key query has no number: {problem!r}") from problem
 
@@ -208,6 +220,19 @@ async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> 
     if target.leader(at).epoch == epoch or not 0 <= (kept := await epoch_end(target, at, epoch)) < end:
         return ""
     return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
+
+
+async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) -> str:
+    """The first committed record from offset `begin` to before `end` of a target partition, between what its slot has
+    committed and what is next: in words, empty where only markers and aborted records are there. Raises as
+    `Log.batches` does.
+    """
+    begin = max(begin, await list_offset(target, at, EARLIEST))
+    log = Log(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
+    async for raw in log.committed(begin):
+        offset = max(begin, raw.header.base_offset)
+        return f"somebody else writes to the target: the record at offset {offset} of {at} is not the mirror's"
+    return ""
 
 
 def planned(plan: Plan) -> RawBatch:

@@ -22,7 +22,7 @@ from mirror.records.columns import Records, encode, encode_headers, headers, joi
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.rewrite import build, read
 from mirror.spark.rekey.expressions import IT
-from mirror.spark.rekey.microbatch import Stopped, Work
+from mirror.spark.rekey.microbatch import Stopped, Work, slot_of
 from mirror.states import Remedy, State
 
 #: Decoded bytes of source batches that are cut into slices together.
@@ -264,7 +264,7 @@ class Packer:
         reason: str,
         data: bytes,
     ) -> None:
-        slot = self._work.slot_of(place) if kind in (Kind.RECORDS, Kind.BATCH) else 0
+        slot = slot_of(place, self._work.slots) if kind in (Kind.RECORDS, Kind.BATCH) else 0
         self._rows.append((slot, kind, place, self.partition, first, count, codec, base, newest, reason, data))
         self._bytes += len(data)
 

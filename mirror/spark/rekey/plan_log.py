@@ -19,12 +19,14 @@ from mirror.spark.rekey.microbatch import (
     Plan,
     Reached,
     Stopped,
+    foreign_in,
     last_plan,
     lost_of,
     number_at,
     planned,
     plans_of,
     reached_in,
+    slot_of,
     transactional_id,
 )
 from mirror.spark.rekey.source import cut_back, recreated
@@ -139,6 +141,16 @@ class PlanLog:
                     return lost
         self._epochs |= epochs
         return ""
+
+    async def check_only_ours(self) -> None:
+        """Raises Stopped where somebody else has written behind what slots had committed (DIVERGED)."""
+        rule = self._rule
+        reached = await asyncio.gather(*map(self._reached, range(self.slots)))
+        every = [TopicPartition(rule.target, number) for number in sorted(self._target.topics[rule.target].leaders)]
+        for at, last in (await listed(self._target, every, LATEST)).items():
+            gap = reached[slot_of(at.partition, self.slots)].gap(at.partition, last)
+            if gap and (found := await foreign_in(self._target, at, *gap)):
+                raise Stopped(State.DIVERGED, -1, -1, found)
 
     async def unlike(self, source: Cluster) -> Stopped | None:
         """The stop for a source that is not the one which was re-keyed, or was cut back since; else None."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from mirror.spark.rekey.microbatch import (
     Reached,
     Stopped,
     Work,
+    foreign_in,
     last_plan,
     lost_of,
     number_at,
@@ -116,6 +117,7 @@ class _Writer:
         self._work, self._slot, self._transaction = work, slot, transaction
         self._cluster, self._done = cluster, done
         self._landed: dict[TopicPartition, int] = {}
+        self._gaps: list[tuple[TopicPartition, int, int]] = []  # offsets before a batch that are not the slot's
         self._run = _Run()
         self._sending: asyncio.Task[Any] | None = None
         self.counts: dict[tuple[int, str], _Count] = {}
@@ -147,14 +149,21 @@ class _Writer:
         self._count(row, DEAD_LETTER if is_dead else RE_KEYED, row["records"])
 
     async def finish(self) -> None:
-        """All that was taken, and the number, are committed."""
+        """All that was taken, and the number, are committed.
+
+        Raises Stopped where others wrote in between: their records would stand before the slot's end from then on,
+        where nobody looks for them any more.
+        """
         await self._flush()
         await self._sent()
+        for at, begin, end in self._gaps:
+            if found := await foreign_in(self._cluster, at, begin, end):
+                raise Stopped(State.DIVERGED, -1, -1, found)
         landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
         # each leader confirms the epoch that is known of it: no record that it has acknowledged is newer
         await asyncio.gather(*(epoch_end(self._cluster, at) for at in landed))
         ends = {at.partition: (self._cluster.leader(at).epoch, end) for at, end in landed.items()}
-        reached = Reached(self._work.plan.number, {**self._done.ends, **ends})
+        reached = replace(self._done, number=self._work.plan.number, ends={**self._done.ends, **ends})
         await self._send(number_at(self._work.plan.rule, self._slot), numbered(reached))
         await self._sent()
         await self._transaction.commit()
@@ -192,8 +201,14 @@ class _Writer:
 
     async def _append(self, place: TopicPartition, batch: RawBatch) -> None:
         offset = (await self._transaction.append({place: batch}))[place]
-        if offset >= 0:  # else the leader does not say where it is
-            self._landed[place] = offset + batch.header.last_offset_delta + 1
+        if offset < 0:  # the leader does not say where it is
+            return
+        if place.topic == self._work.plan.rule.target:
+            before = self._landed.get(place)
+            gap = self._done.gap(place.partition, offset) if before is None else before < offset and (before, offset)
+            if gap:
+                self._gaps.append((place, *gap))
+        self._landed[place] = offset + batch.header.last_offset_delta + 1
 
     async def _sent(self) -> None:
         sending, self._sending = self._sending, None
