@@ -200,6 +200,10 @@ class TlsRefused(ConnectionLost):
     """No TLS with this peer, for its certificate or ours: asking it again at once is of no use."""
 
 
+class OtherCluster(ConnectionLost):
+    """The peer is a broker of another cluster than the one that is spoken to."""
+
+
 class FrameTooLarge(WireError):
     """A frame announced more bytes than the limit, or a negative number; `size` is what it announced."""
 

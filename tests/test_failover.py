@@ -906,6 +906,29 @@ def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow:
 
 
 @pytest.mark.brokers
+def test_a_copy_that_could_not_be_completed_vouches_for_nothing_that_its_source_is_no_more(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror before reported CAUGHT_UP; since then the source topic was recreated, with as many records."""
+    commit(flow.source, flow.topic, flow.topic, 10)
+    flow.copy()
+    assert not flow.failover("--rehearse")["group_offsets_not_reached"]
+    dropped(flow.source, flow.topic)
+    make_topic(flow.source, flow.topic)
+    produce(flow.source, flow.topic, [b"other"] * 100)
+    commit(flow.source, flow.topic, flow.topic, 77)
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise ClusterUnreachable("no right to begin")
+
+    monkeypatch.setattr("mirror.driver.flow.prepare", denied)
+    before = committed(flow.target, flow.topic, flow.topic)
+    account = flow.failover(code=4)
+    assert [one["state"] for one in account["partitions"]] == ["RECREATED"]
+    assert committed(flow.target, flow.topic, flow.topic) == before
+
+
+@pytest.mark.brokers
 def test_a_translated_copy_that_lost_its_records_is_told_by_its_own_log(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:

@@ -322,9 +322,11 @@ def test_a_group_that_was_put_back_is_put_back_there_too(
     with_pair(source, target, topic_name, story)
 
 
-def test_a_group_is_not_put_back_by_a_topic_made_anew(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+@pytest.mark.parametrize("there", [3, 45])
+def test_a_group_is_put_nowhere_by_a_topic_made_anew(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, there: int
 ) -> None:
+    """Neither back nor forth: what it has read there are other records."""
     source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
 
     async def story(pair: Pair) -> None:
@@ -335,7 +337,7 @@ def test_a_group_is_not_put_back_by_a_topic_made_anew(
         while pair.source.topic_id(topic_name):
             await pair.source.refresh()
         await asyncio.to_thread(make_topic, source, topic_name)
-        await pair.commit(pair.source, topic_name, topic_name, 3)
+        await pair.commit(pair.source, topic_name, topic_name, there)
         look = await pair.look()
         assert [hindrance.cause for hindrance in look.hindrances] == [
             f"cluster us: offsets of {topic_name} stay: its source topic is gone or another one"
@@ -561,10 +563,13 @@ def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, top
         async def as_source(pair: Pair) -> None:
             for group in (free, denied):
                 await pair.commit(pair.source, group, topic_name, 0)
-            pair.sync.include = (re.compile(re.escape(free)), re.compile(denied))
             await hindered(pair)
             await asyncio.to_thread(grant)
             await hindered(pair, "cluster eu: grant DESCRIBE on the group")
+            fresh = Pair(pair.source, pair.target, {topic_name: topic_name}, topic_name)  # by what the target has
+            await hindered(fresh, "cluster eu: grant DESCRIBE on the group")
+            fresh.sync.include = (re.compile(re.escape(free)), re.compile(denied))  # and by its name
+            await hindered(fresh, "cluster eu: grant DESCRIBE on the group")
 
         with_pair(other, guarded.bootstrap, topic_name, as_target)
         with_pair(guarded.bootstrap, other, topic_name, as_source)

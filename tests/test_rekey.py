@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer
+from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, produce, stored_batches
 from rekeychecker import Seen, complaints, read_committed
@@ -139,6 +140,11 @@ def test_a_topic_by_a_field_of_its_values(
     assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
     assert {one["kind"] for one in told["not_whole"]} == {"not there yet"}
     assert sum(one["offsets"] for one in told["not_whole"]) == 100
+    code, log = here.rekeyed(config)
+    assert (code, "is not the mirror's" in log) == (ExitCode.DATA_AT_RISK, True), log
+    admin = AdminClient({"bootstrap.servers": target})
+    for future in admin.delete_records([Confluent(topic_name, 7, OFFSET_END)]).values():
+        future.result(PATIENCE)
     settings = load(config)
     asyncio.run(made_anew_under_a_query(settings, prepare(settings)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -20,16 +22,26 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from groupoffsets import committed
-from helpers import make_topic
+from helpers import make_topic, produce
 from samerecords import read
 from secured import scram, spec
 from sparkless import run_once
+from test_run import PATIENCE, wait_for
 
+from mirror.commands.failover import failover
+from mirror.commands.verify import Means, verify_flow
 from mirror.config import Settings
+from mirror.driver.flow import prepare
+from mirror.driver.topic_watcher import Replanner
 from mirror.errors import ExitCode, MirrorError
+from mirror.journal.entries import seen_in
+from mirror.kafka.admin import Admin
 from mirror.lab.embedded import Cluster, start_many
 from mirror.observability import logs
 from mirror.states import State
+from mirror.topics.history import read_own
+from mirror.topics.plan import plan_flow
+from mirror.verify.report import Lack
 
 pytestmark = pytest.mark.brokers
 
@@ -212,3 +224,58 @@ def test_each_right_is_needed_and_named_where_it_is_missing(
     ends = {side: f"({getattr(pair, side).bootstrap_by('SCRAM')})" for side in ("source", "target")}
     assert told.format(own=own, **ends) in seen, seen
     assert code in (ExitCode.PREFLIGHT, ExitCode.CLUSTER, ExitCode.DONE)
+
+
+def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No command says that all is well, or that it is gone; the others of the flow go on, and so do all of them once
+    the right is given as the plan says.
+    """
+    own, lost, kept_one = "hidden", "hidden-lost", "hidden-kept"
+    topics = [Right("source", right, ResourceType.TOPIC, lost) for right in ("READ", "DESCRIBE_CONFIGS")]
+    others = [Right("source", right, ResourceType.TOPIC, kept_one) for right in ("READ", "DESCRIBE_CONFIGS")]
+    on_target = [
+        right
+        for name in (f"{own}.{lost}", f"{own}.{kept_one}")
+        for right in topic("target", name, "CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE", "DELETE")
+    ]
+    on_target += topic("target", f"mirror.{own}.heartbeats", "CREATE", "DESCRIBE", "WRITE")
+    base = [*ALWAYS[2:3], *ALWAYS[4:], *TO_PRESERVE[1:], *on_target, *others]
+    for name in (lost, kept_one):
+        make_topic(pair.source.bootstrap, name)
+        produce(pair.source.bootstrap, name, [b"before"] * 10)
+    told = pair.settings(own, "preserve").model_dump(by_alias=True, exclude_none=True, exclude={"topics"})
+    told |= {"topics": {"include": ["hidden-.*"], "naming": {"prefix": f"{own}."}}, "sync": {"deletions": "delete"}}
+    settings = Settings.model_validate(told)
+    pair.allow([*base, *topics], own)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    for name in (lost, kept_one):
+        produce(pair.source.bootstrap, name, [b"after"] * 5)
+    current = prepare(settings, once=True).assignments
+    seen = seen_in(asyncio.run(read_own(settings)).newest)
+
+    pair.allow(base, own)
+    wait_for(lambda: lost not in Admin(settings.source).topics(), PATIENCE, lambda: "it is still seen")
+    plan = plan_flow(settings)
+    (refusal,) = plan.refusals
+    assert refusal.startswith(f"{lost}: may not be described on the source any more"), refusal
+    assert "--operation Read --topic hidden-lost" in refusal
+    assert plan.gone == ()
+    outcome = run_once(settings)
+    assert (outcome.exit_code, [one.source for one in outcome.refused]) == (ExitCode.PREFLIGHT, [lost])
+    report = verify_flow(settings, means=Means(spark=False))
+    assert report.gone == ()
+    assert [(one.topic, one.kind) for one in report.shortfalls] == [(lost, Lack.NOT_VERIFIED)]
+    look = Replanner(settings).look(current, seen)
+    assert {one.source.topic for one in look.assignments} == {lost, kept_one}, "whose copies stay, and whose tasks tell"
+    capsys.readouterr()
+    assert failover(settings, rehearse=True, undo=False, as_json=True) == ExitCode.DATA_AT_RISK
+    account = json.loads(capsys.readouterr().out)
+    assert account["source_reachable"], account
+    assert f"no DESCRIBE right on topic {lost}" in " ".join(account["warnings"])
+
+    pair.allow([*base, *topics], own)
+    wait_for(lambda: lost in Admin(settings.source).topics(), PATIENCE, lambda: "it is not seen")
+    assert run_once(settings).exit_code == ExitCode.DONE
+    assert verify_flow(settings, means=Means(spark=False)).is_whole

@@ -572,6 +572,9 @@ def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(
         for removed in ours.delete_acls([every_acl(kind, name)]).values():
             removed.result(20)
     awaited(lambda: not rules(source))
+    of_another = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id="another")
+    Replanner(settings).look((), {topic_name: of_another})
+    assert rules_on(target, group, ResourceType.GROUP) == expected, "the source is another cluster: it revoked nothing"
     Replanner(settings).look((), {})
     awaited(lambda: rules_on(target, topic_name) == {("User:own", AclOperation.READ, allow)})
     awaited(lambda: not rules_on(target, group, ResourceType.GROUP))

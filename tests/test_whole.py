@@ -115,6 +115,15 @@ def test_a_loss_of_another_topic_by_that_name_does_not_count() -> None:
     assert standing.handed(Assignment(at, at, now, Rules())).losses == ((10, 20), (30, 31))
 
 
+def test_a_loss_of_a_former_copy_does_not_count() -> None:
+    at, source, copy = TopicPartition("orders", 0), uuid4(), uuid4()
+    seen = FirstSeen(source_topic="orders", topic_id=source, target_topic_id=copy, cluster_id="eu")
+    lost = [Loss(at, at, 0, 5, topic_id=source, target_topic_id=each) for each in (uuid4(), copy)]
+    known = {FirstSeen.key("orders"): seen.to_json()}
+    assert losses_in(known | dict([loss_entry(lost[0])])) == {}
+    assert losses_in(known | dict([loss_entry(lost[1])])) == {at: (Lost(0, 5, "retention", source, copy),)}
+
+
 def figures_of(settings: Settings, topic: str, partition: int, state: State, **more: Any) -> PartitionStatus:
     told: dict[str, Any] = {"next_offset": 0, "log_end": -1, "lag_records": 0, "detail": "why", **more}
     return PartitionStatus(

@@ -30,11 +30,13 @@ from mirror.commands import failover_view as kept
 from mirror.commands.failover_view import FailoverReport, as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import (
+    AccessDenied,
     ClusterError,
     ClusterUnreachable,
     ConfigError,
     ExitCode,
     MalformedBatch,
+    NotAuthenticated,
     PreflightError,
     WireError,
 )
@@ -43,7 +45,7 @@ from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, nam
 from mirror.groups.decide import OffsetGap
 from mirror.groups.sync import Blocker, GroupSync, Look
 from mirror.journal import ownership as record
-from mirror.journal.entries import paused_in
+from mirror.journal.entries import mirrored_cluster, paused_in
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
 from mirror.kafka.admin import Admin
@@ -126,8 +128,7 @@ async def _undo(settings: Settings) -> None:
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:
-    course = _FailoverRun(settings, rehearse)
-    async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
+    async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(
             Journal(target, settings.flow),
             naming_of(settings),
@@ -139,44 +140,55 @@ async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _
             return _Before(done, kept.account_in(known.newest))
         if not known.figures and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
-        with course.step("reach the source"):
-            reached = await course.reach(source, {at.topic for at in known.figures})
+        # a source's address that leads to another cluster since, to the target itself say, is that of no source
+        settings = settings.keeping_to(mirrored_cluster(known.newest), target.cluster_id)
+        async with Cluster(Endpoint.of(settings.source)) as source:
+            return await _fail_over(_FailoverRun(settings, rehearse), source, known, done)
 
-        async def exposures() -> list[PartitionRpo]:
-            return await course.asking(
-                source, reached, lambda there: exposures_of(settings, source if there else None, known)
-            )
 
-        if rehearse:
-            course.exposed = await exposures()
-        if done is None:
-            with course.step("drain"):
-                await course.drain(source if reached else None, known)
+async def _fail_over(
+    course: _FailoverRun, source: Cluster, known: JournalSnapshot, done: FailedOver | None
+) -> FailoverReport:
+    """Step by step; `done` is the record of a failover that was lost before it had an account."""
+    settings, rehearse, target = course.settings, course.rehearse, known.journal.cluster
+    with course.step("reach the source"):
+        reached = await course.reach(source, {at.topic for at in known.figures})
+
+    async def exposures() -> list[PartitionRpo]:
+        return await course.asking(
+            source, reached, lambda there: exposures_of(settings, source if there else None, known)
+        )
+
+    if rehearse:
+        course.exposed = await exposures()
+    if done is None:
+        with course.step("drain"):
+            await course.drain(source if reached else None, known)
+    if not rehearse:
+        with course.step("end the mirror"):
+            await (course.end(known) if done is None else course.go_on(done, known))
+        with course.step("fence re-keyed topics"):
+            await course.fence(known)
+    with course.step("check the copies"):
+        await course.asking(source, reached, lambda there: course.check(source, target, known, reached=there))
+    with course.step("follow the groups"):
+        await course.asking(source, reached, lambda there: course.follow(source, target, known, reached=there))
+    with course.step("read the journal"):
+        await known.read()
         if not rehearse:
-            with course.step("end the mirror"):
-                await (course.end(known) if done is None else course.go_on(done, known))
-            with course.step("fence re-keyed topics"):
-                await course.fence(known)
-        with course.step("check the copies"):
-            await course.asking(source, reached, lambda there: course.check(source, target, known, reached=there))
-        with course.step("follow the groups"):
-            await course.asking(source, reached, lambda there: course.follow(source, target, known, reached=there))
-        with course.step("read the journal"):
-            await known.read()
-            if not rehearse:
-                await course.check_stands(known)
-        with course.step("account"):
-            found = course.doubted(await exposures())
-            course.exposed = course.doubted(course.exposed)
-            course.rest(known, found)
-            missed = await course.asking(
-                source, reached, lambda there: course.compare(source, target, known, found, reached=there)
-            )
-            found += missed
-            course.exposed += missed if rehearse else []
-        account = course.account(found)
-        if not rehearse:
-            await _keep(known.journal, account)
+            await course.check_stands(known)
+    with course.step("account"):
+        found = course.doubted(await exposures())
+        course.exposed = course.doubted(course.exposed)
+        course.rest(known, found)
+        missed = await course.asking(
+            source, reached, lambda there: course.compare(source, target, known, found, reached=there)
+        )
+        found += missed
+        course.exposed += missed if rehearse else []
+    account = course.account(found)
+    if not rehearse:
+        await _keep(known.journal, account)
     return account
 
 
@@ -220,9 +232,13 @@ class _FailoverRun:
         self._steps[name] = time.monotonic() - began
 
     async def reach(self, source: Cluster, topics: set[str]) -> bool:
-        """Whether the source answers."""
+        """Whether the source answers. A topic that may not be described keeps no other from being asked for."""
         try:
             await source.refresh(topics, SOURCE_SECONDS)
+        except NotAuthenticated as problem:
+            self._source_problem = str(problem)
+        except AccessDenied as denied:
+            self._warn(f"{denied}: how far it is, and whether it is the topic that was mirrored, nobody knows")
         except ClusterError as problem:
             self._source_problem = str(problem)
         return not self._source_problem
@@ -295,7 +311,8 @@ class _FailoverRun:
         if problem:
             self._warn(f"what was missing could not be copied: {problem}")
         await self._warn_of_rekeyed(source, known)
-        self._trust(known)
+        if known.watched.last not in self._former:  # what that one reported nobody has compared since
+            self._trust(known)
 
     async def _drain_here(self, known: JournalSnapshot) -> str:
         """Copy what is missing; why that could not be done, else empty."""

@@ -236,7 +236,9 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
                 context = open_context(settings.spark, flow.name, flow.lanes)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
-            lookout = None if once else TopicWatcher(Replanner(settings), load)
+            ids = flow.source.cluster_id, flow.target.cluster_id
+            replanner = Replanner(settings.keeping_to(*ids))
+            lookout = None if once else TopicWatcher(replanner, lambda: load().keeping_to(*ids))
             queries = queries_for(context, flow)
             supervisor = Supervisor(context, flow, watch.show, metrics, lookout, queries, listening)
             outcome = asyncio.run(_supervised(supervisor.run()))

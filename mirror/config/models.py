@@ -234,6 +234,10 @@ class ClusterSettings(Section):
     """Client id in requests; brokers show it in logs and use it for quotas."""
     socket_timeout_ms: Whole | None = Field(default=None, alias="socket.timeout.ms", ge=1000, le=300_000)
     """Milliseconds to wait for an answer."""
+    cluster_id: str | None = None
+    """Id that the cluster must have, as `mirror plan` prints it: addresses that lead to another one are refused.
+    Without it a mirror that runs keeps to the clusters that it found at its start.
+    """
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
@@ -253,7 +257,7 @@ class ClusterSettings(Section):
     @property
     def client(self) -> dict[str, str | int]:
         """What was set, under librdkafka's names and with secrets in clear: for a constructor, never for a log."""
-        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias"})
+        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias", "cluster_id"})
         return {name: v.get_secret_value() if isinstance(v, SecretStr) else v for name, v in values.items()}
 
 
@@ -459,3 +463,13 @@ class Settings(Section):
     """Prometheus endpoint."""
     spark: SparkSettings = SparkSettings()
     """Spark's master, properties and tasks."""
+
+    def keeping_to(self, source_id: str | None, target_id: str | None) -> Self:
+        """The same for these two clusters alone, wherever their addresses lead later on; None and empty for an id that
+        is not known.
+        """
+        source, target = (
+            one.model_copy(update={"cluster_id": one.cluster_id or known or None})
+            for one, known in ((self.source, source_id), (self.target, target_id))
+        )
+        return self.model_copy(update={"source": source, "target": target})

@@ -88,7 +88,12 @@ class Deletions:
         """
         if settings.sync.deletions == "keep":
             return []
-        copies = {one.target.topic: one for one in current if selects(one.source.topic, settings.topics)}
+        unknown = {finding.topic for finding in plan.refusals}  # a topic that is hidden from us may be there
+        copies = {
+            one.target.topic: one
+            for one in current
+            if selects(one.source.topic, settings.topics) and one.source.topic not in unknown
+        }
         gone = self._gone(plan, copies)
         if why := _doubt(plan, self._lost(plan, settings, copies, gone, seen)) if gone else "":
             why = (
@@ -374,7 +379,7 @@ class Replanner:
         principals = settings.sync.acl_principals
         found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
-        acls, failures = found.leaving(held), dict[str, MirrorError]()
+        acls, failures = found.leaving(held, groups=self._gate.is_of_another(history)), dict[str, MirrorError]()
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there
             self._given |= set(acls.missing)
             asyncio.run(record_given(settings, self._given, {one.resource for one in acls.missing}))

@@ -17,7 +17,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
 from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
-from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
+from mirror.journal.entries import FirstSeen, Lost, losses_in, same_id, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -32,7 +32,7 @@ from mirror.replication.assignment import LastPosition
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import resume
-from mirror.replication.topic_identity import other_topic
+from mirror.replication.topic_identity import other_topic, what_became_of
 from mirror.states import State
 
 # --- The groups at a failover -----------------------------------------------------------------------------------------
@@ -74,15 +74,37 @@ async def doubts_of(
         copy, topic_id = seen.get(there.topic), target.topic_id(there.topic)
         if copy is not None and topic_id is not None and copy.target_topic_id != topic_id:
             return Doubt("the target topic is another one than was mirrored to")
-        if source is None or (one.state in _SURE and one.instance in instances):
+        if source is None:
+            return None
+        if (doubt := await _other_source(source, one.topic, copy)) is not None:
+            return doubt
+        if one.state in _SURE and one.instance in instances:
             return None
         async with turns:
             last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
-            return await _compared(settings, source, known, one, copy, starts.get(there, 0), last, losses)
+            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     found = await asyncio.gather(*map(of, asked.values()))
     return {at: doubt for at, doubt in zip(asked, found, strict=True) if doubt is not None}
+
+
+async def _other_source(source: Cluster, topic: str, seen: FirstSeen | None) -> Doubt | None:
+    """Why a source topic is not known to be the one that was mirrored; asked of every copy: the address of the source
+    may lead somewhere else by now, whatever a task said of the cluster that it reads.
+    """
+    if seen is None:
+        return None
+    if not same_id(seen.cluster_id, source.cluster_id):
+        told = f"its copy was mirrored from cluster {seen.cluster_id}, and the source is cluster {source.cluster_id}"
+        return Doubt(told, State.RECREATED)
+    if not other_topic(source, topic, seen.topic_id):
+        return None
+    try:
+        became = await what_became_of(source, topic, seen.topic_id)
+    except ClusterError as problem:
+        return Doubt(f"nobody knows whether its source is the topic that was mirrored: {problem}")
+    return Doubt(became, State.RECREATED) if became else None
 
 
 async def _compared(
@@ -90,7 +112,6 @@ async def _compared(
     source: Cluster,
     known: JournalSnapshot,
     one: PartitionStatus,
-    seen: FirstSeen | None,
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
@@ -98,8 +119,6 @@ async def _compared(
     """What comparing both logs tells, as a lane that began now would; nothing is written."""
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
-    if became := other_topic(source, at.topic, seen.topic_id if seen else None):
-        return Doubt(became, State.RECREATED)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
         last = None
     sides = settings.flow, source, at, target, there

@@ -8,12 +8,15 @@ for a look at everything once a minute: offsets expire there, and operators move
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
     G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
         stands in for them, and not in a state in which the two logs are different ones
-    G3  no offset goes back because the source's topic was deleted and made anew: its id is looked up before
+    G3  an offset is that of a topic by its id: before anything is committed, and behind the offsets that are to be, the
+        source's topics are looked up, since a group's offset in one that was deleted and made anew is another record's
     G4  nothing is deleted on the target
     G5  what stands in the way is told and tried again; the groups that it does not concern are followed
     G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
         next is not on the target, and to go on behind that would pass over it in silence
     G7  no group is put below the target's log start; which records it passes over is said
+    G8  a group that the source does not list may be gone, or hidden from the mirror: brokers leave out those that may
+        not be described. Each that was met before, or that the target has, is asked for by name, which tells
 
 `gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
@@ -31,7 +34,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from mirror import names
-from mirror.errors import AccessDenied, ClusterError, WireError
+from mirror.errors import AccessDenied, ClusterError, NotAuthenticated, WireError
 from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
@@ -334,6 +337,7 @@ class GroupSync:
         self._early: set[str] = set()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
+        self._hidden: set[str] = set()  # on the source (G8)
         self._whole_at = float("-inf")
 
     def mirrors(self, terms: Terms) -> None:
@@ -352,7 +356,7 @@ class GroupSync:
         reached = await asyncio.gather(*(self._refreshed(side) for side in stale))
         work = _Work({}, {})
         if all(reached):
-            sources = await self._source_offsets()
+            sources = await self._source_offsets(whole)
             if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
                 work = await self._follow(moved, rehearsing)
             self._whole_at = time.monotonic() if whole else self._whole_at
@@ -369,10 +373,15 @@ class GroupSync:
         early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._early}
         return self._standings | early
 
-    async def _refreshed(self, side: Side) -> bool:
-        """Learn brokers and leaders anew; False where the cluster is away."""
+    async def _refreshed(self, side: Side, topics: Collection[str] = ()) -> bool:
+        """Learn brokers, and leaders and ids of topics, anew; False where the cluster is away."""
         try:
-            await side.cluster.refresh()
+            await side.cluster.refresh(topics)
+        except NotAuthenticated as problem:
+            side.lost(problem)
+            return False
+        except AccessDenied:  # of one of the topics: the others are known
+            return True
         except ClusterError as problem:
             side.lost(problem)
             return False
@@ -380,31 +389,39 @@ class GroupSync:
 
     # --- the source
 
-    async def _followed(self) -> dict[str, Offsets]:
-        """Everything that the chosen groups have committed."""
+    async def _followed(self, whole: bool = True) -> dict[str, Offsets]:
+        """Everything that the chosen groups have committed. `whole`: those that the target has are missed, too (G8)."""
         listed = await self._source.listed()
         every = {told.group for groups in listed.values() for told in groups}
         nodes = {
             told.group: node
             for node, groups in listed.items()
             for told in groups
-            if told.commits and any(pattern.fullmatch(told.group) for pattern in self.include)
+            if told.commits and self._is_chosen(told.group)
         }
-        # A group that may not be described is not listed either; one that is asked for by name is to be missed.
-        named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
-        nodes |= await self._source.coordinators(named - every)
+        missed = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)} | self._hidden
+        missed |= self._standings.keys()
+        if whole:
+            there = (told.group for groups in (await self._target.listed()).values() for told in groups)
+            missed |= {group for group in there if self._is_chosen(group)}
+        found = await self._source.coordinators(missed - every)
+        fetched = await self._source.fetched(nodes | found)
         if listed.keys() == set(self._source.cluster.nodes):
-            self._forget_all_but(nodes)
-        return await self._source.fetched(nodes)
+            self._hidden = missed - every - found.keys()
+            self._forget_all_but(nodes.keys() | self._hidden | {group for group in found if fetched.get(group)})
+        return fetched
 
-    async def _source_offsets(self) -> dict[str, Offsets]:
+    def _is_chosen(self, group: str) -> bool:
+        return any(pattern.fullmatch(group) for pattern in self.include)
+
+    async def _source_offsets(self, whole: bool) -> dict[str, Offsets]:
         """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
         these mean anything is settled at the same moment: more is known by the time that the target has answered.
         """
         translated: dict[str, Offsets] = {}
         early_groups: set[str] = set()
         until: dict[TopicPartition, int] = {}
-        for group, offsets in (await self._followed()).items():
+        for group, offsets in (await self._followed(whole)).items():
             vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
             early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
             if early:
@@ -416,7 +433,7 @@ class GroupSync:
         self._early, self._until = early_groups, until
         return translated
 
-    def _forget_all_but(self, groups: Mapping[str, int]) -> None:
+    def _forget_all_but(self, groups: Collection[str]) -> None:
         self._settled = {group: offsets for group, offsets in self._settled.items() if group in groups}
         self._standings = {group: standing for group, standing in self._standings.items() if group in groups}
         if len(self._agreed) > MOST_REMEMBERED:
@@ -430,7 +447,7 @@ class GroupSync:
         await self._locate(work)
         work.targets = await self._target.fetched(work.nodes)
         await self._decide(work)
-        await self._keep_from_going_back(work)
+        await self._keep_to_known_topics(work)
         if rehearsing:
             work.taken = {group: set(offsets) for group, offsets in work.commits().items()}
         else:
@@ -503,22 +520,23 @@ class GroupSync:
         told = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
         return {at: there[1].offset for at, there in told if there is not None}
 
-    async def _keep_from_going_back(self, work: _Work) -> None:
-        """Take out what would go back for another reason than the group's being put back (G3)."""
-        back = [
-            (group, at)
-            for group, offsets in work.commits().items()
-            for at, commit in offsets.items()
-            if at in work.targets[group] and commit.offset < work.targets[group][at].offset
-        ]
-        if not back:
+    async def _keep_to_known_topics(self, work: _Work) -> None:
+        """Take out what is committed for another topic than the one that is mirrored, or one that is gone (G3)."""
+        commits = work.commits()
+        if not commits:
             return
-        reached = await self._refreshed(self._source)
-        for group, at in back:
-            name, known = self._origins.get(at.topic, ("", None))
-            if not reached or (known and self._source.cluster.topic_id(name) != known):
-                del work.decisions[group][at]
-                self._target.hindered(f"offsets of {at.topic} stay: its source topic is gone or another one", group)
+        topics = {at.topic for offsets in commits.values() for at in offsets}
+        reached = await self._refreshed(self._source, {self._origins[one][0] for one in topics & self._origins.keys()})
+        for group, offsets in commits.items():
+            for at, commit in offsets.items():
+                name, known = self._origins.get(at.topic, ("", None))
+                there = work.targets[group].get(at)
+                goes_back = there is not None and commit.offset < there.offset
+                is_hidden = self._source.cluster.is_denied(name)
+                is_other = known is not None and (is_hidden or self._source.cluster.topic_id(name) != known)
+                if is_other or (not reached and (known is not None or goes_back)):
+                    del work.decisions[group][at]
+                    self._target.hindered(f"offsets of {at.topic} stay: its source topic is gone or another one", group)
 
     async def _commit(self, work: _Work) -> None:
         """Commit, once more without its text what the broker will not take with one so long."""

@@ -137,6 +137,14 @@ def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     return found
 
 
+def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
+    """The id of the cluster that all copies of a flow were mirrored from; None where that is not known of any, or these
+    are several.
+    """
+    ids = {one.cluster_id for one in seen_in(journal).values() if one.cluster_id and not one.deleted_ms}
+    return ids.pop() if len(ids) == 1 else None
+
+
 def _offsets(told: object) -> tuple[int, ...]:
     """Raises ValueError for what are none."""
     if not isinstance(told, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in told):
@@ -246,13 +254,14 @@ class Accepted(NamedTuple):
 
 class Lost(NamedTuple):
     """Source offsets, from and to before, whose records never came to a target partition, and why; of the source topic
-    with this id, None where the record does not say.
+    and the copy with these ids, None where the record does not say.
     """
 
     first: int
     next_offset: int
     reason: str = RETENTION
     topic_id: UUID | None = None
+    target_topic_id: UUID | None = None
 
     def concerns(self, topic_id: UUID | None) -> bool:
         """Whether it is a loss of the source topic with this id."""
@@ -268,6 +277,7 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
         "reason": loss.reason,
         "detail": loss.detail,
         "topic_id": str(loss.topic_id) if loss.topic_id else None,
+        "target_topic_id": str(loss.target_topic_id) if loss.target_topic_id else None,
         "at_ms": _now_ms(),
     }
     return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
@@ -275,7 +285,8 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
     """By target partition and in offset order, what the newest records of a journal tell was lost of the source topics
-    of now; records that are none of ours are passed over.
+    and copies of now; records that are none of ours are passed over. A copy that was begun anew began behind what the
+    former one lacked, or has it.
     """
     found: dict[TopicPartition, list[Lost]] = {}
     seen = seen_in(known)
@@ -283,7 +294,8 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
         with contextlib.suppress(*NOT_OURS):
             if (told := read_loss(Entry(0, key, value))) is not None:
                 target, lost = told
-                if target.topic not in seen or lost.concerns(seen[target.topic].topic_id):
+                now = seen.get(target.topic)
+                if now is None or (lost.concerns(now.topic_id) and same_id(lost.target_topic_id, now.target_topic_id)):
                     found.setdefault(target, []).append(lost)
     return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
 
@@ -297,8 +309,8 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
     topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
     told = parsed(record.value)
     first, following = int(told["first"]), int(told["next"])
-    topic_id = UUID(str(told["topic_id"])) if told.get("topic_id") else None  # version 0.1.0 told none
-    lost = Lost(first, following, str(told.get("reason", RETENTION)), topic_id)
+    ids = (UUID(str(told[name])) if told.get(name) else None for name in ("topic_id", "target_topic_id"))
+    lost = Lost(first, following, str(told.get("reason", RETENTION)), *ids)  # version 0.1.0 told no ids
     if not 0 <= lost.first < lost.next_offset:
         raise ValueError("a loss must have offsets that follow each other")
     return TopicPartition(topic, int(partition)), lost

@@ -66,7 +66,7 @@ from mirror.errors import (
     MirrorError,
     NotAuthenticated,
 )
-from mirror.kafka.cluster import Cluster, Described, Endpoint, cluster_rights, described
+from mirror.kafka.cluster import Cluster, Described, Endpoint, cluster_rights, described, hidden
 from mirror.kafka.protocol import INIT_PRODUCER_ID, Api
 from mirror.observability import logs
 
@@ -396,6 +396,10 @@ class Admin:
             raise AccessDenied(f"{denied} Grant {_RIGHTS['describe topic']}, or check the credentials") from denied
         return {one.name: topic_info(one) for one in found}
 
+    def hidden(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of the topics that we may not describe: each may be there or not, and none is told of in `topics`."""
+        return self._wire.ask("describe topics", DEADLINE_S, partial(hidden, topics=tuple(names)))
+
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -537,11 +541,18 @@ class Admin:
                     future.result()
 
     def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
-        """What a question is answered with, in one future or several; asked again where the time ran out."""
-        return self._again(_timed_out, call, *args, **options)
+        """What a question is answered with, in one future or several; asked again where the time ran out. librdkafka
+        asks whoever listens at an address: behind the answer it must be this cluster still (K3 in `kafka/cluster.py`).
+        """
+        found = self._again(_timed_out, call, *args, **options)
+        self.cluster_id()
+        return found
 
     def _told(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
-        """What an order is answered with; given again where it never reached a controller."""
+        """What an order is answered with, which this cluster alone gets (K3); given again where it never reached a
+        controller.
+        """
+        self.cluster_id()
         return self._again(_found_no_controller, call, *args, **options)
 
     def _again(

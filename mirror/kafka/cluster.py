@@ -5,6 +5,8 @@ connection under a purpose of its own. Connections are made when asked for and m
 
     K1  metadata never goes back: a leader epoch older than the one known is ignored (KIP-320)
     K2  at most one refresh runs at a time, and whoever wants one meanwhile shares it
+    K3  the id of the cluster never changes, and each connection begins with the question for it: an address that leads
+        to another cluster, by a name that was switched or a port that was taken, is that of no broker
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
 of a broker does that has only just started (`rd_kafka_admin_response_parse`, 2.16); so these are asked by the wire.
@@ -33,6 +35,7 @@ from mirror.errors import (
     ConnectionLost,
     MalformedFrame,
     NotAuthenticated,
+    OtherCluster,
     TlsRefused,
     WireError,
 )
@@ -117,7 +120,8 @@ class Endpoint:
     """Where a cluster is and how to talk to it. Pickles: lanes carry it, and its secrets, which do not print.
 
     `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
-    `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded.
+    `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded. `cluster_id` is
+    that of the only cluster that may be there; None for whichever is found first.
     """
 
     alias: str
@@ -126,6 +130,7 @@ class Endpoint:
     client_id: str = CLIENT_ID
     patience: float | None = None
     bytes_per_second: float | None = None
+    cluster_id: str | None = None
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:
@@ -136,6 +141,7 @@ class Endpoint:
             security_of(settings),
             settings.client_id or CLIENT_ID,
             settings.socket_timeout_ms / 1000 if settings.socket_timeout_ms else None,
+            cluster_id=settings.cluster_id,
         )
 
     @property
@@ -156,7 +162,7 @@ class Cluster:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.cluster_id: str | None = None
+        self.cluster_id = endpoint.cluster_id  # once it is known it stays (K3)
         self.topics: dict[str, Topic] = {}
         self.bucket = Bucket(endpoint.bytes_per_second) if endpoint.bytes_per_second else None
         self._bootstrap = endpoint.bootstrap
@@ -223,7 +229,7 @@ class Cluster:
         if task is None or (task.done() and not _usable(task)):
             if node not in self._brokers:
                 raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
-            task = self._connections[key] = asyncio.create_task(self._open(self._brokers[node]))
+            task = self._connections[key] = asyncio.create_task(self._open_known(self._brokers[node]))
             task.add_done_callback(_looked_at)
         return await asyncio.shield(task)
 
@@ -233,6 +239,26 @@ class Cluster:
             return await Connection.open(address, told.security, CONNECT_TIMEOUT, told.client_id, told.patience)
         except NotAuthenticated as refused:
             raise NotAuthenticated(f"{self}: {refused}") from refused
+
+    async def _open_known(self, address: tuple[str, int]) -> Connection:
+        """The same, to a broker of this cluster for certain (K3)."""
+        connection = await self._open(address)
+        try:
+            self._recognize(await connection.call(METADATA, _metadata_request(connection, ()), CONNECT_TIMEOUT))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _recognize(self, answer: Any) -> None:
+        """Raises OtherCluster for a metadata answer of another cluster than this one."""
+        if None not in (self.cluster_id, answer.cluster_id) and answer.cluster_id != self.cluster_id:
+            raise OtherCluster(
+                f"a broker of cluster {answer.cluster_id} answers there, and not one of {self.cluster_id}. Mend"
+                " bootstrap.servers, or the name; where that cluster was replaced on purpose, its cluster_id in the"
+                " configuration, and start the mirror again"
+            )
+        self.cluster_id = self.cluster_id or answer.cluster_id
 
     async def call(self, node: int, api: Api, purpose: str = "", timeout: float = CALL_TIMEOUT, **fields: Any) -> Any:
         """Send one request made of `fields` in the version spoken there, and wait for the answer. Raises
@@ -296,7 +322,7 @@ class Cluster:
                 problem = problem or silence  # what is known says more
             except AllFailed as failed:
                 problem = failed.problems[-1]
-                if all(isinstance(one, TlsRefused) for one in failed.problems):
+                if all(isinstance(one, TlsRefused | OtherCluster) for one in failed.problems):
                     raise ClusterUnreachable(f"{self}: {problem}") from problem
             if time.monotonic() > deadline:
                 raise ClusterUnreachable(
@@ -352,7 +378,7 @@ class Cluster:
             raise ConnectionLost(f"{self}: its metadata is of no use: {code.name}")
         if not answer.brokers:
             raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
-        self.cluster_id = answer.cluster_id
+        self._recognize(answer)
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self._denied = {told.name for told in answer.topics if told.error_code in AUTHORIZATION_ERRORS}
         for told in answer.topics:
@@ -528,6 +554,19 @@ async def described(
     cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
 ) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
+    found = await _topics(cluster, topics, rights, timeout)
+    return [_described(cluster, topic) for topic in found if topic.error_code not in UNKNOWN_TOPIC]
+
+
+async def hidden(cluster: Cluster, topics: Iterable[str], timeout: float = CALL_TIMEOUT) -> frozenset[str]:
+    """Those of the topics that we may not describe. A broker that is asked for all topics leaves them out, and asked by
+    name does not say whether they exist (Kafka `KafkaApis.getTopicMetadata`).
+    """
+    found = await _topics(cluster, topics, False, timeout)
+    return frozenset(topic.name for topic in found if topic.error_code in AUTHORIZATION_ERRORS)
+
+
+async def _topics(cluster: Cluster, topics: Iterable[str], rights: bool, timeout: float) -> Iterable[Any]:
     connection = await _some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic
@@ -541,7 +580,8 @@ async def described(
     answer = await _asked(cluster, connection, METADATA, request, timeout)
     if not answer.brokers:
         raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
-    return [_described(cluster, topic) for topic in answer.topics if topic.error_code not in UNKNOWN_TOPIC]
+    told: Iterable[Any] = answer.topics
+    return told
 
 
 def _described(cluster: Cluster, topic: Any) -> Described:

@@ -27,6 +27,7 @@ class Fix(Enum):
     TAKE_OLD = "set it to {limit}"
     GRANT_MARKERS = "grant it, or set topics.offsets to translate, which fills nothing"
     NAME_SOURCE = "{hint}"
+    GRANT_SOURCE = "where it is there, {grant}; where it was deleted, exclude it"
     SELECT_TOPICS = "change topics.include or topics.exclude"
     CHOOSE_NAME = "choose another name"
     OTHER_LETTERS = "name another one"

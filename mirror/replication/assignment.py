@@ -138,7 +138,7 @@ _REASONS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Records that are not mirrored, and will not be: offsets from `first` up to `next_offset`. `detail`: what was
-    found there, in words. `topic_id` is the source topic's, None where it is not known.
+    found there, in words. `topic_id` is the source topic's and `target_topic_id` the copy's, None where not known.
     """
 
     source: TopicPartition
@@ -148,6 +148,7 @@ class Loss:
     reason: str = "retention"
     detail: str = ""
     topic_id: UUID | None = None
+    target_topic_id: UUID | None = None
 
 
 #: Told of a loss.

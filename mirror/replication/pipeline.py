@@ -504,7 +504,7 @@ class Pipeline:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
-                await self._on_loss(replace(loss, topic_id=keeper.assignment.topic_id))
+                await self._on_loss(replace(loss, topic_id=keeper.assignment.topic_id, target_topic_id=sink.topic_id))
         except (ClusterError, WireError) as problem:
             self._writer.doubt(sink, str(problem))
         if sink.unsettled or sink is not keeper.sink:
@@ -595,11 +595,9 @@ class Pipeline:
             self._target_lost(keeper, target_lost)
         if position.lost_until >= 0:
             reason = "target" if target_lost is not None else "retention"
-            loss = Loss(
-                mine.source, mine.target, position.next_offset, position.lost_until, reason, topic_id=mine.topic_id
-            )
+            loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
             if self._on_loss is not None:
-                await self._on_loss(loss)
+                await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=topic_id))
             sink.lose(loss)
         keeper.unsettled.clear()
         keeper.sink, keeper.last = sink, None

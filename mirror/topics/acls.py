@@ -99,11 +99,11 @@ class AclPlan:
         """The target topics whose rules would change."""
         return frozenset(one.name for one in (*self.missing, *self.revoked) if one.kind == "topic")
 
-    def leaving(self, topics: Collection[str]) -> AclPlan:
-        """The plan without changes to these target topics."""
+    def leaving(self, topics: Collection[str], *, groups: bool = False) -> AclPlan:
+        """The plan without changes to these target topics, and with `groups` to none of the groups either."""
 
         def left(rules: tuple[Acl, ...]) -> tuple[Acl, ...]:
-            return tuple(one for one in rules if one.kind != "topic" or one.name not in topics)
+            return tuple(one for one in rules if (one.name not in topics if one.kind == "topic" else not groups))
 
         return replace(self, missing=left(self.missing), revoked=left(self.revoked))
 

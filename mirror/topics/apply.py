@@ -36,7 +36,7 @@ from mirror.policy.rules import (
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
-from mirror.topics.history import History
+from mirror.topics.history import HIDDEN, History, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
@@ -159,6 +159,7 @@ def plan_topics(
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = list(_selection_findings(selection, source_topics, settings))
+    findings += _hidden_findings(source, settings, history, source_topics)
     findings += _loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id())
     offsets, sync = settings.topics.offsets, settings.sync
     may_fill = offsets == "translate" or target.may_write_markers()
@@ -455,6 +456,13 @@ def _selection_findings(
     if not selection.pairs and not selection.missing:
         what = f"no topic {where} matches topics.include and escapes topics.exclude"
         yield refused("", what, Fix.SELECT_TOPICS)
+
+
+def _hidden_findings(
+    source: Admin, settings: Settings, history: History, source_topics: Collection[str]
+) -> Iterator[Finding]:
+    for topic in sorted(hidden_topics(settings, source, history.seen, source_topics)):
+        yield refused(topic, HIDDEN, Fix.GRANT_SOURCE, grant=allow(Endpoint.of(settings.source), "READ", topic=topic))
 
 
 def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:

@@ -27,6 +27,8 @@ from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.policy.selection import selects
 from mirror.topics.rekeyed import progress_topic
 
+#: What is said of a source topic that was mirrored and is not to be seen any more.
+HIDDEN: Final = "may not be described on the source any more: whether it is there, nobody knows"
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
 _ANY: Final = journal_topic("any-other-flow")
 #: Journals that are read at a time.
@@ -81,19 +83,42 @@ class History:
         return self.origins[topic].clusters if topic in self.origins else ()
 
 
-def gone_topics(
-    settings: Settings, target: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str], source_id: str
-) -> dict[str, str]:
-    """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
-    is left. Raises ClusterError.
+def hidden_topics(
+    settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
+) -> frozenset[str]:
+    """The source's topics of the flow that the mirror has seen and may not describe any more: whether they are gone
+    nobody knows. Raises ClusterError.
     """
-    left = {
+    left = {one.source_topic for one in _left(settings, seen, source_topics, source.cluster_id()).values()}
+    return source.hidden(left) if left else frozenset()
+
+
+def _left(
+    settings: Settings, seen: Mapping[str, FirstSeen], source_topics: Collection[str], source_id: str
+) -> dict[str, FirstSeen]:
+    return {
         name: one
         for name, one in seen.items()
         if one.source_topic not in source_topics
         and one.cluster_id == source_id
+        and not one.deleted_ms
         and selects(one.source_topic, settings.topics)
     }
+
+
+def gone_topics(
+    settings: Settings,
+    source: Admin,
+    target: Admin,
+    seen: Mapping[str, FirstSeen],
+    source_topics: Collection[str],
+) -> dict[str, str]:
+    """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
+    is left. Raises ClusterError.
+    """
+    left = _left(settings, seen, source_topics, source.cluster_id())
+    hidden = source.hidden(one.source_topic for one in left.values()) if left else ()
+    left = {name: one for name, one in left.items() if one.source_topic not in hidden}
     there = target.describe(left) if left else {}
     return {
         name: one.source_topic

@@ -221,7 +221,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
             pairs, given = topics.allowed().pairs, given_in(own.newest)
             acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
             withheld = gate.held(acls.topics, topics, history, settings)
-            acls, held = acls.leaving(withheld), withheld | held
+            acls, held = acls.leaving(withheld, groups=gate.is_of_another(history)), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
     own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
     existing = target.describe(own_topics)
@@ -242,7 +242,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),
         gone=tuple(
             f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
-            for copy, topic in gone_topics(settings, target, history.seen, names, source_id).items()
+            for copy, topic in gone_topics(settings, source, target, history.seen, names).items()
         ),
         held=tuple(
             f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()

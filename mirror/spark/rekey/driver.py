@@ -278,7 +278,8 @@ class Rekeyer:
         """Look at the source; what is passed over there is on record before anything behind it is planned."""
         await self._side.look()
         if lost := self._side.losses:
-            await self._journal.append_all(map(loss_entry, lost))
+            of_copy = (replace(one, target_topic_id=self._target_id) for one in lost)
+            await self._journal.append_all(map(loss_entry, of_copy))
             lost.clear()
 
     def _mended(self, plan: Plan) -> Plan:

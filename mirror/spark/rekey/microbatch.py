@@ -231,7 +231,7 @@ async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) 
     log = Log(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
     async for raw in log.committed(begin):
         offset = max(begin, raw.header.base_offset)
-        return f"somebody else writes to the target: the record at offset {offset} of {at} is not the mirror's"
+        return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic tells"
     return ""
 
 
