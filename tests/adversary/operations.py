@@ -155,6 +155,15 @@ _LATE_MOTIFS: Final = (
     ("stranger_writes", "run", "expire_target", "produce", "expire_source", "accept", "run"),
     ("cut_target", "expire_source", "run", "expire_target", "accept", "produce", "run"),
 )
+#: Where names lead to something else than before: an address to another cluster, a topic's name to another topic.
+_ASTRAY: Final[dict[str, float]] = {"failover_astray": 4}
+_ASTRAY_MOTIFS: Final = (
+    ("live", "commit", "produce", "produce", "failover_astray"),
+    ("produce", "failover_astray", "produce"),
+    ("live", "commit", "recreate", "produce", "commit", "settle"),
+    ("commit", "run", "recreate", "produce", "commit", "run"),
+    ("commit", "recreate", "produce", "commit", "failover"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -196,6 +205,9 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     "ways": Repertoire(WEIGHTS | _WAYS, MOTIFS[::4] + _WAYS_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "settings": Repertoire(WEIGHTS | _SET, MOTIFS[::4] + _SET_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "late": Repertoire(WEIGHTS, MOTIFS[::4] + _LATE_MOTIFS * 4, ("default", "forever", "week", "compact")),
+    "astray": Repertoire(
+        WEIGHTS | _ASTRAY, MOTIFS[::4] + _ASTRAY_MOTIFS * 4, ("default", "forever", "week", "compact")
+    ),
     "around": Repertoire(
         WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")
     ),

@@ -473,9 +473,16 @@ class _Player:
     # --- the mirror ---------------------------------------------------------------------------------------------------
 
     def _config(
-        self, flow: str = "", include: str = "", prefix: str = "", epoch_s: float = 0.0, *, turns: bool = False
+        self,
+        flow: str = "",
+        include: str = "",
+        prefix: str = "",
+        epoch_s: float = 0.0,
+        *,
+        turns: bool = False,
+        astray: bool = False,
     ) -> Path:
-        flow = flow or self._tag
+        flow, source = flow or self._tag, self._world.source
         topics: dict[str, Any] = {"include": [include or f"{self._tag}\\..*"]}
         if self._excluded:
             topics["exclude"] = [self._names[-1].replace(".", "\\.")]
@@ -489,7 +496,7 @@ class _Player:
             topics["on_damage"] = "skip"
         content = {
             "name": flow,
-            "source": {"alias": "eu", "bootstrap.servers": self._world.source.bootstrap},
+            "source": {"alias": "eu", "bootstrap.servers": (self._world.target if astray else source).bootstrap},
             "target": {"alias": "us", "bootstrap.servers": self._world.target.bootstrap},
             "topics": topics,
             "groups": {"include": [f"{self._tag}\\..*"], "interval_s": 0.5},
@@ -831,10 +838,17 @@ class _Player:
         return f"exit {self._command('resume', str(self._config()), self._names[op.topic])[0]}"
 
     def _op_failover(self, _op: Op) -> str:
-        code, command = self._command("failover", str(self._config()), "--json")
+        return self._fail_over()
+
+    def _op_failover_astray(self, _op: Op) -> str:
+        """One whose source's name leads to the target already."""
+        return self._fail_over(astray=True)
+
+    def _fail_over(self, *, astray: bool = False) -> str:
+        code, command = self._command("failover", str(self._config(astray=astray)), "--json")
         if code == 2 and self._live:  # its journal is being written again: a person tries again
             time.sleep(HEARD_SECONDS / 2)
-            code, command = self._command("failover", str(self._config()), "--json")
+            code, command = self._command("failover", str(self._config(astray=astray)), "--json")
         if code not in {0, 4, 7}:
             return f"exit {code}"
         self._failed_over = True
