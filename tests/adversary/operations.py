@@ -159,7 +159,8 @@ _LATE_MOTIFS: Final = (
 _ASTRAY: Final[dict[str, float]] = {"failover_astray": 4}
 _ASTRAY_MOTIFS: Final = (
     ("live", "commit", "produce", "produce", "failover_astray"),
-    ("produce", "failover_astray", "produce"),
+    ("live", "pause", "produce", "commit", "failover_astray"),
+    ("pause", "live", "produce", "failover_astray"),
     ("live", "commit", "recreate", "produce", "commit", "settle"),
     ("commit", "run", "recreate", "produce", "commit", "run"),
     ("commit", "recreate", "produce", "commit", "failover"),
