@@ -8,7 +8,9 @@ for a look at everything once a minute: offsets expire there, and operators move
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
     G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
         stands in for them, and not in a state in which the two logs are different ones
-    G3  no offset goes back because the source's topic was deleted and made anew: its id is looked up before
+    G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
+        topics are asked for between the look at the source and each commit: a topic may be made anew, or an address
+        lead to another cluster, long before a task that waits for its broker says so
     G4  nothing is deleted on the target
     G5  what stands in the way is told and tried again; the groups that it does not concern are followed
     G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
@@ -33,6 +35,7 @@ from uuid import UUID
 from mirror import names
 from mirror.errors import AccessDenied, ClusterError, WireError
 from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
+from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
 from mirror.kafka.groups import (
@@ -195,13 +198,15 @@ Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committe
 class Terms(NamedTuple):
     """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
     mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean; `since`, of
-    a source partition, the offset below which nothing is mirrored, if there is one.
+    a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target topic, the id
+    under which it is written to.
     """
 
     translate: Translate
     origins: Mapping[str, tuple[str, UUID | None]]
     told_until: Callable[[TopicPartition], int]
     since: Mapping[TopicPartition, int]
+    copies: Mapping[str, UUID | None] = {}
 
 
 def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
@@ -319,16 +324,18 @@ class GroupSync:
         vouched: Callable[[TopicPartition], bool],
         told_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
         since: Mapping[TopicPartition, int] = {},
+        copies: Mapping[str, UUID | None] = {},
     ) -> None:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
         partition whether its target holds its records (G2). `told_until`: of a target partition, the offset up to
         which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
+        `copies`: by target topic, the id under which it is written to.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._vouched = tuple(include), vouched
-        self.mirrors(Terms(translate, origins, told_until, since))
+        self.mirrors(Terms(translate, origins, told_until, since, copies))
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
@@ -338,7 +345,7 @@ class GroupSync:
 
     def mirrors(self, terms: Terms) -> None:
         """From the next look on, other partitions are mirrored."""
-        self._translate, self._origins, self._told_until, self._since = terms
+        self._translate, self._origins, self._told_until, self._since, self._copies = terms
 
     async def look(self, *, rehearsing: bool = False) -> Look:
         """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
@@ -430,7 +437,7 @@ class GroupSync:
         await self._locate(work)
         work.targets = await self._target.fetched(work.nodes)
         await self._decide(work)
-        await self._keep_from_going_back(work)
+        await self._keep_to_their_topics(work)
         if rehearsing:
             work.taken = {group: set(offsets) for group, offsets in work.commits().items()}
         else:
@@ -503,22 +510,33 @@ class GroupSync:
         told = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
         return {at: there[1].offset for at, there in told if there is not None}
 
-    async def _keep_from_going_back(self, work: _Work) -> None:
-        """Take out what would go back for another reason than the group's being put back (G3)."""
-        back = [
-            (group, at)
-            for group, offsets in work.commits().items()
-            for at, commit in offsets.items()
-            if at in work.targets[group] and commit.offset < work.targets[group][at].offset
-        ]
-        if not back:
+    async def _keep_to_their_topics(self, work: _Work) -> None:
+        """Take out what is about other topics than are mirrored, on either side (G3)."""
+        topics = {at.topic for offsets in work.commits().values() for at in offsets}
+        if not topics:
             return
-        reached = await self._refreshed(self._source)
-        for group, at in back:
-            name, known = self._origins.get(at.topic, ("", None))
-            if not reached or (known and self._source.cluster.topic_id(name) != known):
+        sources = dict(self._origins[topic] for topic in topics)
+        elsewhere = await self._others(self._source, sources)
+        there = await self._others(self._target, {topic: self._copies.get(topic) for topic in topics})
+        for group, offsets in work.commits().items():
+            for at in offsets:
+                if self._origins[at.topic][0] in elsewhere:
+                    cause = f"offsets of {at.topic} stay: its source topic is gone or another one"
+                elif at.topic in there:
+                    cause = f"offsets of {at.topic} stay: it is gone, or another one than was mirrored to"
+                else:
+                    continue
                 del work.decisions[group][at]
-                self._target.hindered(f"offsets of {at.topic} stay: its source topic is gone or another one", group)
+                self._target.hindered(cause, group)
+
+    async def _others(self, side: Side, ids: Mapping[str, UUID | None]) -> Collection[str]:
+        """Those of the topics that are gone, or are others than the ones with these ids; all where that is not told."""
+        try:
+            now = await side.cluster.ids_now(ids.keys())
+        except (ClusterError, WireError) as problem:
+            side.lost(problem)
+            return ids.keys()
+        return {name for name, known in ids.items() if name not in now or not same_id(known, now[name])}
 
     async def _commit(self, work: _Work) -> None:
         """Commit, once more without its text what the broker will not take with one so long."""
@@ -736,8 +754,10 @@ def sync_of(
     def vouched(at: TopicPartition) -> bool:
         return is_vouched(*(figures.get(at) for figures in reports))
 
-    translate, origins, told_until, since = terms_of(assignments, indexes)
-    return GroupSync(source, target, include, translate, origins, vouched, told_until, since)
+    terms = terms_of(assignments, indexes)
+    return GroupSync(
+        source, target, include, terms.translate, terms.origins, vouched, terms.told_until, terms.since, terms.copies
+    )
 
 
 def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
@@ -745,6 +765,7 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
     pairs = {a.source: a.target for a in assignments}
     origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
     since = {a.source: a.since for a in assignments if a.since}
+    copies = {a.target.topic: a.target_topic_id for a in assignments}
     if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.told_until, since)
-    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since)
+        return Terms(translated(pairs, indexes), origins, indexes.told_until, since, copies)
+    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)

@@ -18,11 +18,11 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from mirror.config import ClusterSettings
 from mirror.errors import (
@@ -52,8 +52,11 @@ from mirror.kafka.protocol import (
 )
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
+from mirror.names import first_of
 
 # --- One Kafka cluster ------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
 
 CALL_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
@@ -83,6 +86,10 @@ def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
         if code in AUTHORIZATION_ERRORS
         else BrokerError(int(code), code.name, doing)
     )
+
+
+class _NoAnswer(Exception):
+    """A broker says that it cannot say yet."""
 
 
 class TopicPartition(NamedTuple):
@@ -323,26 +330,43 @@ class Cluster:
 
         Raises ClusterUnreachable, AccessDenied.
         """
+
+        def read(answer: Any) -> Topic | None:
+            for told in answer.topics:
+                if told.error_code in UNKNOWN_TOPIC:
+                    return None
+                if told.error_code in AUTHORIZATION_ERRORS:
+                    raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
+                if not told.error_code:
+                    return _topic(told)
+                raise _NoAnswer(told.error_code.name)
+            raise _NoAnswer("an answer without the topic")
+
+        return await self._asked_now([topic], read, topic, timeout)
+
+    async def ids_now(self, topics: Collection[str], timeout: float = CALL_TIMEOUT) -> dict[str, uuid.UUID | None]:
+        """The ids that these topics have now, by one broker's answer; without topics that it does not know or may not
+        tell of. Learns nothing. Raises ClusterUnreachable.
+        """
+
+        def read(answer: Any) -> dict[str, uuid.UUID | None]:
+            return {told.name: told.topic_id for told in answer.topics if not told.error_code}
+
+        return await self._asked_now(topics, read, first_of(sorted(topics)), timeout)
+
+    async def _asked_now(self, topics: Collection[str], read: Callable[[Any], T], about: str, timeout: float) -> T:
+        """What `read` makes of a broker's answer about topics; where it raises _NoAnswer, they are asked for again."""
         deadline, backoff = time.monotonic() + timeout, Backoff()
         problem = "no broker is known"
         while True:
             for node in random.sample(self.nodes, len(self.nodes)):
                 try:
                     connection = await self.connection(node)
-                    answer = await connection.call(METADATA, _metadata_request(connection, [topic]), CONNECT_TIMEOUT)
-                except WireError as lost:
+                    return read(await connection.call(METADATA, _metadata_request(connection, topics), CONNECT_TIMEOUT))
+                except (WireError, _NoAnswer) as lost:
                     problem = str(lost)
-                    continue
-                for told in answer.topics:
-                    if told.error_code in UNKNOWN_TOPIC:
-                        return None
-                    if told.error_code in AUTHORIZATION_ERRORS:
-                        raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
-                    if not told.error_code:
-                        return _topic(told)
-                    problem = told.error_code.name
             if time.monotonic() > deadline:
-                raise ClusterUnreachable(f"{self}: no answer about {topic} within {timeout:g} s (last: {problem})")
+                raise ClusterUnreachable(f"{self}: no answer about {about} within {timeout:g} s (last: {problem})")
             await asyncio.sleep(backoff.next())
             await self.refresh(timeout=max(0.1, deadline - time.monotonic()))
 
