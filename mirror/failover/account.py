@@ -17,7 +17,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
 from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
-from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
+from mirror.journal.entries import Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -51,6 +51,12 @@ class Doubt(NamedTuple):
     stop: State | None = None
 
 
+def clusters_of(known: JournalSnapshot) -> frozenset[str]:
+    """The ids of the clusters whose topics were mirrored, as far as the journal tells them."""
+    seen = seen_in(known.newest).values()
+    return frozenset(one.cluster_id for one in seen if one.cluster_id and not one.deleted_ms)
+
+
 async def doubts_of(
     settings: Settings, source: Cluster | None, known: JournalSnapshot, instances: Collection[str]
 ) -> dict[TopicPartition, Doubt]:
@@ -74,11 +80,17 @@ async def doubts_of(
         copy, topic_id = seen.get(there.topic), target.topic_id(there.topic)
         if copy is not None and topic_id is not None and copy.target_topic_id != topic_id:
             return Doubt("the target topic is another one than was mirrored to")
-        if source is None or (one.state in _SURE and one.instance in instances):
+        if source is None:
+            return None
+        if source.is_denied(one.topic):
+            return Doubt(f"the source does not tell of {one.topic}: grant DESCRIBE and READ on it")
+        if became := other_topic(source, one.topic, copy.topic_id if copy else None):
+            return Doubt(became, State.RECREATED)
+        if one.state in _SURE and one.instance in instances:
             return None
         async with turns:
             last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
-            return await _compared(settings, source, known, one, copy, starts.get(there, 0), last, losses)
+            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     found = await asyncio.gather(*map(of, asked.values()))
@@ -90,7 +102,6 @@ async def _compared(
     source: Cluster,
     known: JournalSnapshot,
     one: PartitionStatus,
-    seen: FirstSeen | None,
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
@@ -98,8 +109,6 @@ async def _compared(
     """What comparing both logs tells, as a lane that began now would; nothing is written."""
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
-    if became := other_topic(source, at.topic, seen.topic_id if seen else None):
-        return Doubt(became, State.RECREATED)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
         last = None
     sides = settings.flow, source, at, target, there
