@@ -16,6 +16,8 @@ for a look at everything once a minute: offsets expire there, and operators move
     G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
         next is not on the target, and to go on behind that would pass over it in silence
     G7  no group is put below the target's log start; which records it passes over is said
+    G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
+        are not listed on the source, are asked for by name at each look at everything
 
 `gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
@@ -56,6 +58,7 @@ from mirror.states import State
 # --- The groups of one cluster, asked of all its brokers at once; what stands in the way is collected -----------------
 
 TOPIC_DENIED: Final = 29
+GROUP_DENIED: Final = 30
 Offsets = dict[TopicPartition, Committed]
 Result = TypeVar("Result")
 
@@ -99,6 +102,16 @@ class Side:
             nodes |= {group: node for group, node in found.nodes.items() if group in asked}
             self.refused(found.refused)
         return nodes
+
+    async def denied(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of the groups that may not be described, there or not."""
+        if not groups or not self.cluster.nodes:
+            return frozenset()
+        refused: list[Refusal] = []
+        for found in (await self._gathered({0: coordinators(self.cluster, self.cluster.nodes[0], groups)})).values():
+            refused += found.refused
+        self.refused(refused)
+        return frozenset(one.group for one in refused if one.code in AUTHORIZATION_ERRORS)
 
     async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
         """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
@@ -339,6 +352,7 @@ class GroupSync:
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
+        self._hidden: frozenset[str] = frozenset()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
@@ -359,7 +373,7 @@ class GroupSync:
         reached = await asyncio.gather(*(self._refreshed(side) for side in stale))
         work = _Work({}, {})
         if all(reached):
-            sources = await self._source_offsets()
+            sources = await self._source_offsets(whole=whole)
             if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
                 work = await self._follow(moved, rehearsing)
             self._whole_at = time.monotonic() if whole else self._whole_at
@@ -387,7 +401,7 @@ class GroupSync:
 
     # --- the source
 
-    async def _followed(self) -> dict[str, Offsets]:
+    async def _followed(self, *, whole: bool) -> dict[str, Offsets]:
         """Everything that the chosen groups have committed."""
         listed = await self._source.listed()
         every = {told.group for groups in listed.values() for told in groups}
@@ -395,23 +409,42 @@ class GroupSync:
             told.group: node
             for node, groups in listed.items()
             for told in groups
-            if told.commits and any(pattern.fullmatch(told.group) for pattern in self.include)
+            if told.commits and self._is_chosen(told.group)
         }
         # A group that may not be described is not listed either; one that is asked for by name is to be missed.
         named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
         nodes |= await self._source.coordinators(named - every)
         if listed.keys() == set(self._source.cluster.nodes):
-            self._forget_all_but(nodes)
+            if whole:
+                self._hidden = await self._unlisted(every | named)
+            else:
+                self._source.refused(Refusal(group, GROUP_DENIED) for group in self._hidden)
+            self._forget_all_but(nodes.keys() | self._hidden)
         return await self._source.fetched(nodes)
 
-    async def _source_offsets(self) -> dict[str, Offsets]:
+    def _is_chosen(self, group: str) -> bool:
+        return any(pattern.fullmatch(group) for pattern in self.include)
+
+    async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
+        """The chosen groups that stand on copies, and that the source does not let us see (G8)."""
+        there = {
+            told.group: node
+            for node, groups in (await self._target.listed()).items()
+            for told in groups
+            if told.commits and told.group not in listed and self._is_chosen(told.group)
+        }
+        standing = await self._target.fetched(there)
+        asked = {group for group, offsets in standing.items() if any(at.topic in self._origins for at in offsets)}
+        return await self._source.denied(asked)
+
+    async def _source_offsets(self, *, whole: bool) -> dict[str, Offsets]:
         """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
         these mean anything is settled at the same moment: more is known by the time that the target has answered.
         """
         translated: dict[str, Offsets] = {}
         early_groups: set[str] = set()
         until: dict[TopicPartition, int] = {}
-        for group, offsets in (await self._followed()).items():
+        for group, offsets in (await self._followed(whole=whole)).items():
             vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
             early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
             if early:
@@ -423,7 +456,7 @@ class GroupSync:
         self._early, self._until = early_groups, until
         return translated
 
-    def _forget_all_but(self, groups: Mapping[str, int]) -> None:
+    def _forget_all_but(self, groups: Collection[str]) -> None:
         self._settled = {group: offsets for group, offsets in self._settled.items() if group in groups}
         self._standings = {group: standing for group, standing in self._standings.items() if group in groups}
         if len(self._agreed) > MOST_REMEMBERED:
@@ -611,7 +644,7 @@ class GroupSync:
         pairs: dict[TopicPartition, TopicPartition] = {}
         followed: dict[str, Offsets] = {}
         alone: dict[str, Offsets] = {}
-        for group, offsets in (await self._followed()).items():
+        for group, offsets in (await self._followed(whole=True)).items():
             for at, committed in offsets.items():
                 if told := self._translate(at, committed):
                     pairs[at] = told[0]
