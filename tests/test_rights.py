@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from acls import every_acl, put_acls
@@ -19,17 +22,27 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from groupoffsets import committed
-from helpers import make_topic
+from groupoffsets import commit, committed
+from helpers import make_topic, produce
 from samerecords import read
-from secured import scram, spec
+from secured import USERS, scram, spec
 from sparkless import run_once
+from typer.testing import CliRunner
 
+from mirror import config
+from mirror.cli import app
 from mirror.config import Settings
+from mirror.driver.topic_watcher import Deletions
 from mirror.errors import ExitCode, MirrorError
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import TopicPartition as Partition
 from mirror.lab.embedded import Cluster, start_many
 from mirror.observability import logs
+from mirror.policy.rules import Rules
+from mirror.replication.assignment import Assignment
 from mirror.states import State
+from mirror.topics.apply import plan_topics
+from mirror.topics.history import read_history, read_own
 
 pytestmark = pytest.mark.brokers
 
@@ -212,3 +225,95 @@ def test_each_right_is_needed_and_named_where_it_is_missing(
     ends = {side: f"({getattr(pair, side).bootstrap_by('SCRAM')})" for side in ("source", "target")}
     assert told.format(own=own, **ends) in seen, seen
     assert code in (ExitCode.PREFLIGHT, ExitCode.CLUSTER, ExitCode.DONE)
+
+
+class Hidden(NamedTuple):
+    """A flow's configuration, and its topics, which are its groups' names as well."""
+
+    pair: Pair
+    file: Path
+    seen: str
+    hidden: str
+
+    def invoke(self, *arguments: str) -> tuple[int, Any]:
+        """A command's exit code and what it printed."""
+        command, *more = arguments
+        done = CliRunner().invoke(app, [command, str(self.file), "--json", *more])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.fixture
+def hidden(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hidden:
+    """Two topics that were mirrored with a group each, of which a principal has lost every right to the second."""
+    monkeypatch.setenv("PASSWORD", USERS["alice"])
+    name = f"hidden-{uuid.uuid4().hex[:6]}"
+    topics = [f"{name}-{letter}" for letter in "ab"]
+    for one in topics:
+        make_topic(pair.source.bootstrap, one)
+        produce(pair.source.bootstrap, one, [b"early"] * 20)
+        commit(pair.source.bootstrap, one, one, 5)
+    rights = [*(right for one in topics for right in topic("source", one, "READ", "DESCRIBE_CONFIGS"))]
+    rights += [Right("source", "DESCRIBE", ResourceType.GROUP, one) for one in topics]
+    file = tmp_path / "flow.yaml"
+    source = scram(pair.source, pair.folders["source"]).model_dump(by_alias=True, exclude_none=True, mode="json")
+    told = {
+        "name": name,
+        "source": source | {"alias": "eu", "sasl.password": "${env:PASSWORD}"},
+        "target": {"alias": "us", "bootstrap.servers": pair.target.bootstrap},
+        "topics": {"include": [f"{name}-.*"]},
+        "groups": {"include": [f"{name}-.*"]},
+        "metrics": {"listen": None},
+    }
+    file.write_text(json.dumps(told))
+    pair.allow(rights, name)
+    assert run_once(config.load(file)).exit_code == ExitCode.DONE
+    for one in topics:
+        produce(pair.source.bootstrap, one, [b"late"] * 10)
+        commit(pair.source.bootstrap, one, one, 25)
+    pair.allow([right for right in rights if right.name == topics[0]], name)
+    return Hidden(pair, file, *topics)
+
+
+def test_a_topic_that_the_source_hides_is_not_taken_for_one_that_was_deleted(hidden: Hidden) -> None:
+    """Brokers leave it out where they list all. Its copy lacks records, and nobody can compare it."""
+    code, plan = hidden.invoke("plan")
+    assert code == ExitCode.PREFLIGHT, plan
+    assert "hides it now: no right to READ or DESCRIBE it" in json.dumps(plan)
+    outcome = run_once(config.load(hidden.file))
+    assert outcome.exit_code == ExitCode.PREFLIGHT
+    assert [one.source for one in outcome.refused] == [hidden.hidden]
+    assert len(list(read(hidden.pair.target.bootstrap, hidden.seen, 0))) == 30, "the other goes on"
+    code, proof = hidden.invoke("verify", "--no-spark")
+    assert code == ExitCode.NOT_WHOLE, proof
+    assert "the source hides it" in json.dumps(proof)
+
+
+def test_what_the_source_hides_keeps_a_failover_from_nothing_else_and_is_named(hidden: Hidden) -> None:
+    code, done = hidden.invoke("failover")
+    assert code == ExitCode.DATA_AT_RISK
+    assert done["source_problem"] == ""
+    doubts = {one["topic"]: (one["rpo_records"], one["certain"], one["doubt"]) for one in done["partitions"]}
+    assert doubts[hidden.seen] == (0, True, "")
+    assert doubts[hidden.hidden][1] is False
+    assert "the source does not tell of" in doubts[hidden.hidden][2]
+    assert len(list(read(hidden.pair.target.bootstrap, hidden.seen, 0))) == 30
+    assert committed(hidden.pair.target.bootstrap, hidden.seen, hidden.seen) == 25
+    assert f"group {hidden.hidden}: cluster eu: grant DESCRIBE on the group" in done["warnings"]
+
+
+def test_a_topic_that_the_source_hides_does_not_keep_deletions_from_others(hidden: Hidden) -> None:
+    """Nor is its copy deleted."""
+    settings = config.load(hidden.file)
+    settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"deletions": "delete"})})
+    source, target = Admin(settings.source), Admin(settings.target)
+    deletions = Deletions(source, target)
+    own = asyncio.run(read_own(settings))
+    history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+    current = [
+        Assignment(source=at, target=at, topic_id=history.seen[at.topic].topic_id, rules=Rules())
+        for at in (Partition(hidden.seen, 0), Partition(hidden.hidden, 0))
+    ]
+    plan = plan_topics(source, target, settings, history)
+    assert deletions.due(settings, plan, current, history.seen, {hidden.seen, hidden.hidden}) == []

@@ -37,7 +37,7 @@ from mirror.rendering import console, count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.replication.topic_identity import made_anew
 from mirror.topics.apply import plan_topics, refuse_same
-from mirror.topics.history import gone_topics
+from mirror.topics.history import GRANT_READ, gone_topics, hidden_topics
 from mirror.verify.compare import Bounds
 from mirror.verify.flow import SHARES_AT_ONCE, Known, Moves, Proof, Proved, Waiting, Watch, plan_proof, prove, run_proof
 from mirror.verify.ranges import SavedProof
@@ -144,9 +144,14 @@ def verify_flow(
             kept.close()
     proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
     mirrored = {pair.source for pair in every}
-    gone = {} if topics else gone_topics(settings, target, told.seen, mirrored, proof.plan.subject.source_id)
+    gone = {} if topics else gone_topics(settings, source, target, told.seen, mirrored)
+    hidden = {} if topics else hidden_topics(settings, source, told.seen, mirrored)
     lacking = [
         *([] if topics else refused),
+        *(
+            Place(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, f"the source hides it: {GRANT_READ}")
+            for copy, topic in hidden.items()
+        ),
         *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
         *(lack for _, lacks in rekeyed for lack in lacks),
         *_lost_by_rules(rules, told),

@@ -109,10 +109,12 @@ class Deletions:
         return asyncio.run(self._let_go(settings, ours)) if ours else []
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
-        """Those whose source is there no more, each time that it is asked for."""
+        """Those whose source is there no more, each time that it is asked for; one that is hidden from us may be."""
         known, gone = plan.source_topics, dict(copies)
         for tried in range(1 + MISSING_TRIES):
             gone = {topic: one for topic, one in gone.items() if one.source.topic not in known}
+            hidden = self._source.denied({one.source.topic for one in gone.values()})  # whether or not they are there
+            gone = {topic: one for topic, one in gone.items() if one.source.topic not in hidden}
             if not gone or tried == MISSING_TRIES:
                 break
             time.sleep(_AGAIN_SECONDS)

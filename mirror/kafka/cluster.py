@@ -18,7 +18,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -552,6 +552,17 @@ async def described(
     cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
 ) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
+    told = await _told_of(cluster, topics, timeout, rights=rights)
+    return [_described(cluster, topic) for topic in told if topic.error_code not in UNKNOWN_TOPIC]
+
+
+async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
+    """Those of the topics that we may not DESCRIBE, there or not: where all are listed, brokers leave them out."""
+    told = await _told_of(cluster, topics, timeout)
+    return frozenset(topic.name for topic in told if topic.error_code in AUTHORIZATION_ERRORS)
+
+
+async def _told_of(cluster: Cluster, topics: Iterable[str], timeout: float, *, rights: bool = False) -> Sequence[Any]:
     connection = await _some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic
@@ -565,7 +576,8 @@ async def described(
     answer = await _asked(cluster, connection, METADATA, request, timeout)
     if not answer.brokers:
         raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
-    return [_described(cluster, topic) for topic in answer.topics if topic.error_code not in UNKNOWN_TOPIC]
+    told: Sequence[Any] = answer.topics
+    return told
 
 
 def _described(cluster: Cluster, topic: Any) -> Described:

@@ -36,7 +36,7 @@ from mirror.policy.rules import (
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
-from mirror.topics.history import History
+from mirror.topics.history import GRANT_READ, History, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
@@ -159,6 +159,7 @@ def plan_topics(
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = list(_selection_findings(selection, source_topics, settings))
+    findings += _hidden_findings(selection, source, source_topics, settings, history)
     findings += _loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id())
     offsets, sync = settings.topics.offsets, settings.sync
     may_fill = offsets == "translate" or target.may_write_markers()
@@ -455,6 +456,16 @@ def _selection_findings(
     if not selection.pairs and not selection.missing:
         what = f"no topic {where} matches topics.include and escapes topics.exclude"
         yield refused("", what, Fix.SELECT_TOPICS)
+
+
+def _hidden_findings(
+    selection: Selection, source: Admin, source_topics: Collection[str], settings: Settings, history: History
+) -> Iterator[Finding]:
+    """The refusals of topics that were mirrored, and that the source does not let us see any more."""
+    for topic in hidden_topics(settings, source, history.seen, source_topics).values():
+        if topic not in selection.missing:
+            what = f"was mirrored, and cluster {settings.source.alias} hides it now: no right to READ or DESCRIBE it"
+            yield refused(topic, what, Fix.NAME_SOURCE, hint=GRANT_READ)
 
 
 def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:

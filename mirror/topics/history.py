@@ -31,6 +31,8 @@ from mirror.topics.rekeyed import progress_topic
 _ANY: Final = journal_topic("any-other-flow")
 #: Journals that are read at a time.
 _AT_ONCE: Final = 16
+#: What a topic needs that is hidden.
+GRANT_READ: Final = "grant READ and DESCRIBE_CONFIGS on it"
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
 
 
@@ -82,24 +84,51 @@ class History:
 
 
 def gone_topics(
-    settings: Settings, target: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str], source_id: str
+    settings: Settings,
+    source: Admin,
+    target: Admin,
+    seen: Mapping[str, FirstSeen],
+    source_topics: Collection[str],
 ) -> dict[str, str]:
     """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
     is left. Raises ClusterError.
     """
-    left = {
-        name: one
-        for name, one in seen.items()
-        if one.source_topic not in source_topics
-        and one.cluster_id == source_id
-        and selects(one.source_topic, settings.topics)
-    }
+    left = _unlisted(settings, source, seen, source_topics)
+    hidden = source.denied({one.source_topic for one in left.values()})
     there = target.describe(left) if left else {}
     return {
         name: one.source_topic
         for name, one in sorted(left.items())
-        if name in there and one.target_topic_id == there[name].topic_id
+        if one.source_topic not in hidden and name in there and one.target_topic_id == there[name].topic_id
     }
+
+
+def hidden_topics(
+    settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
+) -> dict[str, str]:
+    """The flow's topics that the source does not let it see any more, by the name of the copy: brokers leave them out
+    where they list all, as if they were deleted. Raises ClusterError.
+    """
+    left = _unlisted(settings, source, seen, source_topics)
+    hidden = source.denied({one.source_topic for one in left.values()})
+    return {name: one.source_topic for name, one in sorted(left.items()) if one.source_topic in hidden}
+
+
+def _unlisted(
+    settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
+) -> dict[str, FirstSeen]:
+    """What the flow mirrored of this source, and the source does not list."""
+    topics = settings.topics
+    left = {
+        name: one
+        for name, one in seen.items()
+        if one.source_topic not in source_topics
+        and not one.deleted_ms
+        and selects(one.source_topic, topics)
+        and topics.naming.target_of(one.source_topic) == name
+    }
+    source_id = source.cluster_id() if left else ""
+    return {name: one for name, one in left.items() if one.cluster_id == source_id}
 
 
 async def read_own(settings: Settings) -> Own:

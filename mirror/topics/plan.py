@@ -242,7 +242,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),
         gone=tuple(
             f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
-            for copy, topic in gone_topics(settings, target, history.seen, names, source_id).items()
+            for copy, topic in gone_topics(settings, source, target, history.seen, names).items()
         ),
         held=tuple(
             f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()
