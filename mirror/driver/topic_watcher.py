@@ -45,7 +45,7 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, plan_topics
-from mirror.topics.history import History, Own, read_history, read_own
+from mirror.topics.history import History, Own, other_sources, read_history, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -375,6 +375,9 @@ class Replanner:
         followed = followed_groups(settings, self._source)
         principals = settings.sync.acl_principals
         found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
+        if found.revoked:
+            source_id = self._source.cluster_id()
+            found = found.giving_alone(other_sources(settings, history.seen, source_id), source_id)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
         acls, failures = found.leaving(held), dict[str, MirrorError]()
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied, ClusterError
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import Journal, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
@@ -114,18 +114,27 @@ def hidden_topics(
     return {name: one.source_topic for name, one in sorted(left.items()) if one.source_topic in hidden}
 
 
+def other_sources(settings: Settings, seen: Mapping[str, FirstSeen], source_id: str) -> frozenset[str]:
+    """The ids of clusters that copies of the flow come from, other than the one that the source is now."""
+    ids = {one.cluster_id for name, one in seen.items() if _is_copy(settings, name, one)}
+    return frozenset(one for one in ids if not same_id(one, source_id or None) and one is not None)
+
+
+def _is_copy(settings: Settings, name: str, seen: FirstSeen) -> bool:
+    """Whether the flow still makes this copy of that source topic."""
+    topics = settings.topics
+    is_selected = selects(seen.source_topic, topics) and topics.naming.target_of(seen.source_topic) == name
+    return is_selected and not seen.deleted_ms
+
+
 def _unlisted(
     settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
 ) -> dict[str, FirstSeen]:
     """What the flow mirrored of this source, and the source does not list."""
-    topics = settings.topics
     left = {
         name: one
         for name, one in seen.items()
-        if one.source_topic not in source_topics
-        and not one.deleted_ms
-        and selects(one.source_topic, topics)
-        and topics.naming.target_of(one.source_topic) == name
+        if one.source_topic not in source_topics and _is_copy(settings, name, one)
     }
     source_id = source.cluster_id() if left else ""
     return {name: one for name, one in left.items() if one.cluster_id == source_id}
