@@ -1140,6 +1140,8 @@ def test_another_cluster_at_the_sources_address_is_not_taken_for_the_source(flow
     assert "is another cluster by now" in done["source_problem"]
     assert not done["rpo"]["certain"]
     assert done["groups"] == {}, "nobody asks it where groups stand"
+    shown = json.loads(CliRunner().invoke(app, ["status", str(flow.file), "--json"]).stdout)
+    assert shown["partitions"][0]["lag_records"] is None, "nor how much is left to copy"
 
 
 @pytest.mark.brokers
