@@ -317,3 +317,31 @@ def test_a_topic_that_the_source_hides_does_not_keep_deletions_from_others(hidde
     ]
     plan = plan_topics(source, target, settings, history)
     assert deletions.due(settings, plan, current, history.seen, {hidden.seen, hidden.hidden}) == []
+
+
+def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hidden: Hidden) -> None:
+    """It looks as if it were missing, for a principal without any right to it."""
+    told = json.loads(hidden.file.read_text())
+    source, target = told["source"], told["target"]
+    theirs = scram(hidden.pair.target, hidden.pair.folders["target"])
+    target |= theirs.model_dump(by_alias=True, exclude_none=True, mode="json") | {"sasl.password": "${env:PASSWORD}"}
+    told["source"] = {"alias": "eu", "bootstrap.servers": hidden.pair.source.bootstrap}
+    hidden.file.write_text(json.dumps(told))
+    assert source["alias"] == "eu"
+    operations = ("CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+    hidden.pair.allow(
+        [
+            *topic("target", hidden.seen, *operations),
+            *topic("target", f"mirror.{told['name']}.offsets", *operations),
+            Right("target", "CREATE", ResourceType.BROKER, "kafka-cluster"),
+            Right("target", "DESCRIBE", ResourceType.BROKER, "kafka-cluster"),
+        ],
+        told["name"],
+    )
+    code, plan = hidden.invoke("plan")
+    assert code == ExitCode.PREFLIGHT, plan
+    assert hidden.hidden not in [one["topic"] for one in plan["create"]]
+    assert "cluster us hides it: no right to DESCRIBE it" in json.dumps(plan)
+    code, proof = hidden.invoke("verify", "--no-spark")
+    assert code == ExitCode.NOT_WHOLE, proof
+    assert "the target hides it" in json.dumps(proof)

@@ -293,6 +293,7 @@ class Replanner:
         current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
         lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
         lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
+        lost -= target.denied(lost)  # of these their tasks tell
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)

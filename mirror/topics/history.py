@@ -31,8 +31,9 @@ from mirror.topics.rekeyed import progress_topic
 _ANY: Final = journal_topic("any-other-flow")
 #: Journals that are read at a time.
 _AT_ONCE: Final = 16
-#: What a topic needs that is hidden.
+#: What a topic of the source, and a copy, need that are hidden.
 GRANT_READ: Final = "grant READ and DESCRIBE_CONFIGS on it"
+GRANT_WRITE: Final = "grant READ, WRITE and DESCRIBE_CONFIGS on it"
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
 
 

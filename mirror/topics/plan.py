@@ -225,7 +225,9 @@ def plan_flow(settings: Settings) -> FlowPlan:
             withheld = gate.held(acls.topics, topics, history, settings)
             acls, held = acls.leaving(withheld), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
-    own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
+    own_topics = [journal_topic(settings.flow), heartbeat_topic(settings.flow)]
+    if heartbeat_topic(settings.flow) in target.denied(own_topics):
+        own_topics.pop()  # the mirror does without
     existing = target.describe(own_topics)
     done, source_id = FailedOver.standing(own.newest), source.cluster_id()
     return FlowPlan(
