@@ -345,3 +345,17 @@ def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hi
     code, proof = hidden.invoke("verify", "--no-spark")
     assert code == ExitCode.NOT_WHOLE, proof
     assert "the target hides it" in json.dumps(proof)
+
+
+def test_a_rekeyed_topic_that_the_source_hides_is_named(hidden: Hidden) -> None:
+    """The topic that holds where its query stands tells of it."""
+    told = json.loads(hidden.file.read_text())
+    told["name"] = f"{told['name']}-rekeyed"
+    told["topics"]["rules"] = [{"match": hidden.hidden, "rekey": "value", "partitions": 2}]
+    told["topics"]["naming"] = {"prefix": "eu."}
+    hidden.file.write_text(json.dumps(told))
+    make_topic(hidden.pair.target.bootstrap, f"mirror.{told['name']}.rekey.eu.{hidden.hidden}")
+    code, plan = hidden.invoke("plan")
+    assert code == ExitCode.PREFLIGHT, plan
+    (refused,) = plan["refused"]
+    assert refused.startswith(f"{hidden.hidden}: was mirrored, and cluster eu hides it now")

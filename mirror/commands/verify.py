@@ -147,7 +147,7 @@ def verify_flow(
     proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
     mirrored = {pair.source for pair in every}
     gone = {} if topics else gone_topics(settings, source, target, told.seen, mirrored)
-    hidden = {} if topics else hidden_topics(settings, source, told.seen, mirrored)
+    hidden = {} if topics else hidden_topics(settings, source, told.seen, mirrored, target.topic_names())
     lacking = [
         *([] if topics else refused),
         *(

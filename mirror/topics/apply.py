@@ -234,7 +234,7 @@ def plan_topics(
         changes=tuple(changes),
         findings=(
             *findings,
-            *_hidden(selection, source, source_topics, settings, history, hidden),
+            *_hidden(selection, source, source_topics, settings, target_topics, history, hidden),
             *rekey_plan.findings,
         ),
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
@@ -470,13 +470,14 @@ def _hidden(
     source: Admin,
     source_topics: Collection[str],
     settings: Settings,
+    target_topics: Collection[str],
     history: History,
     copies: Iterable[str],
 ) -> Iterator[Finding]:
     """The refusals of topics that were mirrored and that the source does not let us see any more, and of `copies` that
     the target does not: they look as if they were to be made.
     """
-    for topic in hidden_topics(settings, source, history.seen, source_topics).values():
+    for topic in hidden_topics(settings, source, history.seen, source_topics, target_topics).values():
         if topic not in selection.missing:
             what = f"was mirrored, and cluster {settings.source.alias} hides it now: no right to READ or DESCRIBE it"
             yield refused(topic, what, Fix.NAME_SOURCE, hint=GRANT_READ)

@@ -105,14 +105,24 @@ def gone_topics(
 
 
 def hidden_topics(
-    settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
+    settings: Settings,
+    source: Admin,
+    seen: Mapping[str, FirstSeen],
+    source_topics: Collection[str],
+    target_topics: Collection[str],
 ) -> dict[str, str]:
     """The flow's topics that the source does not let it see any more, by the name of the copy: brokers leave them out
-    where they list all, as if they were deleted. Raises ClusterError.
+    where they list all, as if they were deleted. Those that are re-keyed are known by the topics that hold where the
+    queries stand. Raises ClusterError.
     """
-    left = _unlisted(settings, source, seen, source_topics)
-    hidden = source.denied({one.source_topic for one in left.values()})
-    return {name: one.source_topic for name, one in sorted(left.items()) if one.source_topic in hidden}
+    topics, begin = settings.topics, progress_topic(settings.flow, "")
+    left = {name: one.source_topic for name, one in _unlisted(settings, source, seen, source_topics).items()}
+    for copy in (one.removeprefix(begin) for one in target_topics if one.startswith(begin)):
+        topic = topics.naming.source_of(copy)
+        if topic not in source_topics and selects(topic, topics) and topics.naming.target_of(topic) == copy:
+            left[copy] = topic
+    hidden = source.denied({*left.values()})
+    return {name: topic for name, topic in sorted(left.items()) if topic in hidden}
 
 
 def other_sources(settings: Settings, seen: Mapping[str, FirstSeen], source_id: str) -> frozenset[str]:
