@@ -20,27 +20,31 @@ from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
 from sparkless import InThisProcess
 from test_run import PATIENCE
+from test_sync import delete_topics
 from typer.testing import CliRunner
 
 from mirror import config
 from mirror.cli import app
 from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
+from mirror.driver.journal_state import JournalState
 from mirror.driver.topic_watcher import Look, Replanner, TopicWatcher
 from mirror.groups.follower import GroupFollower
-from mirror.journal.entries import pause_entry, resume_entry
+from mirror.journal.entries import FirstSeen, pause_entry, resume_entry
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import OWNER, Journal, journal_topic
-from mirror.journal.ownership import Owner
+from mirror.journal.ownership import Owner, take
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
+from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.spark import task
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
+from mirror.topics.apply import ensure_flow_topic
 
 pytestmark = pytest.mark.brokers
 
@@ -346,6 +350,41 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
 
     outcome = asyncio.run(story())
     assert (int(outcome.exit_code), outcome.interrupted) == (0, 0)
+
+
+def test_what_was_written_since_stands_where_a_journal_is_written_again(
+    target_cluster: Cluster, topic_name: str
+) -> None:
+    """Where a target is made anew, copies are begun anew in the same moment: they are not what they were."""
+    settings = settings_between("127.0.0.1:1", target_cluster.bootstrap, [topic_name], flow=topic_name)
+    theirs, key = Admin(settings.target), FirstSeen.key("copy")
+    lost, kept = pause_entry("elsewhere"), (key, b"as it was")
+
+    async def story() -> dict[bytes, bytes]:
+        ensure_flow_topic(theirs, settings.flow)
+        async with Wire(Endpoint.of(settings.target)) as wire:
+            journal = Journal(wire, settings.flow)
+            await wire.refresh([journal.partition.topic])
+            taken = await take(journal, "me", asyncio.Event())
+            assert taken is not None
+            tidings = JournalState(settings.flow, "me", print, print, Metrics(settings.flow))
+            tidings.begin(taken)
+            await journal.append([lost, kept])
+            assert await tidings.read(journal)
+            await asyncio.to_thread(delete_topics, target_cluster.bootstrap, journal.partition.topic)
+            ensure_flow_topic(theirs, settings.flow)
+            await eventually(lambda: asyncio.run(is_read(tidings, settings)))
+            await journal.append([(key, b"as it is")])
+            await tidings.rewrite(journal)
+            return await journal.newest()
+
+    found = asyncio.run(story())
+    assert (found[key], found[lost[0]]) == (b"as it is", lost[1])
+
+
+async def is_read(tidings: JournalState, settings: Settings) -> bool:
+    async with Wire(Endpoint.of(settings.target)) as wire:
+        return await tidings.read(Journal(wire, settings.flow))
 
 
 async def newest(settings: Settings) -> dict[bytes, bytes]:

@@ -1142,3 +1142,46 @@ def test_a_running_mirror_is_failed_over(flow: Flow, tmp_path: Path) -> None:
     )
     assert again.returncode == 3
     assert b"failover CONFIG --undo" in again.stderr
+
+
+@pytest.mark.brokers
+def test_another_cluster_at_the_sources_address_is_not_taken_for_the_source(flow: Flow, tmp_path: Path) -> None:
+    """Here the standby itself, as where its name was switched first: all that it holds is all that it asks for. The
+    mirror that runs has the right address, and gets over what is missing.
+    """
+    right = flow.file.read_text()
+    flow.file.write_text(json.dumps(json.loads(right) | {"limits": {"bytes_per_second": 200_000}}))
+    produce(flow.source, flow.topic, [b"x" * 10_000] * 100)
+    commit(flow.source, flow.topic, flow.topic, 150)
+    with forked(flow.file, tmp_path / "live.log") as live:
+        live.until("spark_started")
+        wait_for(lambda: end_of(flow.target, flow.topic) > 100, 90, lambda: live.log)
+        flow.file.write_text(right.replace(flow.source, flow.target))
+        done = flow.failover(code=4)
+        assert live.ended() == 0, live.log
+    assert end_of(flow.target, flow.topic) == 200
+    assert "is another cluster by now" in done["source_problem"]
+    assert not done["rpo"]["certain"]
+    assert done["groups"] == {}, "nobody asks it where groups stand"
+    shown = json.loads(CliRunner().invoke(app, ["status", str(flow.file), "--json"]).stdout)
+    assert shown["partitions"][0]["lag_records"] is None, "nor how much is left to copy"
+
+
+@pytest.mark.brokers
+def test_a_copy_is_compared_where_the_rest_could_not_be_copied(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the mirror before told of it was true then: its source topic is another one by now."""
+    commit(flow.source, flow.topic, flow.topic, 40)
+    delete_topics(flow.source, flow.topic)
+    make_topic(flow.source, flow.topic)
+    produce(flow.source, flow.topic, [b"another"] * 100)
+    commit(flow.source, flow.topic, flow.topic, 90)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise ClusterUnreachable("the source does not tell its configs")
+
+    monkeypatch.setattr("mirror.driver.flow.prepare", refused)
+    done = flow.failover(code=4)
+    assert done["partitions"][0]["doubt"] == "the source topic is another one than was mirrored"
+    assert committed(flow.target, flow.topic, flow.topic) < 40, "the offset means other records"
+    (gap,) = done["group_offsets_not_reached"]
+    assert gap["cause"].startswith("the source topic was recreated")

@@ -37,10 +37,19 @@ from mirror.errors import (
     ExitCode,
     MalformedBatch,
     NotAuthenticated,
+    OtherCluster,
     PreflightError,
     WireError,
 )
-from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
+from mirror.failover.account import (
+    Doubt,
+    deleted_there,
+    doubts_of,
+    ends_of,
+    exposures_of,
+    group_sync,
+    with_doubts,
+)
 from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
 from mirror.groups.sync import Blocker, GroupSync, Look
@@ -210,6 +219,7 @@ class _FailoverRun:
     _began: float = field(default_factory=time.monotonic)
     _steps: dict[str, float] = field(default_factory=dict)
     _source_problem: str = ""
+    _is_elsewhere: bool = False
     _ended: bool = False
     _instances: set[str] = field(default_factory=set)
     _former: list[Owner] = field(default_factory=list)
@@ -232,15 +242,12 @@ class _FailoverRun:
         self._steps[name] = time.monotonic() - began
 
     async def reach(self, source: Cluster, topics: set[str]) -> bool:
-        """Whether the source answers. A topic that may not be described keeps no other from being asked for."""
+        """Whether the source answers, and not another cluster at its address, of which nothing is asked."""
         try:
-            await source.refresh(topics, SOURCE_SECONDS)
-        except NotAuthenticated as problem:
-            self._source_problem = str(problem)
-        except AccessDenied as denied:
-            self._warn(f"{denied}: how far it is, and whether it is the topic that was mirrored, nobody knows")
+            await _known_of(source, topics)
         except ClusterError as problem:
             self._source_problem = str(problem)
+            self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
 
     async def asking(self, source: Cluster, reached: bool, work: Callable[[bool], Coroutine[Any, Any, T]]) -> T:
@@ -286,6 +293,8 @@ class _FailoverRun:
     async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
+            if self._is_elsewhere:
+                await self._drain_unseen(known)
             return
         problem = ""
         for _ in range(DRAIN_TRIES):
@@ -311,8 +320,20 @@ class _FailoverRun:
         if problem:
             self._warn(f"what was missing could not be copied: {problem}")
         await self._warn_of_rekeyed(source, known)
-        if known.watched.last not in self._former:  # what that one reported nobody has compared since
+        if (owner := known.watched.last) is not None and owner not in self._former:  # whose reports are of now
             self._trust(known)
+
+    async def _drain_unseen(self, known: JournalSnapshot) -> None:
+        """Let a mirror that runs get over what it sees of the source, whose right address it may have, unlike us."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        while (owner := known.watched.current()) is not None:
+            if all(one.instance == owner.instance for one in known.figures.values()) or time.monotonic() > deadline:
+                ends = {at: one.log_end for at, one in known.figures.items() if one.instance == owner.instance}
+                if behind := await known.reaching(self.settings, ends, IDLE_SECONDS):
+                    self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+            await known.read()
 
     async def _drain_here(self, known: JournalSnapshot) -> str:
         """Copy what is missing; why that could not be done, else empty."""
@@ -444,6 +465,8 @@ class _FailoverRun:
     async def check(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
         """Compare the copies that no lane has compared since; without a source, their topics alone."""
         await target.refresh({one.target_topic for one in known.figures.values()})
+        if reached:
+            await _known_of(source, {one.topic for one in known.figures.values()})
         self._doubts = await doubts_of(self.settings, source if reached else None, known, self._instances)
         await self._check_rekeyed(known, source if reached else None)
 
@@ -561,6 +584,16 @@ class _FailoverRun:
     def _warn(self, text: str) -> None:
         if text not in self._warnings:
             self._warnings.append(text)
+
+
+async def _known_of(source: Cluster, topics: set[str]) -> None:
+    """Learn these topics; those that may not be described are told of one by one. Raises ClusterError."""
+    try:
+        await source.refresh(topics, SOURCE_SECONDS)
+    except NotAuthenticated:
+        raise
+    except AccessDenied:
+        pass
 
 
 async def _log_ends(target: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -37,7 +37,7 @@ from mirror.rendering import console, count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.replication.topic_identity import made_anew
 from mirror.topics.apply import plan_topics, refuse_same
-from mirror.topics.history import HIDDEN, gone_topics, hidden_topics
+from mirror.topics.history import GRANT_READ, GRANT_WRITE, gone_topics, hidden_topics
 from mirror.verify.compare import Bounds
 from mirror.verify.flow import SHARES_AT_ONCE, Known, Moves, Proof, Proved, Waiting, Watch, plan_proof, prove, run_proof
 from mirror.verify.ranges import SavedProof
@@ -109,7 +109,9 @@ def verify_flow(
     source, target = Admin(settings.source), Admin(settings.target)
     refuse_same(source, target)  # a copy is equal to itself, which proves nothing
     every, refused = _pairs(source, target, settings)
-    chosen = _selected(every, topics)
+    asked = _selected(every, topics)
+    unseen = target.denied(pair.target for pair in asked)
+    chosen = [pair for pair in asked if pair.target not in unseen]
     pairs = [pair for pair in chosen if pair.rekeying is None]
     there = target.describe(pair.target for pair in pairs)
     told = asyncio.run(_recorded(settings, there))
@@ -145,15 +147,23 @@ def verify_flow(
     proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
     mirrored = {pair.source for pair in every}
     gone = {} if topics else gone_topics(settings, source, target, told.seen, mirrored)
-    hidden = () if topics else hidden_topics(settings, source, told.seen, mirrored)
+    hidden = {} if topics else hidden_topics(settings, source, told.seen, mirrored, target.topic_names())
     lacking = [
         *([] if topics else refused),
+        *(
+            Place(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, f"the source hides it: {GRANT_READ}")
+            for copy, topic in hidden.items()
+        ),
+        *(
+            Place(pair.source, pair.target).lacks(Lack.NOT_VERIFIED, -1, -1, f"the target hides it: {GRANT_WRITE}")
+            for pair in asked
+            if pair.target in unseen
+        ),
         *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
         *(lack for _, lacks in rekeyed for lack in lacks),
         *_lost_by_rules(rules, told),
         *_of_another(pairs, there, source.describe(pair.source for pair in pairs), told, proof.plan.subject.source_id),
         *_shortfalls(proof, reports, unread, told),
-        *(Place(topic, "").lacks(Lack.NOT_VERIFIED, -1, -1, HIDDEN) for topic in sorted(hidden)),
     ]
     return VerifyReport(
         flow=settings.flow,

@@ -276,6 +276,11 @@ class Naming(Section):
         """The name on the target."""
         return self.rename.get(topic, self.prefix + topic)
 
+    def source_of(self, copy: str) -> str:
+        """The source topic whose name on the target this is, or would be."""
+        renamed = {name: topic for topic, name in self.rename.items()}
+        return renamed.get(copy, copy.removeprefix(self.prefix))
+
 
 def _some(patterns: tuple[re.Pattern[str], ...]) -> tuple[re.Pattern[str], ...]:
     if not patterns:

@@ -133,8 +133,10 @@ class JournalState:
             return True
 
     async def rewrite(self, journal: Journal) -> None:
-        """Write again what only we know of what the journal lost, while no lane writes. Raises as `Journal.append`."""
-        if not self._has_lost:
+        """Write again what only we know of what the journal lost, while no lane writes: what was written into it since
+        is newer, as what a copy that was made anew meanwhile is known as. Raises as `Journal.append`.
+        """
+        if not self._has_lost or not await self.read(journal):
             return
         changes = [(key, self._kept[key].value) for key in sorted(self._gone) if key in self._kept]
         runs = self.runs.entries()
@@ -268,6 +270,7 @@ class JournalState:
         try:
             if not entry.key.startswith(_FLEETING):
                 self._kept[entry.key] = entry
+                self._gone.discard(entry.key)
             if entry.key == OWNER and entry.value:
                 owner = Owner.read(entry.value)
                 if owner.instance != self.instance:

@@ -45,7 +45,7 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, plan_topics
-from mirror.topics.history import History, Own, read_history, read_own
+from mirror.topics.history import History, Own, other_sources, read_history, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -88,12 +88,7 @@ class Deletions:
         """
         if settings.sync.deletions == "keep":
             return []
-        unknown = {finding.topic for finding in plan.refusals}  # a topic that is hidden from us may be there
-        copies = {
-            one.target.topic: one
-            for one in current
-            if selects(one.source.topic, settings.topics) and one.source.topic not in unknown
-        }
+        copies = {one.target.topic: one for one in current if selects(one.source.topic, settings.topics)}
         gone = self._gone(plan, copies)
         if why := _doubt(plan, self._lost(plan, settings, copies, gone, seen)) if gone else "":
             why = (
@@ -114,10 +109,12 @@ class Deletions:
         return asyncio.run(self._let_go(settings, ours)) if ours else []
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
-        """Those whose source is there no more, each time that it is asked for."""
+        """Those whose source is there no more, each time that it is asked for; one that is hidden from us may be."""
         known, gone = plan.source_topics, dict(copies)
         for tried in range(1 + MISSING_TRIES):
             gone = {topic: one for topic, one in gone.items() if one.source.topic not in known}
+            hidden = self._source.denied({one.source.topic for one in gone.values()})  # whether or not they are there
+            gone = {topic: one for topic, one in gone.items() if one.source.topic not in hidden}
             if not gone or tried == MISSING_TRIES:
                 break
             time.sleep(_AGAIN_SECONDS)
@@ -296,6 +293,7 @@ class Replanner:
         current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
         lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
         lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
+        lost -= target.denied(lost)  # of these their tasks tell
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
@@ -378,8 +376,11 @@ class Replanner:
         followed = followed_groups(settings, self._source)
         principals = settings.sync.acl_principals
         found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
+        if found.revoked:
+            source_id = self._source.cluster_id()
+            found = found.giving_alone(other_sources(settings, history.seen, source_id), source_id)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
-        acls, failures = found.leaving(held, groups=self._gate.is_of_another(history)), dict[str, MirrorError]()
+        acls, failures = found.leaving(held), dict[str, MirrorError]()
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there
             self._given |= set(acls.missing)
             asyncio.run(record_given(settings, self._given, {one.resource for one in acls.missing}))

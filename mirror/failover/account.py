@@ -145,9 +145,10 @@ def group_sync(
     """The sync of the flow as its journal has it; partitions with doubts do not vouch."""
     figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
-    seen, origins = seen_in(known.newest), {}
+    seen, origins, copies = seen_in(known.newest), {}, {}
     for one in figures.values():
         known_as = seen.get(one.target_topic)
+        copies[one.target_topic] = known_as.target_topic_id if known_as else None
         origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
     starts = starts_in(known.newest, target)
     since = {at: starts[there] for at, there in pairs.items() if there in starts}
@@ -158,8 +159,8 @@ def group_sync(
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since)
-    return GroupSync(*common, preserved(pairs), origins, vouched, since=since)
+        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since, copies)
+    return GroupSync(*common, preserved(pairs), origins, vouched, since=since, copies=copies)
 
 
 # --- What a failover finds missing ------------------------------------------------------------------------------------

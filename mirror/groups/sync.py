@@ -8,15 +8,16 @@ for a look at everything once a minute: offsets expire there, and operators move
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
     G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
         stands in for them, and not in a state in which the two logs are different ones
-    G3  an offset is that of a topic by its id: before anything is committed, and behind the offsets that are to be, the
-        source's topics are looked up, since a group's offset in one that was deleted and made anew is another record's
+    G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
+        topics are asked for between the look at the source and each commit: a topic may be made anew, or an address
+        lead to another cluster, long before a task that waits for its broker says so
     G4  nothing is deleted on the target
     G5  what stands in the way is told and tried again; the groups that it does not concern are followed
     G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
         next is not on the target, and to go on behind that would pass over it in silence
     G7  no group is put below the target's log start; which records it passes over is said
-    G8  a group that the source does not list may be gone, or hidden from the mirror: brokers leave out those that may
-        not be described. Each that was met before, or that the target has, is asked for by name, which tells
+    G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
+        are not listed on the source, are asked for by name at each look at everything
 
 `gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
@@ -34,8 +35,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from mirror import names
-from mirror.errors import AccessDenied, ClusterError, NotAuthenticated, WireError
+from mirror.errors import AccessDenied, ClusterError, WireError
 from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
+from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
 from mirror.kafka.groups import (
@@ -56,6 +58,7 @@ from mirror.states import State
 # --- The groups of one cluster, asked of all its brokers at once; what stands in the way is collected -----------------
 
 TOPIC_DENIED: Final = 29
+GROUP_DENIED: Final = 30
 Offsets = dict[TopicPartition, Committed]
 Result = TypeVar("Result")
 
@@ -99,6 +102,16 @@ class Side:
             nodes |= {group: node for group, node in found.nodes.items() if group in asked}
             self.refused(found.refused)
         return nodes
+
+    async def denied(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of the groups that may not be described, there or not."""
+        if not groups or not self.cluster.nodes:
+            return frozenset()
+        refused: list[Refusal] = []
+        for found in (await self._gathered({0: coordinators(self.cluster, self.cluster.nodes[0], groups)})).values():
+            refused += found.refused
+        self.refused(refused)
+        return frozenset(one.group for one in refused if one.code in AUTHORIZATION_ERRORS)
 
     async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
         """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
@@ -198,13 +211,15 @@ Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committe
 class Terms(NamedTuple):
     """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
     mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean; `since`, of
-    a source partition, the offset below which nothing is mirrored, if there is one.
+    a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target topic, the id
+    under which it is written to.
     """
 
     translate: Translate
     origins: Mapping[str, tuple[str, UUID | None]]
     told_until: Callable[[TopicPartition], int]
     since: Mapping[TopicPartition, int]
+    copies: Mapping[str, UUID | None] = {}
 
 
 def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
@@ -322,27 +337,29 @@ class GroupSync:
         vouched: Callable[[TopicPartition], bool],
         told_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
         since: Mapping[TopicPartition, int] = {},
+        copies: Mapping[str, UUID | None] = {},
     ) -> None:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
         partition whether its target holds its records (G2). `told_until`: of a target partition, the offset up to
         which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
+        `copies`: by target topic, the id under which it is written to.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._vouched = tuple(include), vouched
-        self.mirrors(Terms(translate, origins, told_until, since))
+        self.mirrors(Terms(translate, origins, told_until, since, copies))
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
+        self._hidden: frozenset[str] = frozenset()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
-        self._hidden: set[str] = set()  # on the source (G8)
         self._whole_at = float("-inf")
 
     def mirrors(self, terms: Terms) -> None:
         """From the next look on, other partitions are mirrored."""
-        self._translate, self._origins, self._told_until, self._since = terms
+        self._translate, self._origins, self._told_until, self._since, self._copies = terms
 
     async def look(self, *, rehearsing: bool = False) -> Look:
         """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
@@ -356,7 +373,7 @@ class GroupSync:
         reached = await asyncio.gather(*(self._refreshed(side) for side in stale))
         work = _Work({}, {})
         if all(reached):
-            sources = await self._source_offsets(whole)
+            sources = await self._source_offsets(whole=whole)
             if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
                 work = await self._follow(moved, rehearsing)
             self._whole_at = time.monotonic() if whole else self._whole_at
@@ -373,15 +390,10 @@ class GroupSync:
         early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._early}
         return self._standings | early
 
-    async def _refreshed(self, side: Side, topics: Collection[str] = ()) -> bool:
-        """Learn brokers, and leaders and ids of topics, anew; False where the cluster is away."""
+    async def _refreshed(self, side: Side) -> bool:
+        """Learn brokers and leaders anew; False where the cluster is away."""
         try:
-            await side.cluster.refresh(topics)
-        except NotAuthenticated as problem:
-            side.lost(problem)
-            return False
-        except AccessDenied:  # of one of the topics: the others are known
-            return True
+            await side.cluster.refresh()
         except ClusterError as problem:
             side.lost(problem)
             return False
@@ -389,8 +401,8 @@ class GroupSync:
 
     # --- the source
 
-    async def _followed(self, whole: bool = True) -> dict[str, Offsets]:
-        """Everything that the chosen groups have committed. `whole`: those that the target has are missed, too (G8)."""
+    async def _followed(self, *, whole: bool) -> dict[str, Offsets]:
+        """Everything that the chosen groups have committed."""
         listed = await self._source.listed()
         every = {told.group for groups in listed.values() for told in groups}
         nodes = {
@@ -399,29 +411,40 @@ class GroupSync:
             for told in groups
             if told.commits and self._is_chosen(told.group)
         }
-        missed = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)} | self._hidden
-        missed |= self._standings.keys()
-        if whole:
-            there = (told.group for groups in (await self._target.listed()).values() for told in groups)
-            missed |= {group for group in there if self._is_chosen(group)}
-        found = await self._source.coordinators(missed - every)
-        fetched = await self._source.fetched(nodes | found)
+        # A group that may not be described is not listed either; one that is asked for by name is to be missed.
+        named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
+        nodes |= await self._source.coordinators(named - every)
         if listed.keys() == set(self._source.cluster.nodes):
-            self._hidden = missed - every - found.keys()
-            self._forget_all_but(nodes.keys() | self._hidden | {group for group in found if fetched.get(group)})
-        return fetched
+            if whole:
+                self._hidden = await self._unlisted(every | named)
+            else:
+                self._source.refused(Refusal(group, GROUP_DENIED) for group in self._hidden)
+            self._forget_all_but(nodes.keys() | self._hidden)
+        return await self._source.fetched(nodes)
 
     def _is_chosen(self, group: str) -> bool:
         return any(pattern.fullmatch(group) for pattern in self.include)
 
-    async def _source_offsets(self, whole: bool) -> dict[str, Offsets]:
+    async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
+        """The chosen groups that stand on copies, and that the source does not let us see (G8)."""
+        there = {
+            told.group: node
+            for node, groups in (await self._target.listed()).items()
+            for told in groups
+            if told.commits and told.group not in listed and self._is_chosen(told.group)
+        }
+        standing = await self._target.fetched(there)
+        asked = {group for group, offsets in standing.items() if any(at.topic in self._origins for at in offsets)}
+        return await self._source.denied(asked)
+
+    async def _source_offsets(self, *, whole: bool) -> dict[str, Offsets]:
         """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
         these mean anything is settled at the same moment: more is known by the time that the target has answered.
         """
         translated: dict[str, Offsets] = {}
         early_groups: set[str] = set()
         until: dict[TopicPartition, int] = {}
-        for group, offsets in (await self._followed(whole)).items():
+        for group, offsets in (await self._followed(whole=whole)).items():
             vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
             early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
             if early:
@@ -447,7 +470,7 @@ class GroupSync:
         await self._locate(work)
         work.targets = await self._target.fetched(work.nodes)
         await self._decide(work)
-        await self._keep_to_known_topics(work)
+        await self._keep_to_their_topics(work)
         if rehearsing:
             work.taken = {group: set(offsets) for group, offsets in work.commits().items()}
         else:
@@ -520,23 +543,33 @@ class GroupSync:
         told = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
         return {at: there[1].offset for at, there in told if there is not None}
 
-    async def _keep_to_known_topics(self, work: _Work) -> None:
-        """Take out what is committed for another topic than the one that is mirrored, or one that is gone (G3)."""
-        commits = work.commits()
-        if not commits:
+    async def _keep_to_their_topics(self, work: _Work) -> None:
+        """Take out what is about other topics than are mirrored, on either side (G3)."""
+        topics = {at.topic for offsets in work.commits().values() for at in offsets}
+        if not topics:
             return
-        topics = {at.topic for offsets in commits.values() for at in offsets}
-        reached = await self._refreshed(self._source, {self._origins[one][0] for one in topics & self._origins.keys()})
-        for group, offsets in commits.items():
-            for at, commit in offsets.items():
-                name, known = self._origins.get(at.topic, ("", None))
-                there = work.targets[group].get(at)
-                goes_back = there is not None and commit.offset < there.offset
-                is_hidden = self._source.cluster.is_denied(name)
-                is_other = known is not None and (is_hidden or self._source.cluster.topic_id(name) != known)
-                if is_other or (not reached and (known is not None or goes_back)):
-                    del work.decisions[group][at]
-                    self._target.hindered(f"offsets of {at.topic} stay: its source topic is gone or another one", group)
+        sources = dict(self._origins[topic] for topic in topics)
+        elsewhere = await self._others(self._source, sources)
+        there = await self._others(self._target, {topic: self._copies.get(topic) for topic in topics})
+        for group, offsets in work.commits().items():
+            for at in offsets:
+                if self._origins[at.topic][0] in elsewhere:
+                    cause = f"offsets of {at.topic} stay: its source topic is gone or another one"
+                elif at.topic in there:
+                    cause = f"offsets of {at.topic} stay: it is gone, or another one than was mirrored to"
+                else:
+                    continue
+                del work.decisions[group][at]
+                self._target.hindered(cause, group)
+
+    async def _others(self, side: Side, ids: Mapping[str, UUID | None]) -> Collection[str]:
+        """Those of the topics that are gone, or are others than the ones with these ids; all where that is not told."""
+        try:
+            now = await side.cluster.ids_now(ids.keys())
+        except (ClusterError, WireError) as problem:
+            side.lost(problem)
+            return ids.keys()
+        return {name for name, known in ids.items() if name not in now or not same_id(known, now[name])}
 
     async def _commit(self, work: _Work) -> None:
         """Commit, once more without its text what the broker will not take with one so long."""
@@ -611,7 +644,7 @@ class GroupSync:
         pairs: dict[TopicPartition, TopicPartition] = {}
         followed: dict[str, Offsets] = {}
         alone: dict[str, Offsets] = {}
-        for group, offsets in (await self._followed()).items():
+        for group, offsets in (await self._followed(whole=True)).items():
             for at, committed in offsets.items():
                 if told := self._translate(at, committed):
                     pairs[at] = told[0]
@@ -754,8 +787,10 @@ def sync_of(
     def vouched(at: TopicPartition) -> bool:
         return is_vouched(*(figures.get(at) for figures in reports))
 
-    translate, origins, told_until, since = terms_of(assignments, indexes)
-    return GroupSync(source, target, include, translate, origins, vouched, told_until, since)
+    terms = terms_of(assignments, indexes)
+    return GroupSync(
+        source, target, include, terms.translate, terms.origins, vouched, terms.told_until, terms.since, terms.copies
+    )
 
 
 def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
@@ -763,6 +798,7 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
     pairs = {a.source: a.target for a in assignments}
     origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
     since = {a.source: a.since for a in assignments if a.since}
+    copies = {a.target.topic: a.target_topic_id for a in assignments}
     if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.told_until, since)
-    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since)
+        return Terms(translated(pairs, indexes), origins, indexes.told_until, since, copies)
+    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)

@@ -15,7 +15,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
@@ -128,7 +128,8 @@ class Follower:
         if self.source is None or not blind:
             return found
         if time.monotonic() - self._asked > ASK_PAUSE:
-            self._ends = await self._ask(self.source, {TopicPartition(one.topic, one.partition) for one in blind})
+            places = {TopicPartition(one.topic, one.partition) for one in blind}
+            self._ends = await self._ask(self.source, places, found.source_id)
             self._asked = time.monotonic()
         ends = self._ends
         known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
@@ -137,11 +138,14 @@ class Follower:
         )
 
     @staticmethod
-    async def _ask(source: Cluster, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Nothing where the source cannot be asked in time."""
+    async def _ask(
+        source: Cluster, partitions: Collection[TopicPartition], source_id: str
+    ) -> Mapping[TopicPartition, int]:
+        """Nothing where the source cannot be asked in time, or is another cluster than the one with this id."""
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                return await listed(source, partitions, LATEST)
+                ends = await listed(source, partitions, LATEST)
+            return ends if same_id(source.cluster_id, source_id or None) else {}
         return {}
 
 

@@ -66,7 +66,7 @@ from mirror.errors import (
     MirrorError,
     NotAuthenticated,
 )
-from mirror.kafka.cluster import Cluster, Described, Endpoint, cluster_rights, described, hidden
+from mirror.kafka.cluster import Cluster, Described, Endpoint, cluster_rights, denied, described
 from mirror.kafka.protocol import INIT_PRODUCER_ID, Api
 from mirror.observability import logs
 
@@ -396,9 +396,10 @@ class Admin:
             raise AccessDenied(f"{denied} Grant {_RIGHTS['describe topic']}, or check the credentials") from denied
         return {one.name: topic_info(one) for one in found}
 
-    def hidden(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the topics that we may not describe: each may be there or not, and none is told of in `topics`."""
-        return self._wire.ask("describe topics", DEADLINE_S, partial(hidden, topics=tuple(names)))
+    def denied(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these topics that we may not DESCRIBE: they look as if they were not there."""
+        wanted = sorted(names)
+        return self._wire.ask("describe topics", DEADLINE_S, partial(denied, topics=wanted)) if wanted else frozenset()
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""

@@ -20,11 +20,11 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from mirror.config import ClusterSettings
 from mirror.errors import (
@@ -55,8 +55,11 @@ from mirror.kafka.protocol import (
 )
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
+from mirror.names import first_of
 
 # --- One Kafka cluster ------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
 
 CALL_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
@@ -86,6 +89,10 @@ def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
         if code in AUTHORIZATION_ERRORS
         else BrokerError(int(code), code.name, doing)
     )
+
+
+class _NoAnswer(Exception):
+    """A broker says that it cannot say yet."""
 
 
 class TopicPartition(NamedTuple):
@@ -349,26 +356,43 @@ class Cluster:
 
         Raises ClusterUnreachable, AccessDenied.
         """
+
+        def read(answer: Any) -> Topic | None:
+            for told in answer.topics:
+                if told.error_code in UNKNOWN_TOPIC:
+                    return None
+                if told.error_code in AUTHORIZATION_ERRORS:
+                    raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
+                if not told.error_code:
+                    return _topic(told)
+                raise _NoAnswer(told.error_code.name)
+            raise _NoAnswer("an answer without the topic")
+
+        return await self._asked_now([topic], read, topic, timeout)
+
+    async def ids_now(self, topics: Collection[str], timeout: float = CALL_TIMEOUT) -> dict[str, uuid.UUID | None]:
+        """The ids that these topics have now, by one broker's answer; without topics that it does not know or may not
+        tell of. Learns nothing. Raises ClusterUnreachable.
+        """
+
+        def read(answer: Any) -> dict[str, uuid.UUID | None]:
+            return {told.name: told.topic_id for told in answer.topics if not told.error_code}
+
+        return await self._asked_now(topics, read, first_of(sorted(topics)), timeout)
+
+    async def _asked_now(self, topics: Collection[str], read: Callable[[Any], T], about: str, timeout: float) -> T:
+        """What `read` makes of a broker's answer about topics; where it raises _NoAnswer, they are asked for again."""
         deadline, backoff = time.monotonic() + timeout, Backoff()
         problem = "no broker is known"
         while True:
             for node in random.sample(self.nodes, len(self.nodes)):
                 try:
                     connection = await self.connection(node)
-                    answer = await connection.call(METADATA, _metadata_request(connection, [topic]), CONNECT_TIMEOUT)
-                except WireError as lost:
+                    return read(await connection.call(METADATA, _metadata_request(connection, topics), CONNECT_TIMEOUT))
+                except (WireError, _NoAnswer) as lost:
                     problem = str(lost)
-                    continue
-                for told in answer.topics:
-                    if told.error_code in UNKNOWN_TOPIC:
-                        return None
-                    if told.error_code in AUTHORIZATION_ERRORS:
-                        raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
-                    if not told.error_code:
-                        return _topic(told)
-                    problem = told.error_code.name
             if time.monotonic() > deadline:
-                raise ClusterUnreachable(f"{self}: no answer about {topic} within {timeout:g} s (last: {problem})")
+                raise ClusterUnreachable(f"{self}: no answer about {about} within {timeout:g} s (last: {problem})")
             await asyncio.sleep(backoff.next())
             await self.refresh(timeout=max(0.1, deadline - time.monotonic()))
 
@@ -554,19 +578,17 @@ async def described(
     cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
 ) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
-    found = await _topics(cluster, topics, rights, timeout)
-    return [_described(cluster, topic) for topic in found if topic.error_code not in UNKNOWN_TOPIC]
+    told = await _told_of(cluster, topics, timeout, rights=rights)
+    return [_described(cluster, topic) for topic in told if topic.error_code not in UNKNOWN_TOPIC]
 
 
-async def hidden(cluster: Cluster, topics: Iterable[str], timeout: float = CALL_TIMEOUT) -> frozenset[str]:
-    """Those of the topics that we may not describe. A broker that is asked for all topics leaves them out, and asked by
-    name does not say whether they exist (Kafka `KafkaApis.getTopicMetadata`).
-    """
-    found = await _topics(cluster, topics, False, timeout)
-    return frozenset(topic.name for topic in found if topic.error_code in AUTHORIZATION_ERRORS)
+async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
+    """Those of the topics that we may not DESCRIBE, there or not: where all are listed, brokers leave them out."""
+    told = await _told_of(cluster, topics, timeout)
+    return frozenset(topic.name for topic in told if topic.error_code in AUTHORIZATION_ERRORS)
 
 
-async def _topics(cluster: Cluster, topics: Iterable[str], rights: bool, timeout: float) -> Iterable[Any]:
+async def _told_of(cluster: Cluster, topics: Iterable[str], timeout: float, *, rights: bool = False) -> Sequence[Any]:
     connection = await _some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic
@@ -580,7 +602,7 @@ async def _topics(cluster: Cluster, topics: Iterable[str], rights: bool, timeout
     answer = await _asked(cluster, connection, METADATA, request, timeout)
     if not answer.brokers:
         raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
-    told: Iterable[Any] = answer.topics
+    told: Sequence[Any] = answer.topics
     return told
 
 

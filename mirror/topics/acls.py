@@ -6,7 +6,8 @@ A1  nobody but the mirror may write to a copy, or change it: of what is allowed,
 A2  an ACL on the target names one copy, or one group. One for a prefix, or for every topic, is laid out over the copies
     that it concerns, so that nothing else on that cluster is opened or closed, whatever the copies are called
 A3  what this flow gave it takes back when the source has it no more; nothing else is taken away. What it gave is in its
-    journal (`acl/<kind>/<name>`) before it is given. A topic or a group that leaves the flow keeps what it has
+    journal (`acl/<kind>/<name>`) before it is given. A topic or a group that leaves the flow keeps what it has, and so
+    do all while the source is another cluster than the one that copies come from
 A4  principals are the source cluster's words: `sync.acl_principals` says which of them mean somebody on the target, and
     whom. Without it every principal keeps its name
 """
@@ -34,6 +35,7 @@ from mirror.errors import MirrorError
 from mirror.journal.journal import Journal
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.names import first_of
 from mirror.observability.status import NOT_OURS, parsed
 from mirror.policy.selection import TopicPair
 
@@ -99,13 +101,22 @@ class AclPlan:
         """The target topics whose rules would change."""
         return frozenset(one.name for one in (*self.missing, *self.revoked) if one.kind == "topic")
 
-    def leaving(self, topics: Collection[str], *, groups: bool = False) -> AclPlan:
-        """The plan without changes to these target topics, and with `groups` to none of the groups either."""
+    def leaving(self, topics: Collection[str]) -> AclPlan:
+        """The plan without changes to these target topics."""
 
         def left(rules: tuple[Acl, ...]) -> tuple[Acl, ...]:
-            return tuple(one for one in rules if (one.name not in topics if one.kind == "topic" else not groups))
+            return tuple(one for one in rules if one.kind != "topic" or one.name not in topics)
 
         return replace(self, missing=left(self.missing), revoked=left(self.revoked))
+
+    def giving_alone(self, others: Collection[str], source_id: str) -> AclPlan:
+        """The plan where copies come from `others`, the ids of clusters that the source is not: what these had given is
+        not for another one to take back.
+        """
+        if not self.revoked or not others:
+            return self
+        why = f"copies come from cluster {first_of(sorted(others))}, and the source is cluster {source_id}"
+        return replace(self, revoked=(), blocker=f"ACLs that the source lacks are not taken back: {why}")
 
 
 def plan_acls(

@@ -155,13 +155,6 @@ class Gate:
         self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is Standing.FOREIGN)
         return plan.leaving(held).refusing(findings)
 
-    def is_of_another(self, history: History) -> bool:
-        """Whether the source is another cluster than that which the flow's copies came from: what is a cluster's and no
-        topic's, as the rules of groups are, is left alone then.
-        """
-        ids = {one.cluster_id for one in history.seen.values() if one.cluster_id and not one.deleted_ms}
-        return bool(ids) and self.source.cluster_id() not in ids
-
     def verdicts(self, plan: TopicPlan, history: History) -> dict[str, Verdict]:
         """What each target topic of a plan is to the flow. Raises ClusterError."""
         source_id = self.source.cluster_id()

@@ -36,7 +36,7 @@ from mirror.policy.rules import (
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
-from mirror.topics.history import HIDDEN, History, hidden_topics
+from mirror.topics.history import GRANT_WRITE, History, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
@@ -158,9 +158,10 @@ def plan_topics(
     """
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
-    findings = list(_selection_findings(selection, source_topics, settings))
-    findings += _hidden_findings(source, settings, history, source_topics)
-    findings += _loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id())
+    findings = [
+        *_selection_findings(selection, source_topics, settings),
+        *_loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id()),
+    ]
     offsets, sync = settings.topics.offsets, settings.sync
     may_fill = offsets == "translate" or target.may_write_markers()
     if not may_fill:
@@ -175,12 +176,14 @@ def plan_topics(
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
     source_configs = source.topic_configs(pair.source for pair in (*pairs, *rekeyed))
     target_configs = target.topic_configs(copies)
-    may_create = sync.topics and (len(copies) < len(pairs) or bool(rekeyed))
+    hidden = target.denied({pair.target for pair in pairs} - copies.keys())
+    seen = [pair for pair in pairs if pair.target not in hidden]
+    may_create = sync.topics and (len(copies) < len(seen) or bool(rekeyed))
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
     creations: list[Creation] = []
     growths: list[Growth] = []
     changes: list[ConfigChange] = []
-    for pair in pairs:
+    for pair in seen:
         ours = source_configs.get(pair.source, {})
         if (existing := copies.get(pair.target)) is not None:
             theirs, partitions = target_configs.get(pair.target, {}), len(existing.partitions)
@@ -229,7 +232,11 @@ def plan_topics(
         creations=(*creations, *rekey_plan.creations),
         growths=tuple(growths),
         changes=tuple(changes),
-        findings=(*findings, *rekey_plan.findings),
+        findings=(
+            *findings,
+            *_hidden(selection, source, source_topics, settings, target_topics, history, hidden),
+            *rekey_plan.findings,
+        ),
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
         target_topics=copies,
         target_configs=target_configs,
@@ -458,11 +465,26 @@ def _selection_findings(
         yield refused("", what, Fix.SELECT_TOPICS)
 
 
-def _hidden_findings(
-    source: Admin, settings: Settings, history: History, source_topics: Collection[str]
+def _hidden(
+    selection: Selection,
+    source: Admin,
+    source_topics: Collection[str],
+    settings: Settings,
+    target_topics: Collection[str],
+    history: History,
+    copies: Iterable[str],
 ) -> Iterator[Finding]:
-    for topic in sorted(hidden_topics(settings, source, history.seen, source_topics)):
-        yield refused(topic, HIDDEN, Fix.GRANT_SOURCE, grant=allow(Endpoint.of(settings.source), "READ", topic=topic))
+    """The refusals of topics that were mirrored and that the source does not let us see any more, and of `copies` that
+    the target does not: they look as if they were to be made.
+    """
+    for topic in hidden_topics(settings, source, history.seen, source_topics, target_topics).values():
+        if topic not in selection.missing:
+            what = f"was mirrored, and cluster {settings.source.alias} hides it now: no right to READ or DESCRIBE it"
+            grant = allow(Endpoint.of(settings.source), "READ", "DESCRIBE_CONFIGS", topic=topic)
+            yield refused(topic, what, Fix.GRANT_SOURCE, grant=grant)
+    for name in sorted(copies):
+        what = f"may be there, and cluster {settings.target.alias} hides it: no right to DESCRIBE it"
+        yield refused(name, what, Fix.NAME_SOURCE, hint=GRANT_WRITE)
 
 
 def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:

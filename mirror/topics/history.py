@@ -19,7 +19,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied, ClusterError
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import Journal, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
@@ -27,12 +27,13 @@ from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.policy.selection import selects
 from mirror.topics.rekeyed import progress_topic
 
-#: What is said of a source topic that was mirrored and is not to be seen any more.
-HIDDEN: Final = "may not be described on the source any more: whether it is there, nobody knows"
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
 _ANY: Final = journal_topic("any-other-flow")
 #: Journals that are read at a time.
 _AT_ONCE: Final = 16
+#: What a topic of the source, and a copy, need that are hidden.
+GRANT_READ: Final = "grant READ and DESCRIBE_CONFIGS on it"
+GRANT_WRITE: Final = "grant READ, WRITE and DESCRIBE_CONFIGS on it"
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
 
 
@@ -83,29 +84,6 @@ class History:
         return self.origins[topic].clusters if topic in self.origins else ()
 
 
-def hidden_topics(
-    settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
-) -> frozenset[str]:
-    """The source's topics of the flow that the mirror has seen and may not describe any more: whether they are gone
-    nobody knows. Raises ClusterError.
-    """
-    left = {one.source_topic for one in _left(settings, seen, source_topics, source.cluster_id()).values()}
-    return source.hidden(left) if left else frozenset()
-
-
-def _left(
-    settings: Settings, seen: Mapping[str, FirstSeen], source_topics: Collection[str], source_id: str
-) -> dict[str, FirstSeen]:
-    return {
-        name: one
-        for name, one in seen.items()
-        if one.source_topic not in source_topics
-        and one.cluster_id == source_id
-        and not one.deleted_ms
-        and selects(one.source_topic, settings.topics)
-    }
-
-
 def gone_topics(
     settings: Settings,
     source: Admin,
@@ -116,15 +94,61 @@ def gone_topics(
     """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
     is left. Raises ClusterError.
     """
-    left = _left(settings, seen, source_topics, source.cluster_id())
-    hidden = source.hidden(one.source_topic for one in left.values()) if left else ()
-    left = {name: one for name, one in left.items() if one.source_topic not in hidden}
+    left = _unlisted(settings, source, seen, source_topics)
+    hidden = source.denied({one.source_topic for one in left.values()})
     there = target.describe(left) if left else {}
     return {
         name: one.source_topic
         for name, one in sorted(left.items())
-        if name in there and one.target_topic_id == there[name].topic_id
+        if one.source_topic not in hidden and name in there and one.target_topic_id == there[name].topic_id
     }
+
+
+def hidden_topics(
+    settings: Settings,
+    source: Admin,
+    seen: Mapping[str, FirstSeen],
+    source_topics: Collection[str],
+    target_topics: Collection[str],
+) -> dict[str, str]:
+    """The flow's topics that the source does not let it see any more, by the name of the copy: brokers leave them out
+    where they list all, as if they were deleted. Those that are re-keyed are known by the topics that hold where the
+    queries stand. Raises ClusterError.
+    """
+    topics, begin = settings.topics, progress_topic(settings.flow, "")
+    left = {name: one.source_topic for name, one in _unlisted(settings, source, seen, source_topics).items()}
+    for copy in (one.removeprefix(begin) for one in target_topics if one.startswith(begin)):
+        topic = topics.naming.source_of(copy)
+        if topic not in source_topics and selects(topic, topics) and topics.naming.target_of(topic) == copy:
+            left[copy] = topic
+    hidden = source.denied({*left.values()})
+    return {name: topic for name, topic in sorted(left.items()) if topic in hidden}
+
+
+def other_sources(settings: Settings, seen: Mapping[str, FirstSeen], source_id: str) -> frozenset[str]:
+    """The ids of clusters that copies of the flow come from, other than the one that the source is now."""
+    ids = {one.cluster_id for name, one in seen.items() if _is_copy(settings, name, one)}
+    return frozenset(one for one in ids if not same_id(one, source_id or None) and one is not None)
+
+
+def _is_copy(settings: Settings, name: str, seen: FirstSeen) -> bool:
+    """Whether the flow still makes this copy of that source topic."""
+    topics = settings.topics
+    is_selected = selects(seen.source_topic, topics) and topics.naming.target_of(seen.source_topic) == name
+    return is_selected and not seen.deleted_ms
+
+
+def _unlisted(
+    settings: Settings, source: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
+) -> dict[str, FirstSeen]:
+    """What the flow mirrored of this source, and the source does not list."""
+    left = {
+        name: one
+        for name, one in seen.items()
+        if one.source_topic not in source_topics and _is_copy(settings, name, one)
+    }
+    source_id = source.cluster_id() if left else ""
+    return {name: one for name, one in left.items() if one.cluster_id == source_id}
 
 
 async def read_own(settings: Settings) -> Own:

@@ -27,7 +27,7 @@ from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, begun_as
-from mirror.topics.history import History, gone_topics, read_history, read_own
+from mirror.topics.history import History, gone_topics, other_sources, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
 
@@ -220,10 +220,14 @@ def plan_flow(settings: Settings) -> FlowPlan:
             principals = settings.sync.acl_principals
             pairs, given = topics.allowed().pairs, given_in(own.newest)
             acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
+            source_id = source.cluster_id()
+            acls = acls.giving_alone(other_sources(settings, history.seen, source_id), source_id)
             withheld = gate.held(acls.topics, topics, history, settings)
-            acls, held = acls.leaving(withheld, groups=gate.is_of_another(history)), withheld | held
+            acls, held = acls.leaving(withheld), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
-    own_topics = (journal_topic(settings.flow), heartbeat_topic(settings.flow))
+    own_topics = [journal_topic(settings.flow), heartbeat_topic(settings.flow)]
+    if heartbeat_topic(settings.flow) in target.denied(own_topics):
+        own_topics.pop()  # the mirror does without
     existing = target.describe(own_topics)
     done, source_id = FailedOver.standing(own.newest), source.cluster_id()
     return FlowPlan(
@@ -260,7 +264,10 @@ def _ahead(settings: Settings) -> datetime | None:
 
 
 def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[str]:
+    refused = {finding.topic for finding in plan.refusals}  # of another cluster's topic the copy is not to be deleted
     for pair in plan.pairs:
+        if pair.target in refused:
+            continue
         if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
             what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
             values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
