@@ -29,7 +29,7 @@ from watchedlane import WatchedLane
 
 from mirror.cli import app
 from mirror.errors import ExitCode
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import FirstSeen, losses_in
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -98,6 +98,17 @@ class Pair:
 
         asyncio.run(append())
 
+    def losses(self, flow: str) -> set[tuple[int, int]]:
+        """What a flow's journal has on record as lost."""
+
+        async def read() -> set[tuple[int, int]]:
+            host, port = self.target.bootstrap.split(":")
+            async with Wire(Endpoint("us", ((host, int(port)),))) as cluster:
+                found = losses_in(await Journal(cluster, flow).newest())
+            return {(one.first, one.next_offset) for each in found.values() for one in each}
+
+        return asyncio.run(read())
+
     def expire(self, cluster: Cluster, topic: str, before: int) -> None:
         """What retention leaves of a log."""
         client = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -123,6 +134,12 @@ def prepared(pair: Pair) -> None:
             make_topic(pair.source.bootstrap, topic := named(what, offsets), configs=KEPT)
             pair.fill(topic, 0, 1000)
             pair.copied(topic, offsets)
+        for what in ("emptied", "emptied-accepted", "later"):
+            make_topic(pair.source.bootstrap, topic := named(what, offsets), configs=KEPT)
+            pair.fill(topic, 0, 1000)
+            if what == "later":
+                pair.expire(pair.source, topic, 800)
+            pair.copied(topic, offsets)
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +160,7 @@ def pair() -> Iterator[Pair]:
             for offsets in MODES
             for what, end in (("tail", 600), ("gone", 0), ("deleted", 600), ("accepted", 600))
         }
+        lost |= {(named(what, one), 0): 0 for one in MODES for what in ("emptied", "emptied-accepted", "later")}
         print("the target ends at", crash_and_cut_all(both.target, lost))
         yield both
 
@@ -256,6 +274,50 @@ def test_a_loss_of_the_target_is_accepted(pair: Pair, tmp_path: Path, offsets: s
     assert (found.lost, found.records) == (200, 200)
     pair.fill(topic, 1000, 10)
     assert pair.copied(topic, offsets).records == 10
+
+
+@pytest.mark.parametrize("offsets", MODES)
+def test_a_copy_that_lost_all_and_a_source_that_deleted_some_of_it(pair: Pair, offsets: str) -> None:
+    """It does not begin anew as if it had never been there."""
+    topic = named("emptied", offsets)
+    pair.expire(pair.source, topic, 800)
+    found = assert_stands(pair, topic, offsets, State.TARGET_LOST)
+    assert "the target lost its tail, and the source deleted offsets 0 to 799" in found.detail
+    found = pair.copied(topic, offsets, on_data_loss="continue")
+    assert (found.records, found.target_lost, found.lost) == (200, 1000, 800)
+    assert "(source offsets 0 to 999), copied again from 800 on" in found.detail
+    assert pair.losses(topic) == {(0, 800)}
+    theirs, ours = pair.records(topic)
+    assert ours == theirs
+    found = pair.copied(topic, offsets)
+    assert (found.lost, found.target_lost) == (0, 0)
+
+
+@pytest.mark.parametrize("offsets", MODES)
+def test_a_loss_of_all_that_a_target_had_is_accepted(pair: Pair, tmp_path: Path, offsets: str) -> None:
+    topic = named("emptied-accepted", offsets)
+    pair.expire(pair.source, topic, 800)
+    assert pair.copy(topic, offsets).state is State.TARGET_LOST
+    assert f"{topic}-0: accepted the loss of 800 offsets, 0 to 799" in pair.accept(tmp_path, topic, offsets)
+    found = pair.copied(topic, offsets)
+    assert (found.records, found.lost) == (200, 800)
+    assert pair.losses(topic) == {(0, 800)}
+    pair.fill(topic, 1000, 10)
+    assert pair.copied(topic, offsets).records == 10
+    theirs, ours = pair.records(topic)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("offsets", MODES)
+def test_a_copy_that_lost_all_of_what_its_source_still_has(pair: Pair, offsets: str) -> None:
+    """What the source had deleted before the copy began is nobody's loss."""
+    topic = named("later", offsets)
+    pair.expire(pair.source, topic, 800)  # the crash brought those back
+    found = pair.copied(topic, offsets)
+    assert (found.records, found.target_lost, found.lost) == (200, 200, 0)
+    assert "(source offsets 800 to 999), copied again" in found.detail
+    theirs, ours = pair.records(topic)
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("offsets", MODES)

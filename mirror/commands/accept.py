@@ -248,6 +248,7 @@ def _vouched(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | No
         target_topic_id=ids[1],
         batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
         was_accepted=True,
+        begins=last.begins if last is not None else 0,
     )
 
 

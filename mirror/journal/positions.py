@@ -44,6 +44,7 @@ def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, b
         "target_topic_id": _id(last.target_topic_id),
         "stamp": last.stamp,
         "accepted": last.was_accepted,
+        "begins": last.begins,
         "at_ms": _now_ms(),
     }
     if (batch := last.batch) is not None:
@@ -84,6 +85,7 @@ def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] |
         stamp=(_number(stamp[0]), _number(stamp[1]), _number(stamp[2])) if stamp is not None else None,
         batch=_batch(batch) if batch is not None else None,
         was_accepted=told.get("accepted") is True,
+        begins=_offset(told.get("begins", 0)),
     )
 
 

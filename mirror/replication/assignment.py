@@ -45,6 +45,8 @@ class LastPosition:
     `target_epoch`: the target's leader epoch, as far as known, when it acknowledged.
     `stamp`: producer id, producer epoch and sequence of what is appended next.
     `batch`: the last data batch, None where none is known. `was_accepted`: a person vouched for it (`mirror accept`).
+    `begins`: the source offset below which the copy held nothing, or nothing any more, when its task began: that the
+    source deleted what lies below is no loss of the target's.
     """
 
     source_next: int
@@ -57,6 +59,7 @@ class LastPosition:
     stamp: tuple[int, int, int] | None = None
     batch: LastBatch | None = None
     was_accepted: bool = False
+    begins: int = 0
 
     @property
     def is_moved(self) -> bool:

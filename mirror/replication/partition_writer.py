@@ -309,6 +309,7 @@ class PartitionWriter:
             target_epoch=self.position.target_epoch,
             stamp=self._next_stamp(begun),
             batch=self._last_batch() or begun.batch,
+            begins=begun.begins,
         )
 
     def _next_stamp(self, begun: LastPosition) -> tuple[int, int, int] | None:

@@ -574,6 +574,7 @@ class Pipeline:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, ledger = await self._position(keeper)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
+        gone = await self._gone(keeper, position)
         while position.begin >= 0:
             await self._align(keeper, position)
             position, ledger = await self._position(keeper)
@@ -592,7 +593,11 @@ class Pipeline:
             if keeper.doubts >= DOUBTFUL_TRIES:
                 raise self._stop_for(keeper, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
         if target_lost is not None:
-            self._target_lost(keeper, target_lost)
+            kept = gone.next_offset if gone is not None else max(target_lost[0], position.lost_until)
+            self._target_lost(keeper, target_lost, min(kept, target_lost[1]))
+        if gone is not None:
+            self._writer.tallies.setdefault(mine.source, PartitionCounters()).lost += gone.next_offset - gone.first
+            log_loss(gone)
         if position.lost_until >= 0:
             reason = "target" if target_lost is not None else "retention"
             loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
@@ -609,8 +614,22 @@ class Pipeline:
         self._writer.flush()
         self._changed(sink)
 
-    def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int]) -> None:
-        """Tell of records that the target had acknowledged and lost, of source offsets from and to before."""
+    async def _gone(self, keeper: PartitionTask, position: Position) -> Loss | None:
+        """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
+        and when the log begins there, nothing shows that it was copied.
+        """
+        mine, lost = keeper.assignment, position.target_lost
+        if lost is None or lost[0] >= position.begin:
+            return None
+        gone = Loss(mine.source, mine.target, lost[0], min(position.begin, lost[1]), "target", topic_id=mine.topic_id)
+        if self._on_loss is not None:
+            await self._on_loss(gone)
+        return gone
+
+    def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int], kept: int) -> None:
+        """Tell of records that the target had acknowledged and lost, of source offsets from and to before. What comes
+        from offset `kept` on is copied again.
+        """
         mine, (first, following) = keeper.assignment, lost
         tally = self._writer.tallies.setdefault(mine.source, PartitionCounters())
         tally.target_lost += following - first
@@ -623,7 +642,10 @@ class Pipeline:
             offsets=following - first,
             reason="the target's log ends below what it had acknowledged; what the source still has is copied again",
         )
-        keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), copied again")
+        again = "copied again" if kept == first else "the source has none of them any more"
+        if first < kept < following:
+            again = f"copied again from {kept} on: the source has those before no more"
+        keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}")
 
     async def _what_became_of(self, keeper: PartitionTask) -> str:
         """What became of the source topic, asked for now, or known since the lane looked as it began."""

@@ -245,12 +245,13 @@ class Logs:
 
     def target_loss(self, at: int) -> tuple[int, int] | None:
         """The source offsets of acknowledged records that the target has no more, where its end is source offset `at`
-        (P8).
+        (P8). Where it has nothing left, they begin where the copy did.
         """
         last = self.last
-        if last is None or self.end >= last.target_end or last.batch is None or at >= last.source_next:
+        if last is None or self.end >= last.target_end or last.batch is None:
             return None
-        return at, last.source_next
+        first = max(at, last.begins) if self.end == 0 or self.is_unaligned else at
+        return (first, last.source_next) if first < last.source_next else None
 
     def target_lost(self, at: int, lost: tuple[int, int]) -> PartitionStop:
         """The stop where these cannot be copied again."""
@@ -440,8 +441,8 @@ async def _found(
         raise logs.foreign(end, detail)
     lost = logs.target_loss(end)
     is_accepted = logs.is_accepted(end, accepted)
-    if lost is not None and end < start and not is_accepted:
-        raise logs.target_lost(end, lost)
+    if lost is not None and lost[0] < start and not logs.is_accepted(lost[0], accepted):
+        raise logs.target_lost(lost[0], lost)
     if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
         return Position(end, stamp, known, last_epoch=-1, begin=logs.begin, target_lost=lost)
@@ -465,7 +466,7 @@ async def _found(
         begin = await _padding_end(target, target_partition, target_start, own)
     if begin > max(target_start, logs.furthest_begin):
         raise logs.padded_twice(begin)
-    found = found_position(logs, end, stamp, batch, epoch)
+    found = found_position(logs, end, stamp, batch, epoch, target_start)
     return Position(
         end,
         stamp,
@@ -508,10 +509,11 @@ async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) 
 
 
 def found_position(
-    logs: Logs, at: int, stamp: ProducerState, batch: LastBatch | None, epoch: tuple[int, int] | None
+    logs: Logs, at: int, stamp: ProducerState, batch: LastBatch | None, epoch: tuple[int, int] | None, begins: int
 ) -> LastPosition:
-    """What the journal is to keep of a copy that was found in order, where source offset `at` comes next. `epoch`: a
-    leader epoch of the source and up to where it reaches; what was kept before says more where it reaches further.
+    """What the journal is to keep of a copy that was found in order, where source offset `at` comes next, and that
+    `begins` at another. `epoch`: a leader epoch of the source and up to where it reaches; what was kept before says
+    more where it reaches further.
     """
     last = logs.last
     if last is not None and last.source_next <= at and last.epoch_until > (epoch[1] if epoch else -1):
@@ -527,6 +529,7 @@ def found_position(
         target_epoch=logs.target_epoch,
         stamp=(stamp.producer_id, stamp.epoch, stamp.sequence),
         batch=batch,
+        begins=begins,
     )
 
 
