@@ -149,9 +149,8 @@ async def _resumed(
     if not logs.end:
         if since > logs.readable:
             raise logs.truncated(since, f"the flow begins at offset {since}; the source's log ends at {logs.readable}")
-        # what was acknowledged and is gone on both sides is not passed over as if it had never been there
-        lost = logs.target_loss(since)
-        ledger.restart(OffsetRanges(min(logs.begin, lost[0]) if lost is not None else logs.begin), [])
+        acknowledged, _ = logs.target_loss(since) or (logs.begin, -1)  # that is not passed over
+        ledger.restart(OffsetRanges(min(logs.begin, acknowledged)), [])
     elif logs.end < ledger.runs.begin:
         detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
@@ -177,11 +176,6 @@ async def _resumed(
             compared = await _retrace(ledger, logs, source, target, target_partition)
     at = ledger.runs.next_source
     lost = logs.target_loss(at)
-    begins = ledger.runs.to_source(logs.target_start)
-    if begins is None:  # the last runs do not tell
-        begins = logs.last.begins if logs.last is not None else logs.since
-    elif not logs.end:
-        begins = max(begins, logs.start)  # what was lost before is on record
     if at < logs.start and not logs.is_accepted(at, accepted):
         logs.check_end(at)
         raise logs.target_lost(at, lost) if lost is not None else logs.retention_gap(at)
@@ -203,10 +197,17 @@ async def _resumed(
         lands=logs.end,
         target_lost=lost,
         target_epoch=logs.target_epoch,
-        last=found_position(logs, at, stamp, batch, epoch, begins),
+        last=found_position(logs, at, stamp, batch, epoch, _begin_of(ledger.runs, logs)),
         stamped=logs.is_stamped,
     )
     return position, ledger
+
+
+def _begin_of(runs: OffsetRanges, logs: Logs) -> int:
+    """The source offset that the copy begins with, by runs that end where it does (`LastPosition.begins`)."""
+    if (begin := runs.to_source(logs.target_start)) is None:  # the last runs do not tell
+        return logs.last.begins if logs.last is not None else logs.since
+    return begin if logs.end else max(begin, logs.start)  # what was lost of it before is on record
 
 
 async def _go_on_from_last(

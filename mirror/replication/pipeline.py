@@ -593,11 +593,7 @@ class Pipeline:
             if keeper.doubts >= DOUBTFUL_TRIES:
                 raise self._stop_for(keeper, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
         if target_lost is not None:
-            kept = gone.next_offset if gone is not None else max(target_lost[0], position.lost_until)
-            self._target_lost(keeper, target_lost, min(kept, target_lost[1]))
-        if gone is not None:
-            self._writer.tallies.setdefault(mine.source, PartitionCounters()).lost += gone.next_offset - gone.first
-            log_loss(gone)
+            self._target_lost(keeper, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
             reason = "target" if target_lost is not None else "retention"
             loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
@@ -626,9 +622,9 @@ class Pipeline:
             await self._on_loss(gone)
         return gone
 
-    def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int], kept: int) -> None:
-        """Tell of records that the target had acknowledged and lost, of source offsets from and to before. What comes
-        from offset `kept` on is copied again.
+    def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int) -> None:
+        """Tell of records that the target had acknowledged and lost, of source offsets from and to before, of which
+        those that are `gone`, or below `lost_until`, are not copied again.
         """
         mine, (first, following) = keeper.assignment, lost
         tally = self._writer.tallies.setdefault(mine.source, PartitionCounters())
@@ -642,6 +638,10 @@ class Pipeline:
             offsets=following - first,
             reason="the target's log ends below what it had acknowledged; what the source still has is copied again",
         )
+        kept = min(max(first, lost_until), following)
+        if gone is not None:
+            kept, tally.lost = gone.next_offset, tally.lost + gone.next_offset - gone.first
+            log_loss(gone)
         again = "copied again" if kept == first else "the source has none of them any more"
         if first < kept < following:
             again = f"copied again from {kept} on: the source has those before no more"
