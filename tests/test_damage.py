@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from adversary.driving import Command
+from crashcut import crash_and_cut_all
 from helpers import config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from rawbatches import batch
 from samerecords import read
+from watchedlane import WatchedLane
 
 from mirror.commands.verify import verify_flow
 from mirror.config import load
@@ -23,6 +25,7 @@ from mirror.kafka.cluster import Cluster as KafkaCluster
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
 from mirror.lab.embedded import Cluster
+from mirror.policy.rules import Rules
 from mirror.records.codecs import ZSTD
 from mirror.replication.damage import Damaged, look
 from mirror.states import State
@@ -54,6 +57,7 @@ def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
     assert (found.first, found.next_offset) == (10, 20)
     assert found.is_between((0, 20))
     assert not found.is_between((0, 19))
+    assert found.epoch == 0
     last = look(answer(b"".join(parts[:2]), 20), 10, is_all=True)
     assert last is not None
     assert last.next_offset == (10 if at in (8, 11) else 20)
@@ -67,6 +71,18 @@ def test_a_next_batch_whose_offset_lies_tells_nothing() -> None:
     parts[2][5] ^= 1  # offset 20 becomes 65,556
     found = look(answer(b"".join(parts), 40), 10, is_all=True)
     assert found == Damaged(10, 10, found.detail if found else "")
+
+
+@pytest.mark.parametrize("ahead", [5, 65_536])
+def test_a_batch_whose_offset_lies_ahead_is_damaged(ahead: int) -> None:
+    """Its CRC holds. The log ends before, or the next one falls back."""
+    parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
+    parts[1][:8] = (10 + ahead).to_bytes(8, "big")
+    found = look(answer(b"".join(parts), 40), 10, is_all=True)
+    assert found is not None
+    assert (found.first, found.next_offset) == (10, 10), "its leader gives it to whoever asks for what follows"
+    hole = b"".join(bytes(parts[at]) for at in (0, 2, 3))
+    assert look(answer(hole, 40), 10, is_all=True) is None, "a cleaner leaves one"
 
 
 def turn_a_bit(cluster: Cluster, topic: str, at: int) -> None:
@@ -105,6 +121,64 @@ def test_one_damaged_batch_is_left_out_where_that_is_the_policy(
     assert list(read(target, topic_name, 0)) == sound
     again = mirror_once(source, target, [topic_name], topic_name, on_damage="skip")[TopicPartition(topic_name, 0)]
     assert (again.state, again.lost) == (State.CAUGHT_UP, 0)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_damage_where_a_leader_epoch_begins(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str, number: int
+) -> None:
+    """What is left out there is nothing that the source lost: in the midst of the log, and at its end."""
+    with Cluster.start(name="elected", folder=tmp_path / "elected") as source:
+        ends = source.bootstrap, target_cluster.bootstrap
+        for end in ends:
+            make_topic(end, topic_name)
+        values = [b"%d" % value for value in range(10)]
+        produce(source.bootstrap, topic_name, values)
+        for _ in range(number):
+            crash_and_cut_all(source, {(topic_name, 0): None})
+            produce(source.bootstrap, topic_name, values)
+        if number == 1:
+            produce(source.bootstrap, topic_name, values)
+        sizes = [raw.header.size for raw in stored_batches(source.bootstrap, topic_name)]
+        turn_a_bit(source, topic_name, sum(sizes[:number]) + 70)
+        at = TopicPartition(topic_name, 0)
+        with WatchedLane(*ends, [at], rules=Rules(offsets=offsets, skips_damage=True)) as lane:  # type: ignore[arg-type]
+            upto = 10 * len(sizes)
+            found = lane.until(at, lambda one: one.state.is_stop or one.next_offset == upto)
+            assert (found.state.is_stop, found.lost) == (False, 10), found.detail
+            produce(source.bootstrap, topic_name, values)
+            found = lane.until(at, lambda one: one.state.is_stop or one.next_offset == upto + 10)
+            assert not found.state.is_stop, found.detail
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("ahead", [5, 65_536])
+def test_a_batch_whose_offset_lies_ahead_stops_its_partition(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, ahead: int
+) -> None:
+    """No CRC covers it: it is not written there, and what follows is not passed over."""
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % value for value in range(40)])
+    before = [one for one in read(source, topic_name, 0) if one[0] < 10]
+    begin = stored_batches(source, topic_name)[0].header.size
+    segment = next((source_cluster.nodes[0].data / f"{topic_name}-0").glob("*.log"))
+    with segment.open("r+b") as file:
+        file.seek(begin)
+        file.write((10 + ahead).to_bytes(8, "big"))
+    for more in ("stop", "skip"):
+        stopped = mirror_once(source, target, [topic_name], topic_name, on_damage=more)[at]
+        assert (stopped.state, stopped.next_offset) == (State.CORRUPT, 10)
+        assert "Move the leader" in stopped.detail
+        assert "mirror accept" not in stopped.detail
+    assert list(read(target, topic_name, 0)) == before
+    with segment.open("r+b") as file:
+        file.seek(begin)
+        file.write((10).to_bytes(8, "big"))
+    found = mirror_once(source, target, [topic_name], topic_name)[at]
+    assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 40, 0)
 
 
 @pytest.mark.brokers

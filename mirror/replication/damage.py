@@ -18,7 +18,7 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.fetch import Fetched, fetch_at
 from mirror.kafka.queries import READ_COMMITTED, READ_UNCOMMITTED
 from mirror.policy.rules import Rules
-from mirror.records.header import split
+from mirror.records.header import RawBatch, split
 from mirror.records.recipe import Recipe
 from mirror.records.segment import DamageKind, Walk
 from mirror.records.transactions import Aborted
@@ -26,18 +26,22 @@ from mirror.replication.classifier import UNREADABLE, Action, classify
 
 #: Bytes asked for, one after the other, until the next sound batch is among them.
 _SIZES: Final = (1 << 20, 8 << 20, 64 << 20)
+#: Of a base offset, with which a batch begins.
+_OFFSET_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """Offsets from `first` to before `next_offset` that a damaged batch takes, or what else cannot be written; none
-    where nothing tells how far it reaches. `reason` is that of the loss (`assignment.Loss`).
+    where nothing tells how far it reaches. `reason` is that of the loss (`assignment.Loss`). `epoch` is the leader
+    epoch of the sound batch behind it, -1 where there is none.
     """
 
     first: int
     next_offset: int
     detail: str
     reason: str = "damage"
+    epoch: int = -1
 
     def is_between(self, offsets: tuple[int, int] | None) -> bool:
         """Whether it is known how far it reaches, and all of it lies between two offsets."""
@@ -62,7 +66,13 @@ async def damaged_at(cluster: Cluster, partition: TopicPartition, offset: int) -
 def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
     """The same of one answer; `is_all`: the log has no more bytes than it has."""
     walk = Walk(fetched.records)
-    if any(raw.header.last_offset >= offset for raw in walk) or walk.damage is None:
+    batches = iter(walk)
+    first = next((raw for raw in batches if raw.header.last_offset >= offset), None)
+    if first is not None:
+        if not is_beyond(first, fetched) and (next(batches, None) or not _falls_back(walk, fetched, first, offset)):
+            return None
+        return Damaged(offset, offset, f"the batch at base offset {first.header.base_offset} is not where it says")
+    if walk.damage is None:
         return None
     detail = str(walk.damage)
     sound = walk.resume()
@@ -71,13 +81,35 @@ def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
         upto = fetched.high_watermark if is_last else offset
         return Damaged(offset, max(offset, upto), detail)
     behind = Walk(fetched.records, offset, position=sound.position)
-    first = next(islice(behind, 1), None)
+    following = next(islice(behind, 1), None)
     for _ in behind:
         break
     lies = behind.damage is not None and behind.damage.kind is DamageKind.ORDER
-    if first is None or (lies and behind.next_offset == first.header.next_offset):
+    if following is None or (lies and behind.next_offset == following.header.next_offset):
         return Damaged(offset, offset, detail)  # no CRC covers a base offset: that of the next batch does not fit
-    return Damaged(offset, max(offset, sound.base_offset), detail)
+    epoch = following.header.partition_leader_epoch
+    return Damaged(offset, max(offset, sound.base_offset), detail, epoch=epoch)
+
+
+def is_beyond(raw: RawBatch, fetched: Fetched) -> bool:
+    """Whether a batch lies about its offset, which no CRC covers: a leader gives nothing from its log's end on.
+
+    One that lies ahead is not left out. Its leader gives it to whoever asks for any offset up to the one that it
+    claims, so that what follows it cannot be looked up.
+    """
+    return raw.header.base_offset >= fetched.high_watermark
+
+
+def has_leapt(raw: RawBatch, due: int, falls_to: int) -> bool:
+    """The same of one that leaves out offsets from `due` on, where the next one falls back to these, or into it."""
+    return due < raw.header.base_offset and due <= falls_to < raw.header.next_offset
+
+
+def _falls_back(walk: Walk, fetched: Fetched, raw: RawBatch, due: int) -> bool:
+    if walk.damage is None or walk.damage.kind is not DamageKind.ORDER:
+        return False
+    falls_to = int.from_bytes(fetched.records[walk.position :][:_OFFSET_BYTES], "big", signed=True)
+    return has_leapt(raw, due, falls_to)
 
 
 async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int, rules: Rules) -> Damaged | None:

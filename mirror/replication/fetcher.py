@@ -31,7 +31,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -49,14 +49,14 @@ from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Clus
 from mirror.kafka.connection import throttled_seconds
 from mirror.kafka.fetch import Ask, Fetched, fetch_request, read_fetch
 from mirror.kafka.protocol import FETCH
-from mirror.kafka.queries import LATEST, READ_COMMITTED, listed
+from mirror.kafka.queries import LATEST, READ_COMMITTED, epoch_end, listed
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding
 from mirror.records.header import RawBatch, crc_holds, split
-from mirror.replication.damage import Damaged, damaged_at
+from mirror.replication.damage import Damaged, damaged_at, has_leapt, is_beyond
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
 
@@ -333,6 +333,7 @@ class Fetcher:
         at = cursor.next_offset
         try:
             found = await damaged_at(self._source, cursor.partition, at)
+            found = found and await self._behind(cursor.partition, found)
         except (ClusterError, WireError) as problem:
             cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
             self._deliver(Arrival(cursor, trouble=str(problem)))
@@ -344,9 +345,18 @@ class Fetcher:
             return
         cursor.damaged, cursor.not_before = 0, 0.0
         if found is not None:
-            cursor.next_offset = found.next_offset
+            cursor.next_offset, cursor.last_epoch = found.next_offset, found.epoch
             self._deliver(Arrival(cursor, lost=found))
         self.nudge()
+
+    async def _behind(self, partition: TopicPartition, damaged: Damaged) -> Damaged:
+        """The same with the leader epoch that reaches over it. A leader to which the epoch of the batch before is told
+        takes all of a later one for records that it lost (KIP-595), and a damaged header tells none.
+        """
+        epoch = damaged.epoch if damaged.epoch >= 0 else self._source.leader(partition).epoch
+        if epoch >= 0 and await epoch_end(self._source, partition, epoch) < damaged.next_offset:
+            epoch = -1
+        return replace(damaged, epoch=epoch)
 
     def _halt(self, cursor: Cursor, stop: PartitionStop) -> None:
         del self._cursors[cursor.partition]
@@ -462,12 +472,16 @@ class Fetcher:
 
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
-        damage, before = "", cursor.next_offset
-        largest = 0
+        damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.damaged
+        largest, is_sound, lies = 0, True, False
         try:
             for raw in split(fetched.records):
-                if 0 <= raw.header.magic <= 2 and not crc_holds(raw):
+                is_sound = not 0 <= raw.header.magic <= 2 or crc_holds(raw)
+                if not is_sound:
                     raise MalformedBatch("CRC mismatch", 0, raw.header.base_offset)
+                if is_beyond(raw, fetched):
+                    is_sound, lies = False, True
+                    raise MalformedBatch(f"an offset behind the log's end, {fetched.high_watermark}", 0, before)
                 if cursor.until is not None and raw.header.base_offset >= cursor.until:
                     cursor.next_offset = max(cursor.next_offset, cursor.until)
                     break
@@ -477,6 +491,7 @@ class Fetcher:
                 cursor.is_past_padding = True
                 batches.append(raw)
                 largest = max(largest, len(raw.data))
+                epoch = cursor.last_epoch
                 cursor.last_epoch = raw.header.partition_leader_epoch
                 if raw.header.next_offset > before:
                     cursor.next_offset = raw.header.next_offset
@@ -486,6 +501,12 @@ class Fetcher:
                 raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
         except MalformedBatch as problem:
             damage = str(problem)
+            due = max(before, batches[-2].header.next_offset if len(batches) > 1 else before)
+            if batches and is_sound and has_leapt(batches[-1], due, problem.offset):
+                batches.pop()
+                lies = True
+                cursor.next_offset, cursor.last_epoch = due, epoch
+                cursor.damaged = tries if due == before else 0
         cursor.largest = largest or cursor.largest
         self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
         if damage:
@@ -498,7 +519,7 @@ class Fetcher:
                     f"the batch was damaged in each of {DAMAGE_TRIES} fetches, by the source's disk or the network:"
                     f" {damage}",
                     Remedy.SOUND_LEADER,
-                    Remedy.ACCEPT_DAMAGE,
+                    *(() if lies else (Remedy.ACCEPT_DAMAGE,)),
                     Remedy.INSPECT,
                 )
 
