@@ -85,7 +85,8 @@ class Remedy(Enum):
         " producer, begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {target_topic}"
     )
     RAISE_SIZE = (
-        "Raise the limit on the source, from where the mirror takes it: kafka-configs.sh --bootstrap-server {source}"
+        "Raise the limit on the source, from where the mirror takes it, or, where sync.configs leaves it alone, on"
+        " {target_topic} at {target}: kafka-configs.sh --bootstrap-server {source}"
         " --alter --entity-type topics --entity-name {topic} --add-config max.message.bytes={bytes}"
     )
     RAISE_MEMORY = (
@@ -108,6 +109,11 @@ class Remedy(Enum):
         "Until the partition is MIRRORING, have cleanup.policy and retention.ms in sync.configs_exclude (SIGHUP), and"
         " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
         " --add-config cleanup.policy=[compact,delete],retention.ms=-1"
+    )
+    TAKE_KEYLESS = (
+        "Until the partition is MIRRORING behind them, have cleanup.policy and retention.ms in sync.configs_exclude"
+        " (SIGHUP), and run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name"
+        " {target_topic} --add-config cleanup.policy=delete,retention.ms=-1"
     )
     UPGRADE = "No reader of today knows the format of the batch: start a release of the mirror that does"
     SEE_BROKER = "See the log of the target's broker, which answers each try with an error"
@@ -159,6 +165,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.OTHER_FLOW,
         Remedy.AS_BEGUN,
         Remedy.ALLOW_DELETION,
+        Remedy.TAKE_KEYLESS,
         Remedy.UPGRADE,
         Remedy.SEE_BROKER,
     ),

@@ -397,6 +397,20 @@ class CompactedBehind(Trial):
         self.live.person.tool(self.advice, "kafka-configs")
 
 
+class Keyless(Trial):
+    """Records of a source that is compacted by now, and of which the target takes none without a key."""
+
+    state, remedy, begins_well = State.REFUSED, Remedy.TAKE_KEYLESS, False
+
+    def prepare(self) -> None:
+        live = self.live
+        live.source.create(self.name, 1, KEPT)
+        self.wanted = self.fill(0, 60)
+        live.source.configure(self.name, KEPT | {"cleanup.policy": "compact"})
+
+    mend = CompactedBehind.mend
+
+
 def produce_keyed(bootstrap: str, topic: str, records: Sequence[tuple[bytes, bytes]]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100})
     for key, value in records:
@@ -538,6 +552,7 @@ TRIALS: Final[tuple[type[Trial], ...]] = (
     Unreadable,
     LongGap,
     CompactedBehind,
+    Keyless,
     ForeignAndRenamed,
     ForeignAndBegunAnew,
     UnconfirmedAndVouchedFor,

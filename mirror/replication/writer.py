@@ -116,6 +116,8 @@ ANSWER_TIMEOUT: Final = ACK_TIMEOUT + 10
 #: The target will never take this batch: too large, list too large, bad timestamp, unsupported, invalid, policy, no
 #: zstd (Kafka `Errors`).
 _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
+#: What a compacted topic says to records without a key, which were written before its source was compacted.
+_INVALID_RECORD: Final = 87
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
 
@@ -464,7 +466,9 @@ class Writer:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
-            self._stopped(sink, sink.refuse(header.base_offset, detail, Remedy.FIT_TARGET))
+            keyless = sink.rules.compacted and ack.error_code == _INVALID_RECORD
+            remedy = Remedy.TAKE_KEYLESS if keyless else Remedy.FIT_TARGET
+            self._stopped(sink, sink.refuse(header.base_offset, detail, remedy))
         elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
             right = grant(self._target.endpoint, sink.target.topic, "WRITE")
