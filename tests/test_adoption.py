@@ -359,6 +359,24 @@ def test_what_comes_from_the_target_is_not_taken_over(
 
 
 @pytest.mark.brokers
+def test_who_adopts_a_copy_is_told_what_it_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
+    """It keeps what its source has no more, and then follows that."""
+    source, target = addresses(settings)
+    make_topic(target, topic_name, configs=KEPT)
+    produce(target, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+    keep_for(source, topic_name, "99999999999")
+    file = config_file(tmp_path, source, target, [topic_name], settings.flow)
+    told = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert (done.exit_code, told in done.stdout) == (ExitCode.DONE, True), done.stdout
+    planned = " ".join(CliRunner().invoke(app, ["plan", str(file)]).stdout.split())
+    assert told in planned
+    assert "have retention.ms in sync.configs_exclude" in planned
+    assert run_once(settings).exit_code == ExitCode.DONE
+    assert "sync.configs_exclude" not in CliRunner().invoke(app, ["plan", str(file)]).stdout
+
+
+@pytest.mark.brokers
 def test_a_loop_over_three_clusters_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:

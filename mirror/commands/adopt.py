@@ -89,6 +89,12 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             for one in compared
         ]
         _record(settings, source, plan, history, [pair for pair in equal if pair.source not in gone])
+        compared = [
+            replace(one, detail=f"{one.detail}. It {told}")
+            if one.adopted and (told := plan.shortened(one.target))
+            else one
+            for one in compared
+        ]
     found = sorted([*found, *compared], key=lambda one: one.topic)
     if as_json:
         print_json({"flow": settings.flow, "topics": [asdict(one) for one in found]})

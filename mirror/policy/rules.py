@@ -251,6 +251,23 @@ def _advice_on_retention(source: Mapping[str, str], target: Mapping[str, str]) -
             yield "keeps fewer bytes than its source, old records go on arrival; set retention.bytes as on the source"
 
 
+def shortened(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """What is to be said of a copy that gets other settings and with them deletes more than it did; empty where it does
+    not: nobody else may hold what its source deleted.
+    """
+    names = [
+        name
+        for name, kept in (("retention.ms", _kept_ms), ("retention.bytes", _kept_bytes))
+        if kept(after) < kept(before)
+    ]
+    if not names:
+        return ""
+    names += ["cleanup.policy"] if _policies(after) != _policies(before) else []
+    kept = " and ".join(f"{name}={after.get(name)}" for name in names)
+    what = f"gets {kept} as its source has, and deletes what that does not keep, also what its source has no more"
+    return f"{what}; to keep it, have {' and '.join(names)} in sync.configs_exclude before the mirror runs"
+
+
 def is_compacted(configs: Mapping[str, str]) -> bool:
     """Records may be deleted from between others."""
     return "compact" in _policies(configs)

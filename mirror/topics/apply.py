@@ -33,6 +33,7 @@ from mirror.policy.rules import (
     is_stamped,
     preflight,
     refused,
+    shortened,
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
@@ -99,6 +100,11 @@ class TopicPlan:
     def refusals(self) -> tuple[Finding, ...]:
         """The findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
+
+    def shortened(self, topic: str) -> str:
+        """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
+        theirs = self.target_configs.get(topic, {})
+        return shortened(plain_values(theirs), _changed(theirs, (one for one in self.changes if one.topic == topic)))
 
     def allowed(self) -> TopicPlan:
         """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
@@ -207,14 +213,17 @@ def plan_topics(
             continue
         if begun_as(pair, source_topics, target_topics, history):
             continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
-        findings += preflight(
-            plain_values(ours),
-            fitting,
-            pair,
-            target_partitions=partitions,
-            target_replicas=replicas,
-            offsets=offsets,
-            may_fill=may_fill,
+        findings += (
+            *preflight(
+                plain_values(ours),
+                fitting,
+                pair,
+                target_partitions=partitions,
+                target_replicas=replicas,
+                offsets=offsets,
+                may_fill=may_fill,
+            ),
+            *_on_change(pair.target, target_configs.get(pair.target), fitting),
         )
     rekey_plan = RekeyPlan()
     if rekeyed:
@@ -243,6 +252,11 @@ def plan_topics(
         compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(plain_values(configs))),
         stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
     )
+
+
+def _on_change(topic: str, before: Mapping[str, ConfigValue] | None, after: Mapping[str, str]) -> Iterator[Finding]:
+    if before is not None and (told := shortened(plain_values(before), after)):
+        yield _advise(topic, told)
 
 
 def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:
