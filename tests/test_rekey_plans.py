@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
-from crashcut import crash_and_cut, stored_ends
+from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
 from helpers import config_file, make_topic, produce
 from rekeychecker import read_committed
@@ -360,8 +360,37 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
             story.planned()
         assert stop.value.state is State.DIVERGED
         story.deletes_all_on_target()
-        assert story.planned(), "what stands before the log start is not looked for"
-        plan, before = story.planned(), 0
+        plan, before = story.planned(), 0  # what stands before the log start is not looked for
+
+
+@pytest.mark.parametrize("cut", ["a slot", "all"])
+def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tmp_path: Path, cut: str) -> None:
+    """The broker crashed, and has the last records of the copy, and not what tells of them: whoever plans next sees it,
+    and so does a task that is tried again.
+    """
+    with Cluster.start(name="forgot", folder=tmp_path / "forgot") as target:
+        story = Story(source_cluster, target, topic_name)
+        story.fill(0, 50)
+        story.copied()
+        ends = {(story.progress, number): stored_ends(target, story.progress, number)[-1] for number in range(3)}
+        story.fill(50, 100)
+        plan = story.planned()
+        for slot in range(2):
+            story.write(plan, slot)
+        if cut == "a slot":
+            ends = {(story.progress, 1): ends[story.progress, 1]}
+        crash_and_cut_all(target, ends)
+        unknown = r"is not the mirror's, by what its progress topic tells"
+        if cut == "a slot":
+            with pytest.raises(Stopped, match=unknown) as late:
+                story.write(plan, 0)
+            assert late.value.state is State.DIVERGED
+        with pytest.raises(Stopped, match=unknown) as stop:
+            story.planned()
+        assert stop.value.state is State.DIVERGED
+        assert story.copied().figures[TopicPartition(topic_name, 0)].state is State.DIVERGED
+        values = [one.value for one in read_committed(story.target, topic_name)]
+        assert sorted(values, key=lambda value: int(value or b"")) == [str(number).encode() for number in range(100)]
 
 
 def test_progress_that_was_made_anew(story: Story) -> None:

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import last_committed
-from mirror.kafka.queries import epoch_end
+from mirror.kafka.queries import LATEST, epoch_end, list_offset
 from mirror.kafka.transactions import Transaction
 from mirror.records.header import RawBatch, parse_header
 from mirror.spark.rekey.microbatch import (
@@ -201,7 +201,8 @@ class _Writer:
 
     async def _append(self, place: TopicPartition, batch: RawBatch) -> None:
         offset = (await self._transaction.append({place: batch}))[place]
-        if offset < 0:  # the leader does not say where it is
+        if offset < 0:  # the leader does not say where it is: at the end of the log
+            self._landed[place] = await list_offset(self._cluster, place, LATEST)
             return
         if place.topic == self._work.plan.rule.target:
             before = self._landed.get(place)
