@@ -433,9 +433,8 @@ class GroupSync:
             for told in groups
             if told.commits and told.group not in listed and self._is_chosen(told.group)
         }
-        standing = await self._target.fetched(there)
-        asked = {group for group, offsets in standing.items() if any(at.topic in self._origins for at in offsets)}
-        return await self._source.denied(asked)
+        found = (await self._target.fetched(there)).items()
+        return await self._source.denied({one for one, at in found if any(of.topic in self._origins for of in at)})
 
     async def _source_offsets(self, *, whole: bool) -> dict[str, Offsets]:
         """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
@@ -545,31 +544,26 @@ class GroupSync:
 
     async def _keep_to_their_topics(self, work: _Work) -> None:
         """Take out what is about other topics than are mirrored, on either side (G3)."""
-        topics = {at.topic for offsets in work.commits().values() for at in offsets}
-        if not topics:
+        if not (topics := {at.topic for offsets in work.commits().values() for at in offsets}):
             return
-        sources = dict(self._origins[topic] for topic in topics)
-        elsewhere = await self._others(self._source, sources)
-        there = await self._others(self._target, {topic: self._copies.get(topic) for topic in topics})
+        ids, copies = dict(self._origins[one] for one in topics), {one: self._copies.get(one) for one in topics}
+        ours = await self._others(self._source, ids, "its source topic is gone or another one")
+        theirs = await self._others(self._target, copies, "it is gone, or another one than was mirrored to")
         for group, offsets in work.commits().items():
             for at in offsets:
-                if self._origins[at.topic][0] in elsewhere:
-                    cause = f"offsets of {at.topic} stay: its source topic is gone or another one"
-                elif at.topic in there:
-                    cause = f"offsets of {at.topic} stay: it is gone, or another one than was mirrored to"
-                else:
-                    continue
-                del work.decisions[group][at]
-                self._target.hindered(cause, group)
+                if (cause := ours.get(self._origins[at.topic][0], theirs.get(at.topic))) is not None:
+                    del work.decisions[group][at]
+                    if cause:
+                        self._target.hindered(f"offsets of {at.topic} stay: {cause}", group)
 
-    async def _others(self, side: Side, ids: Mapping[str, UUID | None]) -> Collection[str]:
-        """Those of the topics that are gone, or are others than the ones with these ids; all where that is not told."""
+    async def _others(self, side: Side, ids: Mapping[str, UUID | None], cause: str) -> dict[str, str]:
+        """The topics that are not there with these ids, by the `cause`; all of them where that cannot be asked."""
         try:
             now = await side.cluster.ids_now(ids.keys())
         except (ClusterError, WireError) as problem:
             side.lost(problem)
-            return ids.keys()
-        return {name for name, known in ids.items() if name not in now or not same_id(known, now[name])}
+            return dict.fromkeys(ids, "")
+        return {name: cause for name, known in ids.items() if name not in now or not same_id(known, now[name])}
 
     async def _commit(self, work: _Work) -> None:
         """Commit, once more without its text what the broker will not take with one so long."""
