@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer
+from confluent_kafka import TopicPartition as Confluent
+from confluent_kafka.admin import AdminClient
 from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
@@ -34,7 +36,7 @@ from mirror.journal.entries import FirstSeen, pause_entry, resume_entry
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import OWNER, Journal, journal_topic
 from mirror.journal.ownership import Owner, take
-from mirror.kafka.admin import Admin
+from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -282,7 +284,7 @@ def crashing_cluster() -> Iterator[Cluster]:
         yield next(stack.enter_context(cluster) for cluster in start_many([Spec(name="short-journal")]))
 
 
-@pytest.mark.parametrize("how", ["deleted", "made anew by somebody else", "cut"])
+@pytest.mark.parametrize("how", ["deleted", "made anew by somebody else", "cut", "expired"])
 def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirror(
     source_cluster: Cluster,
     request: pytest.FixtureRequest,
@@ -306,6 +308,12 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
     def lose() -> None:
         if how == "cut":  # only the flow's first records are left: the claim, and where the topic came from
             crash_and_cut(target_cluster, journal, batches=2)
+            return
+        if how == "expired":
+            theirs.alter_configs([ConfigChange(topic=journal, name="cleanup.policy", before=None, after="delete")])
+            admin = AdminClient({"bootstrap.servers": target})
+            for future in admin.delete_records([Confluent(journal, 0, OFFSET_END)]).values():
+                future.result(PATIENCE)
             return
         theirs.delete_topics([journal])
         if how != "deleted":

@@ -275,7 +275,7 @@ class Log:
             struct.pack(">q", offset) + data[8:12] + struct.pack(">i", self.epochs[offset]) + data[16:]
             for offset in range(at, end)
         )
-        return SimpleNamespace(records=memoryview(b"".join(records)))
+        return SimpleNamespace(log_start=0, records=memoryview(b"".join(records)))
 
     def journal(self, monkeypatch: pytest.MonkeyPatch) -> Journal:
         monkeypatch.setattr(journal, "list_offset", self.listed)

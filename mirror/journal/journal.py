@@ -26,10 +26,11 @@ record. Records are few and small, so they go without a producer id; a repeated 
 decoding are kio's. Anybody may write to a topic: a batch that is not the journal's is skipped with a warning, since it
 must not keep a mirror from starting.
 
-    J1  the topic may lose its end (an unclean election, a lost disk) or be made anew. Whoever follows it looks at each
-        read whether what it read is still there: another topic id, an end or a start past the place that was reached,
-        or, where the leader's epoch changed, an end of the former epoch before that place (KIP-101). Then all of it is
-        read again, and whoever runs the flow writes again what only it knows
+    J1  the topic may lose its end (an unclean election, a lost disk), its first records (a policy that somebody set)
+        or be made anew. Whoever follows it looks at each read whether what it read is still there: another topic id, an
+        end before the place that was reached, another start, or, where the leader's epoch changed, an end of the
+        former epoch before that place (KIP-101). Then all of it is read again, and whoever runs the flow writes again
+        what only it knows
 """
 
 from __future__ import annotations
@@ -93,12 +94,14 @@ class Skipped(NamedTuple):
 
 class Place(NamedTuple):
     """How far a journal was read: the next offset, in which topic, and the newest leader's epoch that is known to have
-    all of that. A broker may have heard of an older epoch only; then it is that of the records.
+    all of that. A broker may have heard of an older epoch only; then it is that of the records. `start`: where the log
+    began then.
     """
 
     offset: int
     topic_id: UUID | None
     epoch: int
+    start: int = 0
 
 
 class Lost(NamedTuple):
@@ -164,13 +167,13 @@ class Journal:
         Raises MalformedBatch for what is no record set, and as `Cluster.call_leader` does.
         """
         at = await list_offset(self.cluster, self.partition, EARLIEST) if offset is None else offset
-        entries, following, _ = await self._read(at, await list_offset(self.cluster, self.partition, LATEST))
+        entries, following, _, _ = await self._read(at, await list_offset(self.cluster, self.partition, LATEST))
         return entries, following
 
-    async def _read(self, at: int, end: int) -> tuple[list[Entry], int, int]:
-        """Besides, the newest leader's epoch of a batch that was read; -1 where none was."""
+    async def _read(self, at: int, end: int) -> tuple[list[Entry], int, int, int]:
+        """Besides, the newest leader's epoch of a batch that was read and where the log began; -1 where none was."""
         found: list[Entry] = []
-        epoch = -1
+        epoch = start = -1
         while at < end:
             fetched = await fetch_below(
                 self.cluster, self.partition, at, end, max_bytes=_READ_BYTES, isolation=READ_UNCOMMITTED
@@ -178,12 +181,13 @@ class Journal:
             if not fetched.records:
                 break  # compaction left nothing up to the end
             entries, following, skipped = decode(fetched.records)
+            start = fetched.log_start
             epoch = max(epoch, *(raw.header.partition_leader_epoch for raw in split(fetched.records)))
             for one in skipped:
                 _log.warning("journal_batch_unread", topic=self.partition.topic, offset=one.offset, reason=one.reason)
             found += (entry for entry in entries if entry.offset >= at)
             at = max(following, at + 1)
-        return found, at, epoch
+        return found, at, epoch, start
 
     async def follow(self, place: Place | None) -> News:
         """What is new since `place`; everything where that is None, or where records before it are gone (J1).
@@ -202,21 +206,25 @@ class Journal:
             lost = await self._lost(place, now.topic_id, leader.epoch, end)
             if lost is None:
                 try:
-                    entries, at, epoch = await self._read(place.offset, end)
+                    entries, at, epoch, start = await self._read(place.offset, end)
                     if (
                         leader.epoch == place.epoch < epoch
                     ):  # whoever was asked for the leader had not heard of this one
                         lost = await self._lost(place, now.topic_id, epoch, end)
+                    if lost is None and start > place.start:
+                        lost = Lost(f"the log begins at {start}, and began at {place.start}", place.offset, 0)
                     if lost is None:
-                        return News(entries, Place(at, now.topic_id, max(place.epoch, leader.epoch, epoch)))
+                        return News(
+                            entries, Place(at, now.topic_id, max(place.epoch, leader.epoch, epoch), place.start)
+                        )
                 except BrokerError as problem:
                     if problem.code != OFFSET_OUT_OF_RANGE:
                         raise
                     begin = await list_offset(self.cluster, self.partition, EARLIEST)
                     lost = Lost(f"the log begins at {begin}", place.offset, 0 if begin > place.offset else end)
         start = await list_offset(self.cluster, self.partition, EARLIEST)
-        entries, at, epoch = await self._read(start, await list_offset(self.cluster, self.partition, LATEST))
-        return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch)), lost)
+        entries, at, epoch, _ = await self._read(start, await list_offset(self.cluster, self.partition, LATEST))
+        return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch), start), lost)
 
     async def _lost(self, place: Place, topic_id: UUID | None, epoch: int, end: int) -> Lost | None:
         if place.topic_id != topic_id:
