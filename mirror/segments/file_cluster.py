@@ -6,7 +6,7 @@ are made of them, and records are views of the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
@@ -88,6 +88,10 @@ class FileCluster(Cluster):
 
     async def refresh(self, topics: Iterable[str] = (), timeout: float = CALL_TIMEOUT) -> None:
         """There is nothing to learn: files do not move."""
+
+    async def ids_now(self, topics: Collection[str], timeout: float = CALL_TIMEOUT) -> dict[str, UUID | None]:  # noqa: ARG002 -- as the method it replaces
+        """As they were in the files."""
+        return {name: self.topics[name].topic_id for name in topics if name in self.topics}
 
     async def connection(self, node: int, purpose: str = "") -> Any:  # noqa: ARG002 -- as the method it replaces
         """What answers in place of a connection."""
