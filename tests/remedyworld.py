@@ -232,7 +232,7 @@ class Live:
 
         def went_on() -> int | None:
             self.events()
-            of = (at for at, one in enumerate(self._events) if one["event"] == "partition_goes_on" and at >= since)
+            of = (at for at, one in enumerate(self._events) if one["event"] == "partition_resumed" and at >= since)
             return next((at for at in of if self._events[at]["topic"] == topic), None)
 
         at = until(went_on, lambda: f"{topic}\n{self.log()}")

@@ -210,7 +210,7 @@ def test_a_broker_that_takes_no_more_connections(alone: Operated) -> None:
     alone.epoch_seconds = 2.0  # the tasks of an epoch open theirs
 
     def told() -> list[dict[str, Any]]:
-        return alone.events("figures_not_written", "clusters_not_looked_at")
+        return alone.events("figures_not_written", "sync_failed")
 
     def limit(connections: int) -> None:
         set_to = ConfigEntry("max.connections.per.ip", str(connections), incremental_operation=AlterConfigOpType.SET)

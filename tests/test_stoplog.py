@@ -49,7 +49,7 @@ def test_a_recreated_topic_whose_copy_is_deleted_as_advised_is_told_once(told: l
     stops.tell([at(State.RECREATED, 100, 1)])
     stops.tell([at(State.RECREATED, 0, 2)])
     stops.tell([at(State.CAUGHT_UP, 10, 3)])
-    assert told == [("partition_stopped", 100), ("partition_goes_on", 10)]
+    assert told == [("partition_stopped", 100), ("partition_resumed", 10)]
 
 
 def test_a_stop_that_is_met_before_the_offset_is_known_is_told_once(told: list[tuple[str, Any]]) -> None:
@@ -66,7 +66,7 @@ def test_the_end_of_a_stop_is_told_and_a_later_one_again(told: list[tuple[str, A
     stops.tell([at(State.CAUGHT_UP, 100, 2)])
     stops.tell([at(State.MIRRORING, 120, 3)])
     stops.tell([at(State.UNAUTHORIZED, 100, 4)])
-    assert told == [("partition_stopped", 100), ("partition_goes_on", 100), ("partition_stopped", 100)]
+    assert told == [("partition_stopped", 100), ("partition_resumed", 100), ("partition_stopped", 100)]
 
 
 def test_what_comes_late_is_passed_over(told: list[tuple[str, Any]]) -> None:
@@ -86,14 +86,14 @@ def test_a_wait_is_told_once_over_epochs_and_so_is_its_end(told: list[tuple[str,
     assert told == [("partition_state", 100)]
     stops.tell([at(State.MIRRORING, 130, 60)])
     stops.tell([at(State.CAUGHT_UP, 140, 70)])
-    assert told[1:] == [("partition_goes_on", 130)]
+    assert told[1:] == [("partition_resumed", 130)]
 
 
 def test_each_passing_state_is_told_and_a_stop_ends_it_without_going_on(told: list[tuple[str, Any]]) -> None:
     stops = StopLog()
     for moment, state in enumerate((State.PADDING, State.UNAVAILABLE, State.CORRUPT, State.MIRRORING)):
         stops.tell([at(state, 100 + moment, moment)])
-    events = ["partition_state", "partition_state", "partition_stopped", "partition_goes_on"]
+    events = ["partition_state", "partition_state", "partition_stopped", "partition_resumed"]
     assert told == list(zip(events, range(100, 104), strict=True))
 
 

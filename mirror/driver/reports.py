@@ -141,7 +141,7 @@ def _tell_state(tell: Callable[..., None], event: str, one: PartitionStatus) -> 
 def _tell_end(one: PartitionStatus, after: State) -> None:
     """The end of a state that was told."""
     _log.info(
-        "partition_goes_on",
+        "partition_resumed",
         topic=one.topic,
         partition=one.partition,
         offset=one.next_offset,

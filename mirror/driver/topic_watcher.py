@@ -471,7 +471,7 @@ class TopicWatcher:
                 look = await in_background(partial(self._renewal.look, before, mirror.seen, mirror.sound))
             except (ClusterError, PreflightError, MalformedBatch) as problem:
                 if str(problem) != self._failing:
-                    self._log.warning("clusters_not_looked_at", reason=str(problem))
+                    self._log.warning("sync_failed", reason=str(problem))
                 self._failing = str(problem)
                 continue
             self._failing = ""
