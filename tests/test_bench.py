@@ -112,11 +112,11 @@ def test_every_tuned_setting_has_its_reason() -> None:
 def test_the_mirror_is_given_a_valid_configuration(translate: bool, tmp_path: Path) -> None:
     file = tmp_path / "flow.yaml"
     names = ("r1-mirror", "127.0.0.1:1", "127.0.0.1:2", "orders")
-    file.write_text(settings(*names, translate=translate, spark={"lanes": 2}))
+    file.write_text(settings(*names, translate=translate, spark={"tasks": 2}))
     found = load(file)
     assert [one.pattern for one in found.topics.include] == ["orders"]
     assert found.topics.offsets == ("translate" if translate else "preserve")
-    assert found.spark.lanes == 2
+    assert found.spark.tasks == 2
 
 
 def test_each_arm_comes_first_in_its_turn() -> None:

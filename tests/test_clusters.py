@@ -143,12 +143,12 @@ def test_the_flow_on_standalone_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("US", "us.example:9092")
     found = load(CONFIGS / "standalone" / "eu-to-us.yaml")
     assert found.spark.master.startswith("spark://")
-    assert found.spark.lanes == int(found.spark.conf["spark.cores.max"])
+    assert found.spark.tasks == int(found.spark.conf["spark.cores.max"])
 
 
 def test_lanes_are_the_cores_that_are_asked_for(flow: Settings) -> None:
-    (told,) = re.findall(r"`spark\.lanes: (\d+)` in the flow", YARN.read_text(encoding="utf-8"))
-    for lanes, conf in ((flow.spark.lanes, flow.spark.conf), (int(told), submitted())):
+    (told,) = re.findall(r"`spark\.tasks: (\d+)` in the flow", YARN.read_text(encoding="utf-8"))
+    for lanes, conf in ((flow.spark.tasks, flow.spark.conf), (int(told), submitted())):
         assert lanes == int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"])
 
 
@@ -270,7 +270,7 @@ def is_known(spark: SparkSession) -> Callable[[str], bool]:
 def named_settings(text: str) -> Iterator[str]:
     """Every setting of Spark's that a text names; sections of mirror's own configuration are none."""
     for found in re.finditer(r"(?<![\w./`$-])`?(spark\.[a-zA-Z]+(?:\.[a-zA-Z]+)*)(?![\w/])", text):
-        if found[1] not in ("spark.lanes", "spark.conf", "spark.epoch_s") and not re.search(r"\.(md|py)$", found[1]):
+        if found[1] not in ("spark.tasks", "spark.conf", "spark.epoch_s") and not re.search(r"\.(md|py)$", found[1]):
             yield found[1]
 
 

@@ -59,7 +59,7 @@ def test_defaults(load_text: Load) -> None:
         "stop",
     )
     assert settings.topics.naming.target_of("orders") == "orders"
-    assert (settings.spark.master, settings.spark.lanes, settings.spark.epoch_s) == ("local[*]", None, 60)
+    assert (settings.spark.master, settings.spark.tasks, settings.spark.epoch_s) == ("local[*]", None, 60)
     assert (settings.limits.bytes_per_second, settings.limits.memory_mb) == (None, 256)
     assert settings.metrics.listen is None
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 -- made one line above

@@ -166,7 +166,7 @@ class Elections:
             "topics": {"include": ["o-.*"]},
             "groups": {"include": []},
             "metrics": {"listen": None},
-            "spark": {"lanes": 2, "epoch_s": 5 if SEED % 2 else 600},
+            "spark": {"tasks": 2, "epoch_s": 5 if SEED % 2 else 600},
         }
         if prefix:
             content["topics"] |= {"offsets": "translate", "naming": {"prefix": prefix}}

@@ -147,7 +147,7 @@ def test_requests_of_lanes_add_up_over_epochs_and_attempts() -> None:
     one.learn_lane(lane(epoch=1, fetch=took(0.1, 0.1), target_throttled_ms=250))
     assert value(one, "mirror_fetch_seconds_count", flow="eu-to-us") == 6
     assert value(one, "mirror_produce_seconds_count", flow="eu-to-us") == 1
-    assert value(one, "mirror_restarts_total", what="lane") == 2
+    assert value(one, "mirror_restarts_total", what="task") == 2
     assert value(one, "mirror_throttled_seconds_total", cluster="source") == 1.5
     assert value(one, "mirror_throttled_seconds_total", cluster="target") == 0.25
 

@@ -28,7 +28,7 @@ needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="ne
 def watched(folder: Path, source: Cluster, target: Cluster, topic: str, port: int) -> Path:
     """A configuration with an endpoint, and epochs short enough to see some."""
     config = config_file(folder, source.bootstrap, target.bootstrap, [topic], flow=topic)
-    more = {"spark": {"epoch_s": 8, "lanes": 1}, "metrics": {"listen": port}}
+    more = {"spark": {"epoch_s": 8, "tasks": 1}, "metrics": {"listen": port}}
     config.write_text(json.dumps(json.loads(config.read_text()) | more))
     return config
 

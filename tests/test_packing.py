@@ -108,7 +108,7 @@ def test_nothing_to_pack() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="0 lanes: at least one"):
+    with pytest.raises(ValueError, match="0 tasks: at least one"):
         pack([load(0)], 0)
     for weight in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="t-7 has weight"):

@@ -67,7 +67,7 @@ def test_ten_workers_die_during_a_copy(
     config = config_file(tmp_path, source, target, [topic], flow=topic)
     with spark_cluster(tmp_path, WORKERS) as spark:
         conf = {"spark.executor.memory": "512m", "spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        lanes = {"master": spark.address, "lanes": 2, "epoch_s": 5, "conf": conf}
+        lanes = {"master": spark.address, "tasks": 2, "epoch_s": 5, "conf": conf}
         config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": lanes}))
         with running(config, tmp_path / "mirror.log") as mirror:
 

@@ -69,7 +69,7 @@ def topic(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> 
 
 def flow_of(folder: Path, source: Cluster, target: Cluster, topic: str, spark: dict[str, Any]) -> Path:
     config = config_file(folder, source.bootstrap, target.bootstrap, [topic], flow=topic)
-    settings = json.loads(config.read_text()) | {"sync": {"configs": False}, "spark": {"lanes": 2} | spark}
+    settings = json.loads(config.read_text()) | {"sync": {"configs": False}, "spark": {"tasks": 2} | spark}
     config.write_text(json.dumps(settings))
     return config
 

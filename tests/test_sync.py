@@ -138,7 +138,7 @@ def test_what_a_configuration_changes_while_running() -> None:
         update={
             "topics": old.topics.model_copy(update={"offsets": "translate", "on_data_loss": "continue"}),
             "limits": old.limits.model_copy(update={"memory_mb": 99}),
-            "spark": old.spark.model_copy(update={"lanes": 3}),
+            "spark": old.spark.model_copy(update={"tasks": 3}),
         }
     )
     found = reloaded(old, new)

@@ -108,7 +108,7 @@ class Journey:
             "topics": {"include": [f"{self._name}\\..*"]},
             "groups": {"include": [self._group], "interval_s": 0.5},
             "sync": {"interval_s": 1.0},
-            "spark": {"epoch_s": 2.0, "lanes": 1},
+            "spark": {"epoch_s": 2.0, "tasks": 1},
         }
         path = self._folder / f"{here}.yaml"
         path.write_text(json.dumps(content))

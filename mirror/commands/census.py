@@ -295,7 +295,7 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
         given |= {"config": str(target.absolute()), "side": side or "source"}
     options = parse(given)
     slices = len(planned(options, options.wanted))  # what cannot be read is told before Spark starts
-    context = open_context(settings, name, task_count(settings.lanes, max(1, slices)))
+    context = open_context(settings, name, task_count(settings.tasks, max(1, slices)))
     if options.flow is not None and (bound := options.flow.limits.bytes_per_second):
         given["bytes_per_second"] = str(max(1, bound // max(1, min(slices, context.defaultParallelism))))
     try:

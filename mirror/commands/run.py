@@ -218,7 +218,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     context = None
     try:
         if settings.topics.rules:  # Spark alone can tell whether their expressions will do
-            lanes = lane_count(settings.spark.lanes, MOST_LANES)
+            lanes = lane_count(settings.spark.tasks, MOST_LANES)
             with _clearing_up():
                 context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
             check_rules(context, settings)

@@ -441,7 +441,7 @@ class SparkSettings(Section):
     """Spark master URL."""
     conf: dict[str, PlainText] = Field(default_factory=dict)
     """Further Spark properties, by name. The mirror sets its own."""
-    lanes: Whole | None = Field(default=None, ge=1, le=10_000)
+    tasks: Whole | None = Field(default=None, ge=1, le=10_000)
     """Number of tasks that copy at the same time; `null`: chosen by the planner."""
     epoch_s: Seconds = 60.0
     """Seconds that one Spark job runs before the plan is made again."""

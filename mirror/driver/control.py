@@ -342,7 +342,7 @@ async def until_marked(
                 if kind == _MORE and take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
                     frames.write(_TAKEN)
         except TimeoutError:
-            logs.get("mirror.stopmark").warning("driver_silent", lane=lane, seconds=SILENT_SECONDS)
+            logs.get("mirror.stopmark").warning("driver_silent", task=lane, seconds=SILENT_SECONDS)
             return
         except (ConnectionError, asyncio.IncompleteReadError):
             return

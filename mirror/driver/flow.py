@@ -185,7 +185,7 @@ def prepare(
     for finding in (*whole.refusals, *failed):
         tell(finding)
     assignments = assignments_of(target, plan, settings)
-    lanes = lane_count(settings.spark.lanes, len(assignments) if once else MOST_LANES)
+    lanes = lane_count(settings.spark.tasks, len(assignments) if once else MOST_LANES)
     flow = Flow(
         name=settings.flow,
         source=Endpoint.of(settings.source),

@@ -194,11 +194,11 @@ class JournalState:
             figures = PartitionStatus.from_json(report)
             at = TopicPartition(figures.topic, figures.partition)
             if at not in held:
-                raise ValueError(f"{at} is not mirrored by this lane")
+                raise ValueError(f"{at} is not mirrored by this task")
         except NOT_OURS as problem:
             if lane not in self._garbled:
                 self._garbled.add(lane)
-                self._log.warning("report_unread", flow=self.flow, lane=lane, reason=repr(problem))
+                self._log.warning("report_unread", flow=self.flow, task=lane, reason=repr(problem))
         else:
             if figures.instance == self.instance:
                 self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)

@@ -49,7 +49,7 @@ def pack(items: Sequence[Load], lanes: int) -> tuple[Lane, ...]:
     lane, or a weight that is negative or not finite.
     """
     if lanes < 1:
-        raise ValueError(f"{lanes} lanes: at least one is needed")
+        raise ValueError(f"{lanes} tasks: at least one is needed")
     for item in items:
         if item.weight < 0 or not isfinite(item.weight):
             raise ValueError(f"{item.topic}-{item.partition} has weight {item.weight}")

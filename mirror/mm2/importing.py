@@ -40,7 +40,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
         r"exactly\.once\..*",
         r"transaction(al)?\..*",
     ),
-    "tasks are planned from the partitions and their leaders; spark.lanes fixes their number": (r"tasks\.max",),
+    "tasks are planned from the partitions and their leaders; spark.tasks fixes their number": (r"tasks\.max",),
     "a topic is created with the source's number of replicas, or as many as the target has brokers": (
         r"replication\.factor",
     ),

@@ -35,7 +35,7 @@ from mirror.observability.status import BOUNDS, Histogram, PartitionStatus, Task
 # --- What the Prometheus endpoint tells of a flow, kept by the driver from the reports of its lanes -------------------
 
 #: What may be started again.
-LANE, EPOCH = "lane", "epoch"
+TASK, EPOCH = "task", "epoch"
 _SIDES: Final = ("source", "target")
 
 
@@ -55,7 +55,7 @@ class Metrics(Collector):
         self._lanes: dict[int, TaskStatus] = {}
         self._fetch, self._produce = Histogram(), Histogram()
         self._throttled_ms: Counter[str] = Counter()
-        self._restarts: Counter[str] = Counter({LANE: 0, EPOCH: 0})
+        self._restarts: Counter[str] = Counter({TASK: 0, EPOCH: 0})
         self._groups_at: float | None = None
 
     def learn(self, figures: Iterable[PartitionStatus]) -> None:
@@ -80,7 +80,7 @@ class Metrics(Collector):
                 name = f"{side}_throttled_ms"
                 self._throttled_ms[side] += _grown(getattr(lane, name), getattr(same, name) if same else 0)
             tries = before.attempt if before and before.epoch == lane.epoch else 0
-            self._restarts[LANE] += max(0, lane.attempt - tries)
+            self._restarts[TASK] += max(0, lane.attempt - tries)
             self._lanes[lane.lane] = lane
 
     def epoch_failed(self) -> None:

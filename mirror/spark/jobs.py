@@ -196,7 +196,7 @@ class Epochs:
             await asyncio.wait([job], timeout=STOP_SECONDS)
             if not job.done():
                 is_starved = not mark.was_reached
-                reason = "no lane has begun: Spark has no core for it" if is_starved else "lanes did not end in time"
+                reason = "no task has begun: Spark has no core for it" if is_starved else "tasks did not end in time"
                 _log.warning("epoch_cancelled", flow=self.flow, epoch=number, reason=reason)
                 for _ in range(CANCELS):  # a job that is not submitted yet is not cancelled by that
                     cancel = partial(self.context.cancelJobGroup, self._group(number))  # re-key queries go on
@@ -240,7 +240,7 @@ class Epochs:
     def _job(self, number: int, lanes: Sequence[TaskAssignment]) -> list[TaskResult]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         self.engine.mend_scratch()
-        self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} lanes", True)
+        self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} tasks", True)
         receipts: list[TaskResult] = rows_of(self.context, lanes).mapPartitions(relay).collect()
         return receipts
 

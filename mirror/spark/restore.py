@@ -262,7 +262,7 @@ def restore_on_spark(
 
     Raises ConfigError as `open_context` does, and EngineLost where Spark gives a portion up.
     """
-    context = open_context(settings, flow, task_count(settings.lanes, len(portions)))
+    context = open_context(settings, flow, task_count(settings.tasks, len(portions)))
     try:
         slots = slots_of(context, settings, len(portions))
         with ThreadPoolExecutor(slots, "restore") as threads:

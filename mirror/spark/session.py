@@ -153,8 +153,8 @@ def is_local(context: SparkContext) -> bool:
 def slots_of(context: SparkContext, settings: SparkSettings, tasks: int) -> int:
     """How many of `tasks`, each a job of its own, run at a time."""
     if is_local(context):
-        return task_count(settings.lanes, tasks)
-    return max(1, min(tasks, settings.lanes or context.defaultParallelism))
+        return task_count(settings.tasks, tasks)
+    return max(1, min(tasks, settings.tasks or context.defaultParallelism))
 
 
 def is_alive(context: SparkContext) -> bool:
@@ -198,7 +198,7 @@ def local_master(master: str, lanes: int) -> str:
         )
     needed = lanes + _SPARE_SLOTS
     if match[1] and match[1] != "*" and int(match[1]) < needed:
-        raise ConfigError(f"spark.master {master} has too few slots for {lanes} lanes: use local[*] or local[{needed}]")
+        raise ConfigError(f"spark.master {master} has too few slots for {lanes} tasks: use local[*] or local[{needed}]")
     slots = needed if match[1] in (None, "*") else int(match[1])
     return f"local[{slots},{ATTEMPTS}]"
 

@@ -53,7 +53,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
 
     def __init__(self, settings: SparkSettings, flow: str, shares: int) -> None:
         """Start Spark for at most `shares` at a time. Raises ConfigError as `open_context` does."""
-        self._context = open_context(settings, flow, task_count(settings.lanes, shares))
+        self._context = open_context(settings, flow, task_count(settings.tasks, shares))
         self._group = f"mirror-verify-{flow}"
         self.slots = slots_of(self._context, settings, shares)
         self._threads = ThreadPoolExecutor(self.slots, "proof")

@@ -78,7 +78,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             if not _sets_partitions(settings, pair.source):
                 rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
         if progress not in known.target_topics:
-            slots = min(rekeying.partitions, settings.spark.lanes or max(_FEWEST_SLOTS, os.cpu_count() or 1))
+            slots = min(rekeying.partitions, settings.spark.tasks or max(_FEWEST_SLOTS, os.cpu_count() or 1))
             configs_of_own = {**OWN_COMPACTED, **any_time(known.defaults)}
             creations.append(_creation(progress, 1 + slots, replicas, configs_of_own))
         compacted, max_bytes = is_compacted(configs), Rules.from_configs(configs).max_message_bytes

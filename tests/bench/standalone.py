@@ -44,7 +44,7 @@ def spark_of(master: str) -> dict[str, Any]:
         "spark.executor.cores": 1,
         "spark.executor.memory": "512m",
     }
-    return {"master": master, "lanes": LANES, "conf": conf}
+    return {"master": master, "tasks": LANES, "conf": conf}
 
 
 def told(name: str, found: Sequence[float], form: str) -> str:
@@ -76,7 +76,7 @@ def main() -> None:
         warm, load = (source_of(source, replace(shape, partitions=PARTITIONS, keyed=0)) for shape in shapes)
         copied(Mirror(), warm, target, "warm-up")  # brokers compile what they are about to do
         ways = {
-            "local": Settings(spark={"lanes": LANES}),
+            "local": Settings(spark={"tasks": LANES}),
             "standalone": Settings(spark=spark_of(spark.address), beside=spark.pids),
         }
         for number in range(options.rounds):

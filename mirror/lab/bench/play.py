@@ -62,7 +62,7 @@ class Scaling:
         """Axis by axis, each thing once."""
         large = source_of(self.source, LARGE)
         for lanes in LANES:
-            yield from self._point("lanes", lanes, large, self.target, Settings(spark={"lanes": lanes}))
+            yield from self._point("lanes", lanes, large, self.target, Settings(spark={"tasks": lanes}))
         with started(Spec(name="bench-three", nodes=3, jit="full")) as three:
             copied(Replay(), large, three, "warm-up")  # its brokers compile what they are about to do
             for replicas in REPLICAS:

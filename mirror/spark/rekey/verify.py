@@ -108,7 +108,7 @@ def proofs(
     the topics `dating`; `seconds` as `extent_of` takes them. Raises ConfigError, ClusterError.
     """
     rate = settings.limits.bytes_per_second
-    lanes = task_count(settings.spark.lanes, max(rule.partitions for rule in rules))
+    lanes = task_count(settings.spark.tasks, max(rule.partitions for rule in rules))
     context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
     try:
         session = session_of(context)
