@@ -8,14 +8,14 @@ One buffer serves a connection for life and grows only as bytes arrive, so a len
     F3  a frame is a view of the buffer: it is valid until the next call of `buffer()`
 
 C1  answers come in the order of the requests (a broker serves one request of a connection at a time); any other
-order breaks the connection
+    order breaks the connection
 C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
-ConnectionLost
+    ConnectionLost
 C3  a request is encoded and handed to the transport whole, or not at all
 C4  while the connection tells the broker anew who we are, requests are held and then sent in their order: a broker
-takes nothing else in the middle of that (KIP-368)
+    takes nothing else in the middle of that (KIP-368)
 C5  a broker that throttles a client answers at once, says for how long, and reads nothing more from the connection
-until then (KIP-219): that time is nobody's hanging, so it extends every deadline
+    until then (KIP-219): that time is nobody's hanging, so it extends every deadline
 """
 
 from __future__ import annotations

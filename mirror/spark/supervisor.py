@@ -2,11 +2,12 @@
 
 S1  what is true is in the target; the supervisor holds nothing that its successor would need
 S2  of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
-writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
-same, they append the same batches under the same numbers, which is harmless (invariant P3 in `replication/position.py`)
+    writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
+    same, they append the same batches under the same numbers, which is harmless (invariant P3 in
+    `replication/position.py`)
 S3  a partition that stopped is looked at again in the next epoch, from its logs, so that mending the cause is enough.
-What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen, where
-it began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`)
+    What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,
+    where it began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`)
 """
 
 from __future__ import annotations
