@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,6 +150,46 @@ def test_every_partition_gets_its_turn_where_memory_is_short() -> None:
                     logs.finish()
 
     asyncio.run(asyncio.wait_for(relay(), 30))
+
+
+class Cut(Log):
+    """The same, of which every answer ends inside a batch, as a broker cuts it; `offsets` are what it was asked for."""
+
+    offsets: list[int]
+
+    async def _fetch(self, node: int, request: Request) -> Any:
+        self.offsets.append(request.asks[0].offset)
+        answer = await super()._fetch(node, request)
+        part = answer.responses[0].partitions[0]
+        part.records = part.records[: -BATCH // 2]
+        return answer
+
+
+def test_a_cursor_moves_past_what_was_handed_out_and_no_further() -> None:
+    """A batch that came in part is asked for again; who starts again gets all from there on once more."""
+
+    async def relay() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+            log = Cut(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            log.asked, log.offsets = [], []
+            log.start(Cursor(AT, None, 0))
+            due, is_again = 0, False
+            async for arrival in log:
+                for one in arrival.batches:
+                    assert one.header.base_offset == due, "nothing is missing, and nothing comes twice"
+                    due += 1
+                assert arrival.cursor.next_offset >= due
+                if due > 30 and not is_again:
+                    due, is_again = 5, True
+                    log.start(Cursor(AT, None, due))
+                elif due > 60:
+                    log.finish()
+            again = log.offsets.index(5, 1)
+            for asked in (log.offsets[:again], log.offsets[again:]):
+                assert all(later - earlier <= 9 for earlier, later in pairwise(asked)), asked
+
+    asyncio.run(relay())
 
 
 def log_of(spawn: Any) -> Log:

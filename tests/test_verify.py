@@ -97,6 +97,35 @@ def log_of(
     return Reader(fetch, begin, end, log_start)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_comparison_holds_an_answer_of_each_side_and_the_next_one(*, same: bool) -> None:
+    """However long the logs are: neither side is read ahead of what is compared."""
+    source = [stored(some(0), at) for at in range(400)]
+    target = source if same else [stored(some(0, 1), at) for at in range(0, 400, 2)]
+    asked: dict[str, int] = {}
+    apart: list[int] = []
+
+    def side(name: str, batches: Sequence[bytes]) -> Reader:
+        async def fetch(offset: int) -> Answer:
+            asked[name] = offset
+            if len(asked) == 2:
+                apart.append(abs(asked["source"] - asked["target"]))
+            await asyncio.sleep(0)
+            return Answer(memoryview(b"".join([one for one in batches if end_of(one) >= offset][:4])))
+
+        async def log_start() -> int:
+            return 0
+
+        return Reader(fetch, 0, 400, log_start)
+
+    async def run() -> PartitionReport:
+        return await compare(PAIR, Bounds(0, 400, 0, 400, 400), side("source", source), side("target", target))
+
+    assert asyncio.run(run()).batches == 400
+    assert len(apart) > 50
+    assert max(apart) <= 2 * 2 * 4, "two answers of four batches, of two records at most"
+
+
 def compared(source: Sequence[bytes], target: Sequence[bytes], **more: Any) -> PartitionReport:
     pair = replace(PAIR, own_clock=more.pop("own_clock", False))
 
