@@ -19,10 +19,11 @@ from kio.schema.errors import ErrorCode
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConnectionLost, WireError
 from mirror.kafka import cluster as cluster_module
+from mirror.kafka import queries
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
-from mirror.kafka.queries import LATEST, list_offset, list_offsets_request
+from mirror.kafka.queries import LATEST, list_offset, list_offsets_request, settled_end
 from mirror.kafka.retry import Backoff
 
 ORDERS = TopicPartition("orders", 0)
@@ -564,3 +565,25 @@ def test_two_who_wait_do_not_come_back_in_step() -> None:
 def test_after_very_many_tries_the_wait_is_still_bounded() -> None:
     backoff = Backoff(random=Random(1))
     assert max(backoff.next() for _ in range(5000)) <= backoff.longest
+
+
+@in_loop
+async def test_an_end_is_believed_once_every_in_sync_replica_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies above the high watermark a later leader may not have."""
+    replicated = [90, 95, 100]
+
+    async def end(*_: Any) -> int:
+        return 100
+
+    async def high_watermark(*_: Any) -> int:
+        return replicated.pop(0) if len(replicated) > 1 else replicated[0]
+
+    monkeypatch.setattr(queries, "epoch_end", end)
+    monkeypatch.setattr(queries, "list_offset", high_watermark)
+    monkeypatch.setattr(queries, "_SETTLE_PAUSE", 0.001)
+    nowhere = Cluster(Endpoint("us", ()))
+    assert await settled_end(nowhere, ORDERS) == 100
+    replicated[:] = [95]
+    monkeypatch.setattr(queries, "CALL_TIMEOUT", 0.01)
+    with pytest.raises(ClusterUnreachable, match="replicas hold 95 of 100 offsets"):
+        await settled_end(nowhere, ORDERS)

@@ -83,6 +83,21 @@ def test_the_buffer_grows_only_when_full_and_at_most_doubles(bodies: list[bytes]
     assert reader.capacity <= LENGTH_BYTES + max([12, *map(len, bodies)])
 
 
+def test_a_buffer_that_grew_large_is_given_back_when_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("KEPT_SIZE", 64), ("FIRST_SIZE", 16)):
+        monkeypatch.setattr(f"mirror.kafka.connection.{name}", size)
+    reader = FrameReader(1000, first_size=16)
+    assert feed(reader, framed(bytes(50))) == [bytes(50)]
+    reader.buffer()
+    kept = reader.capacity
+    assert 16 < kept <= 64, "it is not larger than what is kept"
+    assert feed(reader, framed(bytes(500))[:-1]) == []
+    assert reader.capacity > 500
+    assert feed(reader, b"\0") == [bytes(500)]
+    reader.buffer()
+    assert reader.capacity <= 64
+
+
 def test_an_announced_length_sets_nothing_aside() -> None:
     reader = FrameReader(1 << 30, first_size=64)
     assert feed(reader, (1 << 30).to_bytes(4, "big") + bytes(40)) == []

@@ -128,3 +128,12 @@ def test_what_was_changed_from_here_is_asked_for_again(kafka: Kafka, admin: Reme
     admin.alter_configs([ConfigChange(topic="b", name="retention.ms", before="1", after="3")])
     assert admin.topic_configs("b")["b"]["retention.ms"].value == "3"
     assert kafka.asked() == ([], ["b"])
+
+
+def test_a_cluster_of_few_topics_is_described_whole_each_time(
+    kafka: Kafka, admin: RememberingAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "AT_ONCE", 5)
+    for _ in range(3):
+        assert admin.look(0)
+        assert kafka.asked() == (list("abcde"), list("abcde"))
