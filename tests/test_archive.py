@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import mmap
 import resource
 import struct
 from collections.abc import Callable, Iterator
@@ -549,6 +550,15 @@ def test_a_file_that_no_broker_named(tmp_path: Path) -> None:
     (folder / "zzz.log").write_bytes(batches(20, 30))
     with pytest.raises(ConfigError, match="not named as a broker names segments"):
         scan(folder)
+
+
+def test_what_is_read_is_a_view_of_the_file(tmp_path: Path) -> None:
+    """And there is an index entry for each so many bytes, however small batches are."""
+    found = scan(replica(tmp_path, (0, batches(0, 20_000))))
+    read = found.read(5_000, 1 << 20, found.end)
+    assert isinstance(read.obj, mmap.mmap)
+    (segment,) = found._segments
+    assert segment.size / GRAIN / 2 < len(segment.positions) <= segment.size / GRAIN + 1
 
 
 @given(st.lists(st.integers(1, 3 * GRAIN), min_size=1, max_size=12), st.integers(1, 40_000), st.data())

@@ -16,12 +16,16 @@ from groupoffsets import commit
 from helpers import make_topic, produce, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
+from rawbatches import batch
+from recordoracle import Record, encoded
+from test_archive import ABORT, COMMIT, flipped, marker, replica
 
 from mirror.errors import BadRecords
 from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.lab.embedded import Cluster
+from mirror.records.header import TRANSACTIONAL
 from mirror.segments import cluster_logs
 from mirror.segments.cluster_logs import (
     METADATA,
@@ -143,6 +147,90 @@ def test_what_no_coordinator_wrote_is_refused() -> None:
     ):
         with pytest.raises(BadRecords):
             cluster_logs.decode_value(stored)
+
+
+def told(at: int, *values: bytes, epoch: int = 0) -> bytes:
+    """A batch of the metadata log."""
+    payload = encoded([Record(number, 0, None, value) for number, value in enumerate(values)])
+    return batch(at, count=len(values), leader_epoch=epoch, payload=payload)
+
+
+def test_what_a_later_controller_cut_off_is_no_metadata(tmp_path: Path) -> None:
+    """The stale replica is the longer one, and holds a topic that was never committed."""
+    orders, late, clicks = (
+        metadata_record(TopicMade(name, IDS[number])) for number, name in enumerate(("orders", "late", "clicks"))
+    )
+    more = told(2, late, epoch=3) + told(3, late, epoch=3)
+    common = told(0, orders, epoch=3)
+    stale = replica(tmp_path / "a", (0, common + told(1, late, epoch=3) + more), name="__cluster_metadata-0")
+    newer = replica(tmp_path / "b", (0, common + told(1, clicks, epoch=4)), name="__cluster_metadata-0")
+    for folders in ([stale, newer], [newer, stale]):
+        found = topics_in(folders)
+        assert found is not None
+        assert (sorted(found.topics), found.end) == (["clicks", "orders"], 2)
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+    """One of a kind that says nothing of topics may hold whatever it likes."""
+    values = [metadata_record(TopicMade("orders", IDS[0])), b"\0\2\0\1", b"\1\x0c\x7f whatever"]
+    values.append(metadata_record(PartitionMade(IDS[0], 2)))
+    found = topics_in([replica(tmp_path, (0, told(0, *values)), name="__cluster_metadata-0")])
+    assert found is not None
+    assert found.topics["orders"].partitions == 3
+    (note,) = found.notes
+    assert note.startswith("1 records of the cluster's metadata log cannot be read, and are left out")
+    assert "offset 1: " in note
+
+
+READER = TopicPartition("orders", 0)
+
+
+def committed(at: int, group: str, offset: int, producer: int = -1) -> bytes:
+    """A batch with one commit of a group, of a transaction where a producer is named."""
+    payload = encoded([Record(0, 0, offset_key(group, *READER), offset_value(offset, "x" * 50))])
+    more = {"attributes": TRANSACTIONAL, "producer_id": producer, "producer_epoch": 0} if producer >= 0 else {}
+    return batch(at, payload=payload, **more)
+
+
+def offsets_of(log: Path) -> tuple[dict[str, int], set[str], list[str]]:
+    """What counts of each group, whose transactions have no end, and what is told."""
+    found = offsets_in({0: [log]})
+    return {group: of[READER].committed.offset for group, of in found.groups.items()}, {*found.undecided}, found.notes
+
+
+def test_an_offset_of_a_transaction_counts_from_its_marker_on(tmp_path: Path) -> None:
+    """And not over one that was committed in between, nor where it was aborted."""
+    log = [
+        *(committed(at, group, 5) for at, group in enumerate(("plain", "behind", "aborted", "between"))),
+        committed(4, "behind", 30, producer=1),
+        committed(5, "between", 30, producer=1),
+        committed(6, "aborted", 30, producer=2),
+        committed(7, "between", 50),
+        committed(8, "plain", 6),
+        marker(9, 1, COMMIT),
+        marker(10, 2, ABORT),
+    ]
+    found = offsets_of(replica(tmp_path, (0, b"".join(log)), name="__consumer_offsets-0"))
+    assert found == ({"plain": 6, "behind": 30, "aborted": 5, "between": 50}, set(), [])
+
+
+def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_told(tmp_path: Path) -> None:
+    """Nor one whose marker may be among what is damaged, whatever marker comes behind that."""
+    parts = [committed(0, "open", 5), committed(1, "open", 30, producer=1), committed(2, "other", 7)]
+    found = offsets_of(replica(tmp_path / "a", (0, b"".join(parts)), name="__consumer_offsets-0"))
+    assert found == ({"open": 5, "other": 7}, {"open"}, [])
+    start = sum(map(len, parts[:2]))
+    log = flipped(b"".join([*parts, marker(3, 1, COMMIT), committed(4, "last", 9)]), start + 70)
+    groups, undecided, notes = offsets_of(replica(tmp_path / "b", (0, log), name="__consumer_offsets-0"))
+    assert (groups, undecided, len(notes)) == ({"open": 5, "last": 9}, {"open"}, 1)
+
+
+def test_an_older_offset_counts_where_a_newer_one_is_damaged(tmp_path: Path) -> None:
+    parts = [committed(0, "group", 5), committed(1, "group", 12), committed(2, "other", 7)]
+    log = flipped(b"".join(parts), len(parts[0]) + 70)
+    groups, _, notes = offsets_of(replica(tmp_path, (0, log), name="__consumer_offsets-0"))
+    assert groups == {"group": 5, "other": 7}
+    assert len(notes) == 1
 
 
 def eventually(condition: Callable[[], bool]) -> None:

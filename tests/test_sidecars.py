@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from base64 import urlsafe_b64encode
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from mirror.commands.restore import look_over
 from mirror.errors import ConfigError
+from mirror.kafka.cluster import TopicPartition
 from mirror.segments.cluster_logs import ClusterTopics, KnownTopic
 from mirror.segments.files import cluster_id_of, history_of, largest_timestamp, log_start_of, topic_id_of
 
@@ -141,3 +143,23 @@ def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:
     assert look_over([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
     with pytest.raises(ConfigError, match=r"one of cluster A-b_c, .*two of cluster other"):
         look_over([tmp_path / "one", tmp_path / "two"], groups=True)
+
+
+def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may end before it was made; one that it knows as removed, or that is a former one, is left out."""
+    data, removed, other, current = tmp_path / "data", UUID(int=5), UUID(int=6), UUID(int=7)
+    for name, topic_id in (("late-1", other), ("gone-0", removed), ("orders-0", current), ("orders-1", other)):
+        (data / name).mkdir(parents=True)
+        (data / name / f"{0:020}.log").touch()
+        encoded = urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+        (data / name / METADATA).write_text(f"version: 0\ntopic_id: {encoded}\n")
+    (data / "__cluster_metadata-0").mkdir()
+    (data / "__cluster_metadata-0" / f"{0:020}.log").touch()
+    known = KnownTopic(topic_id=current, partitions=2, configs={})
+    told = ClusterTopics(topics={"orders": known}, removed=frozenset({removed}))
+    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: told)
+    disks = look_over([data], groups=False)
+    assert sorted(disks.partitions) == [TopicPartition("late", 1), TopicPartition("orders", 0)]
+    assert disks.topics["late"].partitions == 2
+    for left in ("gone-0", "orders-1"):
+        assert [note for note in disks.notes if f"{left} is left out" in note]
