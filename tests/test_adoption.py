@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -48,7 +49,8 @@ from mirror.replication.assignment import Assignment
 from mirror.segments.restore import Found, plan_restoration
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
-from mirror.topics.adoption import Standing, standing_of
+from mirror.topics import adoption
+from mirror.topics.adoption import Gate, Standing, Verdict, standing_of
 from mirror.topics.apply import apply, ensure_flow_topic, plan_topics
 from mirror.topics.history import Claim
 
@@ -89,6 +91,31 @@ def test_what_a_target_topic_is_to_a_flow(
         passes = expected in (Standing.OURS, Standing.EMPTY)
         assert bool(found.reason) is not passes
     assert standing_of(PAIR, OURS, None, seen, None, "source", has_records=False).standing is Standing.MISSING
+
+
+@pytest.mark.parametrize(
+    ("anew", "why"),
+    [
+        ("orders", "the source topic was deleted or recreated a moment ago"),
+        ("eu.orders", "the target topic was deleted or recreated a moment ago"),
+        ("", ""),
+    ],
+)
+def test_a_topic_made_anew_since_its_settings_were_read_is_not_changed(
+    anew: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = {one.name: replace(one, topic_id=uuid4()) if one.name == anew else one for one in (OURS, THEIRS)}
+    asked: Any = SimpleNamespace(describe=lambda names: {name: now[name] for name in names})
+    plan: Any = SimpleNamespace(pairs=(PAIR,), source_topics={"orders": OURS}, target_topics={"eu.orders": THEIRS})
+    nothing: Any = SimpleNamespace(seen={})
+
+    async def none_differs(*_: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(adoption, "tails", none_differs)
+    gate = Gate(asked, asked)
+    held_back = gate.held(["eu.orders"], plan, nothing, nothing, {"eu.orders": Verdict(Standing.OURS)})
+    assert held_back == ({"eu.orders": why} if why else {})
 
 
 # --- on brokers -------------------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers import settings_between
@@ -20,7 +22,7 @@ from mirror.config import Settings
 from mirror.driver.journal_state import JournalState
 from mirror.errors import PreflightError
 from mirror.journal import ownership
-from mirror.journal.journal import ENDED, OWNER, Entry, Journal, journal_topic
+from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, News, Place, journal_topic
 from mirror.journal.ownership import Claims, FailedOver, Owner, Watched, reporter, take
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
@@ -124,6 +126,37 @@ def watched(known: list[tuple[bytes, bytes | None]]) -> Watched:
     seen.learn([Entry(number, *one) for number, one in enumerate(known)], are_new=False)
     seen._since = time.monotonic()
     return seen
+
+
+def test_whoever_runs_a_flow_says_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Often enough that nobody who waits takes it for gone, and not where it is over."""
+    now, said = [1000.0], list[bytes | None]()
+
+    class Kept(Journal):
+        async def append(self, entries: Sequence[Change]) -> int:
+            said.extend(value for _, value in entries)
+            return 0
+
+        async def follow(self, place: Place | None) -> News:
+            return News([], place or Place(0, None, 0))
+
+    async def story() -> None:
+        nowhere: Any = None
+        journal = Kept(nowhere, "any")
+        state = JournalState("any", "older", lambda _: None, lambda _: None, Metrics("any"), owner=OLDER)
+        state._restated = now[0]
+        for _ in range(10):
+            now[0] += ownership.RESTATE_SECONDS / 2
+            assert await state.read(journal)
+        assert [Owner.read(value or b"").instance for value in said] == ["older"] * 5
+        state._end(claim("next", 3))
+        now[0] += ownership.LIVENESS_SECONDS
+        await state.read(journal)
+        assert len(said) == 5
+
+    assert 2 * ownership.RESTATE_SECONDS < ownership.LIVENESS_SECONDS
+    monkeypatch.setattr("mirror.driver.journal_state.time", SimpleNamespace(monotonic=lambda: now[0]))
+    asyncio.run(story())
 
 
 # --- on a broker ----------------------------------------------------------------------------------------------------
