@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,13 +24,16 @@ from recordoracle import Record, encoded
 from rekeychecker import java_partition
 from test_legacy import message, wrapper
 
+from mirror.driver.flow import Flow
 from mirror.errors import ConfigError
-from mirror.kafka.cluster import Endpoint
+from mirror.kafka.cluster import Cluster, Endpoint, Topic
 from mirror.policy.selection import Rekeying
 from mirror.records import columns
 from mirror.records.columns import decode, read
 from mirror.records.header import APPEND_TIME, RawBatch
-from mirror.spark.rekey.driver import ORDER
+from mirror.spark.rekey import driver as rekey_driver
+from mirror.spark.rekey import verify as proof
+from mirror.spark.rekey.driver import ORDER, Rekeyer
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
 from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, numbered, reached_in
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
@@ -35,6 +41,7 @@ from mirror.spark.session import told_by
 from mirror.states import REKEYED_BY, Remedy, State
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
+NOWHERE = Endpoint("any", (("localhost", 1),))
 ALIKE = "must give the same whenever it is asked"
 
 
@@ -50,8 +57,7 @@ def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
         source_id=uuid.uuid4(),
         target_id=None,
     )
-    nowhere = Endpoint("any", (("localhost", 1),))
-    return Work(flow="a", plan=plan, source=nowhere, target=nowhere, slots=slots)
+    return Work(flow="a", plan=plan, source=NOWHERE, target=NOWHERE, slots=slots)
 
 
 def stored(every: Sequence[Record], **fields: Any) -> RawBatch:
@@ -372,3 +378,65 @@ def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset
 )
 def test_what_a_failure_says_is_told_without_its_stacks(failure: str, told: str) -> None:
     assert told_by(RuntimeError(failure)) == told
+
+
+def test_a_proof_fixes_the_targets_ends_before_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both logs grow by a record with every question: what is on the target is on the source as well."""
+    clock = count(1)
+
+    async def refresh(cluster: Cluster, topics: Iterable[str]) -> None:
+        cluster.topics = {topic: Topic(topic, None, {}) for topic in topics}
+
+    async def spans(_: Any, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+        return ({0: 0}, {0: next(clock)}) if topic else ({}, {})
+
+    async def done(*_: Any) -> dict[int, int]:
+        return {0: 1000}
+
+    monkeypatch.setattr(Cluster, "refresh", refresh)
+    monkeypatch.setattr(proof, "_spans", spans)
+    monkeypatch.setattr(proof, "_done", done)
+    subject = proof.Subject(flow="a", rule=RULE, source=NOWHERE, target=NOWHERE)
+    extent = asyncio.run(proof.extent_of(subject, 0.0))
+    assert extent is not None
+    assert extent.target_end[0] < extent.end[0]
+
+
+def idle_driver(**parts: Any) -> Rekeyer:
+    """One that has planned, and to which nothing is new; with these parts, by number."""
+    nowhere: Any = None  # Spark is not asked
+    flow = Flow(
+        name="a", source=NOWHERE, target=NOWHERE, assignments=(), lanes=1, epoch_seconds=60.0, memory_bytes=1 << 20
+    )
+    made: Any = Rekeyer(nowhere, flow, RULE, frozenset())
+
+    async def looked() -> None:
+        """There is nothing new."""
+
+    made._look, made._newest, made._target_seen = looked, 1, time.monotonic()
+    made._side.upto = lambda number, _: made._parts[number].at
+    made._parts.update({int(number.removeprefix("p")): part for number, part in parts.items()})
+    driver: Rekeyer = made
+    return driver
+
+
+def test_a_stop_is_looked_at_again_after_a_while() -> None:
+    """But a source that was cut back: that hides as the log grows."""
+    parts = {
+        f"p{number}": SimpleNamespace(at=5, epoch=0, stop=Stopped(state, number, 5, "why"))
+        for number, state in enumerate((State.REFUSED, State.CORRUPT, State.TRUNCATED))
+    }
+    driver = idle_driver(**parts)
+
+    async def stops() -> list[bool]:
+        assert await driver._planned() is None
+        return [part.stop is not None for part in parts.values()]
+
+    assert asyncio.run(stops()) == [True, True, True]
+    driver._stops_since -= 61.0
+    assert asyncio.run(stops()) == [False, False, True]
+
+
+def test_a_driver_that_was_fenced_waits_longer_than_it_takes_to_learn_why() -> None:
+    """Else two of them would take the slots from each other again and again."""
+    assert min(rekey_driver._patience().next() for _ in range(100)) > rekey_driver.WATCH_SECONDS

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +61,33 @@ def test_a_jvm_that_hangs_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(EngineLost, match="Spark's JVM hangs: it has not answered for"):
         asyncio.run(watch(20))
     assert ended
+
+
+def test_what_the_jvm_is_asked_holds_up_nothing_and_has_a_deadline() -> None:
+    """A call that hangs is given up, and the event loop goes on all the while."""
+    answers, where = threading.Event(), list[int]()
+
+    def hangs() -> None:
+        where.append(threading.get_ident())
+        answers.wait(PATIENCE)
+
+    async def ask() -> int:
+        asking, turns = asyncio.create_task(session.asked(hangs, 0.2)), 0
+        while not asking.done():
+            await asyncio.sleep(0.005)
+            turns += 1
+        with pytest.raises(TimeoutError):
+            await asking
+        return turns
+
+    began = time.monotonic()
+    try:
+        turns = asyncio.run(ask())
+    finally:
+        answers.set()
+    assert time.monotonic() - began < PATIENCE / 2
+    assert turns > 3
+    assert where != [threading.get_ident()]
 
 
 def test_jobs_that_fail_after_one_succeeded_are_tried_again_with_longer_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
