@@ -72,7 +72,7 @@ lock: setup ## pin the newest allowed versions of all dependencies, with hashes
 pack: setup ## an archive of the environment for the executors of a Spark cluster: dist/mirror-env.tar.gz
 	@scripts/pack-environment $(BIN) dist/mirror-env.tar.gz
 
-reference: setup ## write the reference of settings and commands, and the figures of the README
+reference: setup ## write the reference of settings, commands and invariants, and the figures of the README
 	@$(BIN)/python scripts/make-reference
 
 # Not --quiet: MkDocs then counts no warnings, and --strict passes over broken links.

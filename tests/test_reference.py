@@ -1,9 +1,11 @@
-"""The reference pages are what the code says: the configuration of its models, and the commands of their help."""
+"""The reference pages are what the code says: the configuration of its models, the commands of their help, and the
+invariants of docstrings."""
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import sys
 import types
 from pathlib import Path
 
@@ -18,6 +20,7 @@ def script() -> types.ModuleType:
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module  # where its dataclasses look up the names in their annotations
     loader.exec_module(module)
     return module
 
