@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster
 from mirror.policy.remedies import allow
 from mirror.policy.selection import TopicPair
-from mirror.topics.acls import Acl, given_entries, given_in, wanted
+from mirror.topics.acls import Acl, given_entries, given_in, plan_acls, wanted
 from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.configs import changes_to, follows
 
@@ -206,6 +207,23 @@ def test_principals_by_a_list_and_by_a_map() -> None:
 def replace_principal(one: AclBinding, principal: str) -> AclBinding:
     kinds = one.restype, one.name, one.resource_pattern_type
     return AclBinding(*kinds, principal, one.host, one.operation, one.permission_type)
+
+
+def test_what_the_flow_did_not_give_or_mirrors_no_more_is_not_taken_back() -> None:
+    """Nor anything where the source is another cluster than the one that copies come from."""
+
+    def side(*rules: AclBinding) -> Any:
+        return SimpleNamespace(has_authorizer=lambda: True, acls=lambda _: rules)
+
+    there = [acl("eu.orders", AclOperation.READ), acl("eu.orders", AclOperation.DESCRIBE)]
+    there.append(acl("eu.left", AclOperation.READ))
+    given = {Acl("topic", name, "User:a", "*", "READ", True) for name in ("eu.orders", "eu.left", "eu.gone")}
+    plan = plan_acls(side(), side(*there), PAIRS, given=given)
+    assert [str(one) for one in plan.revoked] == ["eu.orders: allow READ to User:a from *"]
+    assert not plan.missing
+    assert plan.giving_alone((), "here") == plan
+    elsewhere = plan.giving_alone(("there",), "here")
+    assert (elsewhere.revoked, "copies come from cluster there" in elsewhere.blocker) == ((), True)
 
 
 @given_by(

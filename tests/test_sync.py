@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -38,7 +39,7 @@ from mirror.driver.flow import Outcome, Refusal, prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.scheduling import renewed
 from mirror.driver.topic_watcher import Deletions, Look, Replanner, TopicWatcher
-from mirror.errors import ExitCode
+from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Change, Entry, Journal
 from mirror.journal.ownership import KEY as FAILOVER
@@ -58,6 +59,8 @@ from mirror.replication.assignment import Assignment, LastPosition
 from mirror.spark.jobs import UnderWay
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
+from mirror.topics.acls import Acl, AclPlan
+from mirror.topics.adoption import Gate
 from mirror.topics.apply import ensure_flow_topic, plan_topics
 
 PATIENCE = 60.0
@@ -243,6 +246,45 @@ def test_nothing_is_looked_at_while_a_plan_waits_to_be_adopted() -> None:
         assert mirror.found_at[1].assignments == (one("a"), one("a", 1), one("a", 2))
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("fails_at", ["recorded", "created", ""])
+def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it takes back until it is taken back: who dies in between leaves nothing that nobody knows of."""
+    done = list[str]()
+    more, less = (Acl("topic", "a", f"User:{name}", "*", "READ", True) for name in ("more", "less"))
+
+    def does(what: str) -> None:
+        if what == fails_at:
+            raise ClusterUnreachable("away")
+        done.append(what)
+
+    async def recorded(_: Settings, given: Collection[Acl], __: Any) -> None:
+        does("recorded")
+        done.extend(sorted(one.principal for one in given))
+
+    for name, stand_in in (
+        ("followed_groups", lambda *_: ()),
+        ("plan_acls", lambda *_: AclPlan(missing=(more,), revoked=(less,))),
+        ("other_sources", lambda *_: ()),
+        ("record_given", recorded),
+        ("create_acls", lambda *_: does("created")),
+        ("delete_acls", lambda *_: does("deleted")),
+    ):
+        monkeypatch.setattr(f"mirror.driver.topic_watcher.{name}", stand_in)
+    monkeypatch.setattr(Admin, "cluster_id", lambda _: "eu")
+    replanner = Replanner(settings_between("a:1", "b:2", ["a"]))
+    replanner._given = {less}
+    monkeypatch.setattr(Gate, "held", lambda *_: {})
+    plan: Any = SimpleNamespace(pairs=())
+    history: Any = SimpleNamespace(seen={})
+    if fails_at:
+        with pytest.raises(ClusterUnreachable):
+            replanner._sync_acls(plan, history, ())
+    else:
+        replanner._sync_acls(plan, history, ())
+    told = ["recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
+    assert done == {"recorded": [], "created": told[:3], "": told}[fails_at]
 
 
 # --- looks (real brokers, no Spark) -----------------------------------------------------------------------------------
