@@ -329,7 +329,7 @@ def test_what_a_lane_cannot_mean_is_told_once_with_its_name(garbled: bytes, capf
     assert told.live == {}
     err = capfd.readouterr().err
     assert err.count("report_unread") == 1, err
-    assert "lane=12" in err
+    assert "task=12" in err
 
 
 @pytest.mark.parametrize("changed", [{"topic": "a\ud800b"}, {"detail": "\udfff"}, {"verdicts": {"PASS/\ud800": 1}}])
