@@ -421,6 +421,32 @@ def test_a_source_that_lost_its_data_deletes_nothing(
 
 
 @pytest.mark.brokers
+def test_copies_of_the_past_do_not_hide_that_a_source_lost_its_data(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The journal names every copy that ever was: under a former prefix, and of topics that went long ago."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    names = [f"{topic_name}-{number}" for number in range(4)]
+    for name in names:
+        make_topic(source, name)
+    settings = policy(settings_between(source, target, [f"{topic_name}-.*"], topic_name), deletions="delete")
+    before = Replanner(settings).look((), {}).assignments
+    awaited(lambda: len(admin_of(target).describe(names)) == 4)
+    seen = made_by(settings, names)
+    past = {f"former.{name}": replace(one, target_topic_id=uuid4()) for name, one in seen.items()}
+    for number in range(8):
+        topic = f"{topic_name}-gone-{number}"
+        past[topic] = replace(seen[names[0]], source_topic=topic, topic_id=uuid4(), target_topic_id=uuid4())
+    entries = [(FirstSeen.key(name), one.to_json()) for name, one in (past | seen).items()]
+    write_journal(settings, (OWNER, Owner.here("this").to_json()), *entries)
+    renewal = Replanner(settings)
+    delete_topics(source, *names[:3])
+    assert renewal.look(before, past | seen, names).assignments == before
+    assert "3 of the flow's 4 topics are gone on cluster eu" in capfd.readouterr().err
+    assert len(admin_of(target).describe(names)) == 4
+
+
+@pytest.mark.brokers
 def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,8 @@ D1  a copy goes where the flow made it (its journal says so, by the copy's id) a
     its source is the same cluster as then and denies several times that a topic of that name exists: one with another
     id is a topic made anew, whose copy stays as it is (RECREATED)
 D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
-    what was lost in a day is counted against all copies of the flow, those included that were deleted in that time
+    what was lost in a day is counted against all topics that the flow mirrors, those included that were lost in that
+    time
 D3  none goes that no task of this process copied to, or compared with its source, that is paused, so that none looks
     at it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody
     else has these records
@@ -124,15 +125,19 @@ class Deletions:
     def _lost(
         self, plan: TopicPlan, settings: Settings, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
     ) -> tuple[int, int]:
-        """How many copies lost their sources in the time that counts, and of how many (D2)."""
+        """How many source topics were lost in the time that counts, and of how many that there were then (D2): a copy
+        that the journal names by another name than now, or whose source is gone for longer, is none of them.
+        """
         since = time.time() * 1000 - _WINDOW_MS
-        ever = {
-            topic: one
-            for topic, one in seen.items()
-            if selects(one.source_topic, settings.topics) and (not one.deleted_ms or one.deleted_ms > since)
+        deleted = {
+            one.source_topic
+            for one in seen.values()
+            if one.deleted_ms > since
+            and one.source_topic not in plan.source_topics
+            and selects(one.source_topic, settings.topics)
         }
-        deleted = {t for t, one in ever.items() if one.deleted_ms and one.source_topic not in plan.source_topics}
-        return len(deleted | gone.keys()), len(ever.keys() | copies.keys())
+        lost = deleted | {one.source.topic for one in gone.values()}
+        return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
     async def _let_go(self, settings: Settings, copies: Copies) -> list[str]:
         """Those of the copies that the journal of now lets go (D4), which it knows then."""
@@ -178,8 +183,8 @@ class Deletions:
 
 
 def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
-    """Why what is gone is no reason to delete copies; empty where it is (D2). `lost`: how many copies lost their
-    sources in the time that counts, and of how many.
+    """Why what is gone is no reason to delete copies; empty where it is (D2). `lost`: how many source topics were lost
+    in the time that counts, and of how many.
     """
     if not plan.pairs:
         return "no topic that the flow selects is left"
