@@ -106,14 +106,15 @@ class Remedy(Enum):
         " flow, may have other offsets"
     )
     ALLOW_DELETION = (
-        "Until the partition is MIRRORING, have cleanup.policy and retention.ms in sync.configs_exclude (SIGHUP), and"
+        "Until the partition is MIRRORING, have cleanup.policy, retention.ms and retention.bytes in"
+        " sync.configs_exclude (SIGHUP), and"
         " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
-        " --add-config cleanup.policy=[compact,delete],retention.ms=-1"
+        " --add-config cleanup.policy=[compact,delete],retention.ms=-1,retention.bytes=-1"
     )
     TAKE_KEYLESS = (
-        "Until the partition is MIRRORING behind them, have cleanup.policy and retention.ms in sync.configs_exclude"
-        " (SIGHUP), and run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name"
-        " {target_topic} --add-config cleanup.policy=delete,retention.ms=-1"
+        "Until the partition is MIRRORING behind them, have cleanup.policy, retention.ms and retention.bytes in"
+        " sync.configs_exclude (SIGHUP), and run kafka-configs.sh --bootstrap-server {target} --alter --entity-type"
+        " topics --entity-name {target_topic} --add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"
     )
     UPGRADE = "No reader of today knows the format of the batch: start a release of the mirror that does"
     SEE_BROKER = "See the log of the target's broker, which answers each try with an error"

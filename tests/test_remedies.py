@@ -378,21 +378,25 @@ def mirror_by_another_flow(trial: Trial) -> None:
 
 
 class CompactedBehind(Trial):
-    """A target that is only compacted is to begin where its source does."""
+    """A target that is only compacted is to begin where its source does, whose retention of old means nothing now."""
 
     state, remedy, begins_well = State.REFUSED, Remedy.ALLOW_DELETION, False
 
     def prepare(self) -> None:
         live = self.live
         live.source.create(self.name, 1, KEPT | {"cleanup.policy": "compact,delete"})
-        keyed = [(b"k%d" % number, b"v%d" % number) for number in range(60)]
+        keyed = [(b"k%d" % number, b"v%d" % number * 20_000) for number in range(60)]
+        segments = {"segment.bytes": "1048576"}
+        live.source.configure(self.name, KEPT | segments | {"cleanup.policy": "compact,delete"})
         produce_keyed(live.source.bootstrap, self.name, keyed)
-        live.source.expire(self.name, 0, 50)
-        live.source.configure(self.name, KEPT | {"cleanup.policy": "compact"})
-        self.wanted = [value for _, value in keyed[50:]]
+        live.source.expire(self.name, 0, 10)
+        live.source.configure(
+            self.name, {"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "1000000"} | segments
+        )
+        self.wanted = [short(value) for _, value in keyed[10:]]
 
     def mend(self) -> None:
-        self.live.settings["sync"]["configs_exclude"] += ["cleanup.policy", "retention.ms"]
+        self.live.settings["sync"]["configs_exclude"] += ["cleanup.policy", "retention.ms", "retention.bytes"]
         self.live.reload()
         self.live.person.tool(self.advice, "kafka-configs")
 
