@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
 from mirror.lab.embedded import Cluster
-from mirror.segments.cluster_logs import ConfigSet, Message, PartitionMade, TopicMade, TopicRemoved, Transaction
+from mirror.segments.cluster_logs import (
+    ConfigSet,
+    Message,
+    PartitionChanged,
+    PartitionMade,
+    TopicMade,
+    TopicRemoved,
+    Transaction,
+)
 
 
 def varint(number: int) -> bytes:
@@ -29,16 +38,32 @@ def plain(text: str) -> bytes:
     return struct.pack(">h", len(text.encode())) + text.encode()
 
 
+def brokers(ids: Sequence[int]) -> bytes:
+    """An array of a flexible version."""
+    return varint(len(ids) + 1) + struct.pack(f">{len(ids)}i", *ids)
+
+
+def tagged(fields: Mapping[int, bytes]) -> bytes:
+    """The tagged fields at the end of a message."""
+    told = b"".join(varint(tag) + varint(len(value)) + value for tag, value in sorted(fields.items()))
+    return varint(len(fields)) + told
+
+
 def metadata_record(message: Message) -> bytes:
     """The value of a record of the metadata log."""
     match message:
         case TopicMade(name, topic_id):
             kind, version, body = 2, 0, compact(name) + topic_id.bytes
-        case PartitionMade(topic_id, partition):
-            replicas = struct.pack(">b2i", 3, 1, 2)
-            leader = struct.pack(">iii", 1, 7, 9)
-            kind, version, body = 3, 2, struct.pack(">i", partition) + topic_id.bytes + 2 * replicas + b"\1\1" + leader
-            body += b"\1"
+        case PartitionMade(topic_id, partition, in_sync, eligible, leader_epoch):
+            body = struct.pack(">i", partition) + topic_id.bytes + brokers((1, 2)) + brokers(in_sync) + b"\1\1"
+            body += struct.pack(">iii", 1, leader_epoch, 9) + varint(2) + topic_id.bytes
+            return varint(1) + varint(3) + varint(2) + body + tagged({1: brokers(eligible)} if eligible else {})
+        case PartitionChanged(topic_id, partition, in_sync, eligible, elects):
+            tags = {} if in_sync is None else {0: brokers(in_sync)}
+            tags |= {1: struct.pack(">i", 1)} if elects else {}
+            tags |= {} if eligible is None else {6: brokers(eligible)}
+            body = struct.pack(">i", partition) + topic_id.bytes
+            return varint(1) + varint(5) + varint(2) + body + tagged(tags)
         case ConfigSet(topic, name, value):
             kind, version, body = 4, 0, b"\2" + compact(topic) + compact(name) + compact(value)
         case TopicRemoved(topic_id):

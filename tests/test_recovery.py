@@ -14,6 +14,7 @@ import pytest
 from brokerlogs import folders_of
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as At
+from confluent_kafka.admin import AdminClient, NewTopic
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
@@ -21,6 +22,7 @@ from test_gaps import transactions
 
 from mirror.commands import restore as command
 from mirror.config import load
+from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin, ConfigValue, Creation
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
@@ -195,6 +197,43 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
     assert sum(one["records"] for one in again["partitions"]) == 0
     assert committed(target, groups["plain"], topics["orders"]) == 180
     assert again["settings"][topics["orders"]]["applied"] == {}, "what is set is not set again"
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_replica_that_had_fallen_behind_is_not_whole(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records were committed without it: the metadata log of another node knows who was in sync, and its own does not.
+    With the disk of one that was, everything is there.
+    """
+    with Cluster.start(nodes=3, name="behind", folder=tmp_path / "behind") as lost:
+        first, other, behind = (node.id for node in lost.nodes)
+        client = AdminClient({"bootstrap.servers": lost.bootstrap})
+        placed = NewTopic(topic_name, 1, replica_assignment=[[other, behind]], config={"min.insync.replicas": "1"})
+        client.create_topics([placed])[topic_name].result(60)
+        produce(lost.bootstrap, topic_name, [b"before"] * 20)
+        lost.suspend(2)
+        produce(lost.bootstrap, topic_name, [b"since"] * 10)
+        for number in range(3):
+            lost.kill(number)
+    config = load(config_file(tmp_path, lost.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name))
+    disks = {node.id: node.data for node in lost.nodes}
+
+    def restore(*nodes: int, dry_run: bool = False) -> tuple[int, Any]:
+        capsys.readouterr()
+        folders, wanted = [disks[node] for node in nodes], command.Wanted(dry_run=dry_run)
+        code = command.restore(config, folders, wanted, as_json=True)
+        (found,) = json.loads(capsys.readouterr().out)["partitions"]
+        return code, found
+
+    for dry_run in (True, False):
+        code, found = restore(first, behind, dry_run=dry_run)
+        assert (code, found["at_risk"], found["committed_end"]) == (ExitCode.DATA_AT_RISK, True, 20)
+        assert f"those of brokers {other} were" in str(found["notes"])
+    assert restore(first, behind, other, dry_run=True)[0] == ExitCode.CHANGES
+    code, found = restore(first, behind, other)
+    assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
 
 
 @pytest.mark.brokers

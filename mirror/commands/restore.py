@@ -6,13 +6,15 @@ D2  folders of two clusters are refused: neither topics nor groups of one name a
 D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
 D4  which topics and partitions there were, folders do not tell, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
+D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
+    folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -33,7 +35,7 @@ from mirror.rendering import print_json
 from mirror.replication.assignment import assign
 from mirror.segments.cluster_logs import METADATA, OFFSETS_TOPIC, ClusterTopics, GroupOffsets, offsets_in, topics_in
 from mirror.segments.file_cluster import Bounds
-from mirror.segments.files import cluster_id_of, topic_id_of
+from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partitions_in, told_of
 from mirror.segments.restore import (
@@ -68,6 +70,7 @@ class Disks:
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
     lacking: topics of which no folder is here, with how many partitions they had (D4).
+    behind: partitions of which no replica that was in sync is here, and what is to be said of each (D5).
     """
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -77,6 +80,7 @@ class Disks:
     offsets: GroupOffsets | None
     notes: Sequence[str]
     lacking: Mapping[str, int]
+    behind: Mapping[TopicPartition, str]
 
 
 def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -96,11 +100,16 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
     counts: dict[str, int] = {}
+    behind = dict(_behind(found, known)) if known is not None else {}
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     offsets = offsets_in(committed) if groups and committed else None
     if groups:
         notes += _absent(committed, known)
+        notes += (
+            f"{at}: {behind[at]}; its groups may have committed further"
+            for at in sorted(behind.keys() & {TopicPartition(OFFSETS_TOPIC, number) for number in committed})
+        )
     if known is not None:
         ids = {path: topic_id_of(path) for paths in found.values() for path in paths}
         found, left = _of_now(found, ids, known)
@@ -122,7 +131,25 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
             for name, count in sorted(counts.items())
             if name not in there and not name.startswith(INTERNAL_PREFIX)
         },
+        behind=behind,
     )
+
+
+def _behind(
+    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics
+) -> Iterator[tuple[TopicPartition, str]]:
+    """The partitions of which no replica that was in sync is here, by the metadata log, and which are (D5)."""
+    for at, paths in found.items():
+        topic = known.topics.get(at.topic)
+        in_sync = topic.in_sync.get(at.partition) if topic is not None else None
+        if topic is None or in_sync is None or not in_sync.brokers:
+            continue
+        mine = [path for path in paths if topic_id_of(path) in (None, topic.topic_id)]
+        nodes = {node_of(path.parent) for path in mine}
+        seen = max((epoch for path in mine for epoch, _ in history_of(path)), default=-1)
+        if nodes and None not in nodes and not nodes & in_sync.brokers and seen <= in_sync.leader_epoch:
+            brokers = ", ".join(map(str, sorted(in_sync.brokers)))
+            yield at, f"no replica here was in sync in the end, those of brokers {brokers} were: records may be missing"
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:
@@ -286,7 +313,12 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         wanted.dry_run,
         notes=disks.notes,
     )
-    report.results += _run(settings, report, owner, skip_damage=wanted.skip_damage)
+    report.results += (
+        replace(one, at_risk=True, notes=(*one.notes, f"{why}; name the folders of these brokers, too"))
+        if (why := disks.behind.get(one.assignment.source))
+        else one
+        for one in _run(settings, report, owner, skip_damage=wanted.skip_damage)
+    )
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
         if owner is not None and _may_change(settings, owner, report):

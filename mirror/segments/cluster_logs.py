@@ -14,6 +14,9 @@ T2  of a metadata transaction (KIP-866) nothing counts unless its end is there
 T3  a removed topic takes its settings along, as in a controller (Kafka `ReplicationControlManager`); which ids were
     removed is known as far back as the log goes, and not from a snapshot
 T4  a record that cannot be read is left out and told. One of a kind that says nothing of topics is passed over unread
+T5  which replicas have all that was committed, a controller writes down before anything is committed without the others
+    (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
+    (Kafka `PartitionRegistration.merge`)
 
 A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), others say of members
 what nobody needs any more. A value begins with its version, 0 to 4, of which 4 is flexible; null deletes the key (Kafka
@@ -147,6 +150,10 @@ class Fields:
         except UnicodeDecodeError as problem:
             raise BadRecords(f"a string that is no UTF-8 before byte {self._at}") from problem
 
+    def int32s(self) -> tuple[int, ...]:
+        """An array of a flexible version; null counts as empty."""
+        return tuple(self.int32() for _ in range(self.varint() - 1))
+
     def tags(self) -> dict[int, bytes]:
         """The tagged fields at the end of a flexible message, by their tags."""
         found: dict[int, bytes] = {}
@@ -181,10 +188,21 @@ _FRAME_VERSION: Final = 1
 #: Kafka `ControlRecordType.SNAPSHOT_FOOTER`: without it a snapshot is not whole.
 _SNAPSHOT_FOOTER: Final = 4
 #: Kafka `MetadataRecordType` by number.
-_TOPIC, _PARTITION, _CONFIG, _REMOVE_TOPIC = 2, 3, 4, 9
+_TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPIC = 2, 3, 4, 5, 9
 _BEGIN, _END, _ABORT = 23, 24, 25
 #: The newest version of each message that can be read here (Kafka 4.3).
-_NEWEST: Final = {_TOPIC: 0, _PARTITION: 2, _CONFIG: 0, _REMOVE_TOPIC: 0, _BEGIN: 0, _END: 0, _ABORT: 0}
+_NEWEST: Final = {
+    _TOPIC: 0,
+    _PARTITION: 2,
+    _CONFIG: 0,
+    _PARTITION_CHANGE: 2,
+    _REMOVE_TOPIC: 0,
+    _BEGIN: 0,
+    _END: 0,
+    _ABORT: 0,
+}
+#: Tagged fields of both messages about partitions.
+_MADE_ELIGIBLE, _CHANGED_ISR, _CHANGED_LEADER, _CHANGED_ELIGIBLE = 1, 0, 1, 6
 #: Kafka `ConfigResource.Type.TOPIC`.
 _OF_TOPIC: Final = 2
 
@@ -197,10 +215,25 @@ class TopicMade(NamedTuple):
 
 
 class PartitionMade(NamedTuple):
-    """A topic has this partition, or it was changed as a whole."""
+    """A topic has this partition, or it was changed as a whole. `in_sync`: the brokers of replicas that have all that
+    was committed; `eligible`: those of others that have it as well (T5).
+    """
 
     topic_id: UUID
     partition: int
+    in_sync: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()
+    leader_epoch: int = 0
+
+
+class PartitionChanged(NamedTuple):
+    """The same was changed in part; None for what stays. `elects`: its leader changed, and so its leader epoch."""
+
+    topic_id: UUID
+    partition: int
+    in_sync: tuple[int, ...] | None = None
+    eligible: tuple[int, ...] | None = None
+    elects: bool = False
 
 
 class ConfigSet(NamedTuple):
@@ -223,7 +256,7 @@ class Transaction(NamedTuple):
     ended: bool | None
 
 
-Message = TopicMade | PartitionMade | ConfigSet | TopicRemoved | Transaction
+Message = TopicMade | PartitionMade | PartitionChanged | ConfigSet | TopicRemoved | Transaction
 
 
 def decode(value: bytes) -> Message | None:
@@ -239,30 +272,61 @@ def decode(value: bytes) -> Message | None:
         return None
     if version > _NEWEST[kind]:
         raise BadRecords(f"version {version} of message {kind}, and {_NEWEST[kind]} is the newest known here")
-    found = _message(kind, fields)
-    if kind != _PARTITION:  # of which only the beginning was read: replicas, leaders and folders are gone
-        fields.tags()
-        fields.end()
-    return found
+    found = _message(kind, version, fields)
+    tags = fields.tags()
+    fields.end()
+    match found:
+        case PartitionMade() if tagged := tags.get(_MADE_ELIGIBLE):
+            return found._replace(eligible=Fields(tagged).int32s())
+        case PartitionChanged():
+            in_sync, eligible = tags.get(_CHANGED_ISR), tags.get(_CHANGED_ELIGIBLE)
+            return found._replace(
+                in_sync=None if in_sync is None else Fields(in_sync).int32s(),
+                eligible=None if eligible is None else Fields(eligible).int32s(),
+                elects=_CHANGED_LEADER in tags,
+            )
+        case _:
+            return found
 
 
-def _message(kind: int, fields: Fields) -> Message | None:
+def _message(kind: int, version: int, fields: Fields) -> Message | None:
     match kind:
         case 2:
             return TopicMade(fields.string(flexible=True), fields.uuid())
         case 3:
-            partition, topic_id = fields.int32(), fields.uuid()
-            if not 0 <= partition < MOST_PARTITIONS:
-                raise BadRecords(f"partition {partition} of topic {topic_id}")
-            return PartitionMade(topic_id, partition)
+            partition, topic_id = _partition(fields)
+            fields.int32s()  # all replicas
+            in_sync = fields.int32s()
+            fields.int32s(), fields.int32s(), fields.int32()  # those that leave and come, the leader
+            leader_epoch, _ = fields.int32(), fields.int32()
+            for _ in range(fields.varint() - 1 if version else 0):
+                fields.uuid()  # the replicas' folders
+            return PartitionMade(topic_id, partition, in_sync, leader_epoch=leader_epoch)
         case 4:
             of, resource = fields.int8(), fields.string(flexible=True)
             name, value = fields.string(flexible=True), fields.nullable_string(flexible=True)
             return ConfigSet(resource, name, value) if of == _OF_TOPIC else None
+        case 5:
+            partition, topic_id = _partition(fields)
+            return PartitionChanged(topic_id, partition)
         case 9:
             return TopicRemoved(fields.uuid())
         case _:
             return Transaction(None if kind == _BEGIN else kind == _END)
+
+
+def _partition(fields: Fields) -> tuple[int, UUID]:
+    partition, topic_id = fields.int32(), fields.uuid()
+    if not 0 <= partition < MOST_PARTITIONS:
+        raise BadRecords(f"partition {partition} of topic {topic_id}")
+    return partition, topic_id
+
+
+class InSync(NamedTuple):
+    """The brokers whose replicas of a partition have all that was committed (T5), as of a leader epoch."""
+
+    brokers: frozenset[int]
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,11 +336,13 @@ class KnownTopic:
     topic_id: its id.
     partitions: how many it had.
     configs: what was set on the topic itself; anything else was its brokers' default.
+    in_sync: by partition, who had it whole.
     """
 
     topic_id: UUID
     partitions: int
     configs: Mapping[str, str]
+    in_sync: Mapping[int, InSync] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +369,7 @@ class MetadataReplay:
     def __init__(self) -> None:
         self._names: dict[UUID, str] = {}
         self._ids: dict[str, UUID] = {}
-        self._partitions: dict[UUID, int] = {}
+        self._partitions: dict[UUID, dict[int, PartitionMade]] = {}
         self._configs: dict[str, dict[str, str]] = {}
         self._removed: set[UUID] = set()
         self._gone: set[str] = set()
@@ -327,7 +393,14 @@ class MetadataReplay:
                 self._names[topic_id], self._ids[name] = name, topic_id
                 self._removed.discard(topic_id)
             case PartitionMade(topic_id, partition):
-                self._partitions[topic_id] = max(self._partitions.get(topic_id, 0), partition + 1)
+                self._partitions.setdefault(topic_id, {})[partition] = message
+            case PartitionChanged(topic_id, partition):
+                if (before := self._partitions.get(topic_id, {}).get(partition)) is not None:
+                    self._partitions[topic_id][partition] = before._replace(
+                        in_sync=before.in_sync if message.in_sync is None else message.in_sync,
+                        eligible=before.eligible if message.eligible is None else message.eligible,
+                        leader_epoch=before.leader_epoch + message.elects,
+                    )
             case ConfigSet(topic, name, None):
                 self._configs.get(topic, {}).pop(name, None)
             case ConfigSet(topic, name, str(value)):
@@ -347,8 +420,12 @@ class MetadataReplay:
         topics = {
             name: KnownTopic(
                 topic_id=topic_id,
-                partitions=self._partitions.get(topic_id, 0),
+                partitions=1 + max(self._partitions.get(topic_id, {}), default=-1),
                 configs=dict(sorted(self._configs.get(name, {}).items())),
+                in_sync={
+                    number: InSync(frozenset(one.in_sync + one.eligible), one.leader_epoch)
+                    for number, one in sorted(self._partitions.get(topic_id, {}).items())
+                },
             )
             for name, topic_id in sorted(self._ids.items())
         }

@@ -170,7 +170,7 @@ _ID: Final = re.compile(rb"[A-Za-z0-9_-]{22}")
 _CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 _NO_ID: Final = UUID(int=0)
 _VERSION: Final = 0
-_LAST_EPOCH: Final = 2**31 - 1
+_LAST_EPOCH = _LAST_NODE = 2**31 - 1
 _COMMITTED: Final = "replication-offset-checkpoint"
 #: Partitions that one topic may have here: beyond any cluster's.
 MOST_PARTITIONS: Final = 1_000_000
@@ -198,6 +198,18 @@ def cluster_id_of(folder: Path) -> str | None:
             name, _, value = line.partition(b"=")
             if name.strip() == b"cluster.id" and _CLUSTER_ID.fullmatch(value := value.strip()):
                 return value.decode()
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def node_of(folder: Path) -> int | None:
+    """The id of the broker that a data folder is of, by its `meta.properties`; None where that says nothing."""
+    try:
+        for line in _lines(folder / "meta.properties", _OF_ONE):
+            name, _, value = line.partition(b"=")
+            if name.strip() in (b"node.id", b"broker.id"):
+                return _number(value, _LAST_NODE)
     except (OSError, ValueError):
         return None
     return None
