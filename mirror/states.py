@@ -116,6 +116,10 @@ class Remedy(Enum):
         " sync.configs_exclude (SIGHUP), and run kafka-configs.sh --bootstrap-server {target} --alter --entity-type"
         " topics --entity-name {target_topic} --add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"
     )
+    KEEP_TIMES = (
+        "Let the copy keep the times that records have: kafka-configs.sh --bootstrap-server {target} --alter"
+        " --entity-type topics --entity-name {target_topic} --add-config message.timestamp.type=CreateTime"
+    )
     UPGRADE = "No reader of today knows the format of the batch: start a release of the mirror that does"
     SEE_BROKER = "See the log of the target's broker, which answers each try with an error"
     GRANT = "{grant}"
@@ -167,6 +171,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.AS_BEGUN,
         Remedy.ALLOW_DELETION,
         Remedy.TAKE_KEYLESS,
+        Remedy.KEEP_TIMES,
         Remedy.UPGRADE,
         Remedy.SEE_BROKER,
     ),

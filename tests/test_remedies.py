@@ -415,6 +415,20 @@ class Keyless(Trial):
     mend = CompactedBehind.mend
 
 
+class Stamping(Trial):
+    """A copy that gives records times of its own, and whose type does not follow the source's."""
+
+    state, remedy, begins_well = State.REFUSED, Remedy.KEEP_TIMES, False
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.live.target.create(self.name, 1, KEPT | {"message.timestamp.type": "LogAppendTime"})
+        self.live.settings["sync"]["configs_exclude"] += ["message.timestamp.type"]
+
+    def mend(self) -> None:
+        self.live.person.tool(self.advice, "kafka-configs")
+
+
 def produce_keyed(bootstrap: str, topic: str, records: Sequence[tuple[bytes, bytes]]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100})
     for key, value in records:
@@ -557,6 +571,7 @@ TRIALS: Final[tuple[type[Trial], ...]] = (
     LongGap,
     CompactedBehind,
     Keyless,
+    Stamping,
     ForeignAndRenamed,
     ForeignAndBegunAnew,
     UnconfirmedAndVouchedFor,

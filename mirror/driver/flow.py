@@ -264,6 +264,9 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
         rules = rules_of(target, plan.pairs, settings.topics)
     if settings.topics.append_time == "source":  # a copy that stamps records all the same is not taken for one that may
         own = {pair.target for pair in plan.pairs if pair.source not in plan.stamped}
-        rules |= {topic: replace(rules[topic], target_append_time=False) for topic in own & rules.keys()}
+        rules |= {
+            topic: replace(rules[topic], target_append_time=False, mistimes=rules[topic].target_append_time)
+            for topic in own & rules.keys()
+        }
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     return assign((pair for pair in plan.pairs if pair.target in rules), topic_ids, rules)

@@ -72,7 +72,7 @@ class Rules:
     are too large for the target. `codec`: the id that the mirror compresses to, None
     where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
     `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
-    be, in ms.
+    be, in ms. `mistimes`: the target would give records times of its own, and nobody asked for these.
     """
 
     offsets: Offsets = "preserve"
@@ -88,6 +88,7 @@ class Rules:
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
     timestamp_before_max_ms: int = NO_LIMIT
+    mistimes: bool = False
 
     @property
     def translates(self) -> bool:

@@ -668,6 +668,9 @@ class Pipeline:
                 found, ledger = await resume(*logs, accepted, *more), None
             if (former := keeper.sink) is not None and former.mistimed and found.stamped:
                 raise former.stamped(found.next_offset, found.end - 1)
+            if mine.rules.mistimes:  # what was written before is told of no more, and no more is written like it
+                detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
+                raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)
             return found, ledger
         except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
             if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
