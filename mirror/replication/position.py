@@ -291,18 +291,19 @@ class Logs:
         detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
         return self.truncated(at, f"{detail}: a transaction is open there that had ended")
 
-    def unlike(self, at: int, detail: str, twin: RawBatch | None) -> PartitionStop:
+    def unlike(self, at: int, detail: str, twin: RawBatch | None, ours: RawBatch | None = None) -> PartitionStop:
         """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
-        elections since, one of these was unclean, most likely.
+        elections since, one of these was unclean, most likely. `ours`: the batch, where markers may follow it.
 
         Raises MalformedBatch where one of both batches is damaged, on its disk or on the way: this stop would stand.
         """
         for cluster, raw in zip(self.clusters, (twin, self.tail), strict=True):
             if raw is not None and 0 <= raw.header.magic <= 2 and not crc_holds(raw):
                 raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
-        marker = self.tail is not None and self.tail.header.is_control
+        written = ours or self.tail
+        is_ours = written is not None and not written.header.is_control and self.own.is_kin(written.header.producer_id)
         epoch = twin.header.partition_leader_epoch if twin is not None else 0
-        if self.tail_is_ours and not marker and epoch > 0:
+        if is_ours and epoch > 0:
             return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
         if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
             return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
@@ -606,7 +607,7 @@ async def _compared(
     may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(twin)
     if difference := batch_difference(ours, twin, may_be_rewritten=may_be_rewritten):
         where = f"the target's last batch with records, at offset {header.base_offset}"
-        raise logs.unlike(end, f"{where}, is not the source's: {difference}", twin)
+        raise logs.unlike(end, f"{where}, is not the source's: {difference}", twin, ours)
     assert twin is not None
     is_same = twin.header.base_offset == header.base_offset and twin.header.count == header.count
     batch = kept_batch(ours, header.base_offset, twin.header.crc if is_same else None)
