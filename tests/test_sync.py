@@ -28,12 +28,12 @@ from confluent_kafka.admin import (
 )
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import assert_same_records
-from sparkless import InThisProcess
+from sparkless import InThisProcess, run_once
 from test_run import forked, wait_for
 from typer.testing import CliRunner
 
 from mirror.cli import app
-from mirror.config import ClusterSettings, Settings
+from mirror.config import ClusterSettings, Settings, load
 from mirror.config.reading import reloaded
 from mirror.driver.flow import Outcome, Refusal, prepare
 from mirror.driver.journal_state import JournalState
@@ -418,6 +418,27 @@ def test_a_source_that_lost_its_data_deletes_nothing(
     assert renewal.look(before, seen, names).assignments == before
     assert "no topic that the flow selects is left on cluster eu" in capfd.readouterr().err
     assert len(admin_of(target).describe(names)) == 4
+
+
+@pytest.mark.brokers
+def test_a_topic_that_went_while_no_mirror_ran_has_not_caught_up(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its last report said so, and nobody mirrors it any more who could say otherwise."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    names = [f"{topic_name}-{number}" for number in range(2)]
+    for name in names:
+        make_topic(source, name)
+        produce(source, name, [b"x"] * 20)
+    config = config_file(tmp_path, source, target, [f"{topic_name}-.*"], flow=topic_name)
+    run_once(load(config))
+    assert states(config, names[0]) == {"CAUGHT_UP"}
+    delete_topics(source, names[0])
+    for times in (1, 0):  # it is told once, and stays so
+        capfd.readouterr()
+        run_once(load(config))
+        assert capfd.readouterr().err.count("partition_stopped") == times
+        assert [states(config, name) for name in names] == [{"RECREATED"}, {"CAUGHT_UP"}]
 
 
 @pytest.mark.brokers

@@ -19,6 +19,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -63,6 +64,8 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.partition_writer import PartitionCounters
+from mirror.replication.position import located
+from mirror.replication.topic_identity import recreated, what_became_of
 from mirror.spark.jobs import Epochs, lanes_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
 from mirror.spark.task import TaskResult
@@ -187,7 +190,7 @@ class Supervisor:
                 return self._outcome
             self._tidings.begin(taken)
             known = taken.seen.values
-            await self._forget_others(known)
+            await self._mend_reports(known)
             topics = self._tidings.topics
             begins = flow.made, flow.start, flow.origins, flow.claims
             self._plan(await recorded(source, journal, self._assignments, topics, *begins))
@@ -508,6 +511,11 @@ class Supervisor:
         target = self._places.get(at)
         return target.topic == figures.target_topic if target is not None else self._queries.rekeys(figures.topic)
 
+    async def _mend_reports(self, known: Mapping[bytes, bytes]) -> None:
+        """What a mirror before told of topics that none of this one's tasks will tell of."""
+        await self._forget_others(known)
+        await self._report_gone(known)
+
     async def _forget_others(self, known: Mapping[bytes, bytes]) -> None:
         """Delete the reports of topics that the flow does not mirror any more, or under another name: nobody brings
         them up to date, and a failover would count on them.
@@ -519,6 +527,46 @@ class Supervisor:
         topics = sorted({one.topic for one in others})
         self._log.info("reports_forgotten", flow=self._flow.name, topics=topics, partitions=len(others))
         await self._journal.append_all((one.key(), None) for one in others)
+
+    async def _report_gone(self, known: Mapping[bytes, bytes]) -> None:
+        """Report topics that went while no mirror ran, and whose copies stay as they are: nobody mirrors them, and what
+        was told of them last would be that they have caught up.
+        """
+        flow, now = self._flow, int(time.time() * 1000)
+        mirrored = {one.source for one in flow.rekeyed} | {one.source for one in flow.refused}
+        mirrored |= {one.source.topic for one in flow.assignments}
+        left = [
+            one
+            for one in reports_in(known)
+            if one.topic not in mirrored
+            and one.state is not State.RECREATED
+            and flow.follows(one.topic, one.target_topic)
+        ]
+        copies = {one.topic: one.target_topic for one in left if one.target_topic in self.seen}
+        found = await asyncio.gather(*(self._became(topic, copy) for topic, copy in copies.items()))
+        became = dict(zip(copies, found, strict=True))
+        told = list[PartitionStatus]()
+        for one in left:
+            if what := became.get(one.topic):
+                at = TopicPartition(one.topic, one.partition)
+                stop = located(recreated(at, one.next_offset, what), self._source, self._target, one.target_topic)
+                detail = f"{stop.detail}. {stop.advice}"
+                told.append(
+                    replace(one, instance=self._instance, state=stop.state, detail=detail, lag_records=None, at_ms=now)
+                )
+        self._source.forget(copies)
+        if told:
+            self._stops.tell(told)
+            await self._journal.append_all((one.key(), one.to_json()) for one in told)
+
+    async def _became(self, topic: str, copy: str) -> str:
+        """What became of a source topic whose copy is left; empty where nothing did, or that cannot be asked."""
+        try:
+            if await self._target.describe(copy) is None:
+                return ""
+            return await what_became_of(self._source, topic, self.seen[copy].topic_id)
+        except ClusterError:
+            return ""
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
