@@ -66,7 +66,17 @@ from mirror.errors import (
     MirrorError,
     NotAuthenticated,
 )
-from mirror.kafka.cluster import Cluster, Described, Endpoint, cluster_rights, denied, described
+from mirror.kafka.cluster import (
+    Cluster,
+    Described,
+    Endpoint,
+    cluster_rights,
+    denied,
+    described,
+    partition_counts,
+    refusal,
+    topic_configs,
+)
 from mirror.kafka.protocol import INIT_PRODUCER_ID, Api
 from mirror.observability import logs
 
@@ -374,9 +384,7 @@ class Admin:
 
     def partition_counts(self) -> dict[str, int]:
         """How many partitions each topic has that we may see, by one request; 0 where it is just being made."""
-        with self._doing("list topics"):
-            found = self._client.list_topics(timeout=DEADLINE_S).topics
-        return {name: len(topic.partitions) for name, topic in found.items()}
+        return self._wire.ask("list topics", DEADLINE_S, partial(partition_counts, timeout=DEADLINE_S))
 
     def topics(self) -> dict[str, TopicInfo]:
         """The same, described, by name."""
@@ -403,14 +411,23 @@ class Admin:
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        if not resources:
+        wanted = list(names)
+        if not wanted:
             return {}
-        with self._doing("describe topic configs"):
-            asked = self._asked(self._client.describe_configs, resources)
-        by_name = {resource.name: future for resource, future in asked.items()}
-        kind = ConfigSource.DYNAMIC_TOPIC_CONFIG
-        return {name: configs(found, kind) for name, found in self._existing("describe configs of topic", by_name)}
+        asked = partial(topic_configs, topics=wanted, timeout=DEADLINE_S)
+        found, own = self._wire.ask("describe topic configs", DEADLINE_S, asked), ConfigSource.DYNAMIC_TOPIC_CONFIG
+        known: dict[str, dict[str, ConfigValue]] = {}
+        for name, told in found.items():
+            if isinstance(told, tuple):
+                known[name] = configs({one.name: one for one in told}, own)
+            elif told != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
+                doing = f"{self._wire.endpoint}: cannot describe configs of topic {name}"
+                problem = refusal(told, doing)
+                if isinstance(problem, AccessDenied):
+                    grant = f"Grant {_RIGHTS['describe configs of topic']}, or check the credentials"
+                    raise AccessDenied(f"{problem}. {grant}")
+                raise problem
+        return known
 
     def broker_configs(self) -> dict[str, ConfigValue]:
         """The configs of one broker, which stands for all of them."""

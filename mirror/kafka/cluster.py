@@ -7,6 +7,10 @@ connection under a purpose of its own. Connections are made when asked for and m
     K2  at most one refresh runs at a time, and whoever wants one meanwhile shares it
     K3  the id of the cluster never changes, and each connection begins with the question for it: an address that leads
         to another cluster, by a name that was switched or a port that was taken, is that of no broker
+    K4  a broker that lost its controllers answers as before, of leaders, topics and settings that are long gone. So
+        brokers are asked how far in the controllers' log they are, and what one says is not believed that is behind
+        where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions tells it
+        (Kafka `KRaftMetadataCache.features`); a cluster with ZooKeeper does not
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
 of a broker does that has only just started (`rd_kafka_admin_response_parse`, 2.16); so these are asked by the wire.
@@ -26,6 +30,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from mirror import __version__
 from mirror.config import ClusterSettings
 from mirror.errors import (
     AccessDenied,
@@ -43,8 +48,10 @@ from mirror.kafka.addresses import AllFailed, in_turns, looked_up
 from mirror.kafka.auth import Plaintext, Security, security_of
 from mirror.kafka.connection import CLIENT_ID, Connection
 from mirror.kafka.protocol import (
+    API_VERSIONS,
     DELETE_RECORDS,
     DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
     DESCRIBE_PRODUCERS,
     FETCH,
     LEADER_EPOCH,
@@ -56,6 +63,7 @@ from mirror.kafka.protocol import (
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.names import first_of
+from mirror.observability import logs
 
 # --- One Kafka cluster ------------------------------------------------------------------------------------------------
 
@@ -65,6 +73,10 @@ CALL_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
 #: How long a broker is silent before the next one is asked as well.
 NEXT_BROKER: Final = 1.0
+#: For how long a broker's metadata may be behind another's; how often that is looked at while it is, and how often it
+#: is asked for at all (K4).
+BEHIND_SECONDS: Final = 1.0
+_CATCH_UP_PAUSE, _COMPARED_SECONDS = 0.1, 5.0
 #: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
 #: transactional id, SASL).
 AUTHORIZATION_ERRORS: Final = frozenset({29, 30, 31, 53, 58, 65})
@@ -179,6 +191,10 @@ class Cluster:
         self._wanted: set[str] = set()
         self._answered: frozenset[str] = frozenset()
         self._denied: set[str] = set()
+        self._behind = frozenset[int]()
+        self._compared = float("-inf")
+        #: Brokers that metadata names, and that did not say how far they are: they may know better (K4).
+        self.silent = frozenset[int]()
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,8 +220,8 @@ class Cluster:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The brokers that the last metadata answer named."""
-        return tuple(self._brokers)
+        """The brokers that the last metadata answer named, without those that lost their controllers (K4)."""
+        return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
@@ -299,6 +315,17 @@ class Cluster:
         if denied := sorted(asked & self._denied):
             raise AccessDenied(f"{self}: no DESCRIBE right on topic {', '.join(denied)}")
 
+    async def require_all(self) -> None:
+        """Raise ClusterUnreachable where a broker that metadata names does not answer: it may know better who leads,
+        and hold what others lack (K4).
+        """
+        if self.silent:
+            self._compared = float("-inf")
+            await self.refresh()
+        if self.silent:
+            silent = ", ".join(map(str, sorted(self.silent)))
+            raise ClusterUnreachable(f"{self}: no answer from broker {silent}, which may know of other leaders")
+
     def forget(self, topics: Iterable[str]) -> None:
         """Ask for these no more."""
         for topic in topics:
@@ -316,14 +343,15 @@ class Cluster:
         deadline = time.monotonic() + timeout
         backoff = Backoff(first=0.1, longest=1.0)
         while True:
-            known: list[int | tuple[str, int]] = [*self._brokers]
+            known: list[int | tuple[str, int]] = [*self.nodes]
             start: list[int | tuple[str, int]] = [*self._bootstrap]
             random.shuffle(known)
             random.shuffle(start)
             try:
                 async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
                     asks = [partial(self._ask_metadata, where) for where in (*known, *start)]
-                    await in_turns(asks, NEXT_BROKER, WireError)
+                    answered = await in_turns(asks, NEXT_BROKER, WireError)
+                    await self._compare(is_due=not isinstance(answered, int))
                 return
             except TimeoutError as silence:
                 problem = problem or silence  # what is known says more
@@ -338,7 +366,8 @@ class Cluster:
                 ) from problem
             await asyncio.sleep(backoff.next())
 
-    async def _ask_metadata(self, where: int | tuple[str, int]) -> None:
+    async def _ask_metadata(self, where: int | tuple[str, int]) -> int | tuple[str, int]:
+        """Learn from a broker; which one that was."""
         wanted = frozenset(self._wanted)
         if isinstance(where, int):
             connection = await self.connection(where)
@@ -350,6 +379,56 @@ class Cluster:
             if not isinstance(where, int):
                 connection.close()
         self._learn(answer, wanted)
+        return where
+
+    async def _compare(self, *, is_due: bool) -> None:
+        """Ask anew where the answer may be of a broker that is behind the others (K4)."""
+        if not is_due and time.monotonic() - self._compared < _COMPARED_SECONDS:
+            return
+        if len(self._brokers) == 1:
+            self._behind = self.silent = frozenset()
+            return
+        reached = await self._reached(self._brokers)
+        furthest = max(reached.values(), default=-1)
+        late = {node for node, at in reached.items() if at < furthest}
+        deadline = time.monotonic() + BEHIND_SECONDS
+        while late and time.monotonic() < deadline:
+            await asyncio.sleep(_CATCH_UP_PAUSE)
+            late -= {node for node, at in (await self._reached(late)).items() if at >= furthest}
+        self.silent = frozenset(self._brokers.keys() - reached.keys())
+        self._compared = time.monotonic()
+        if late - self._behind:
+            logs.get("mirror.cluster").warning(
+                "broker_behind",
+                cluster=self.endpoint.alias,
+                brokers=sorted(late),
+                advice="it lost its controllers, and what it says of topics is old: restart it, or mend its network",
+            )
+        self._behind = frozenset(late)
+        if late:
+            await in_turns([partial(self._ask_metadata, node) for node in self.nodes], NEXT_BROKER, WireError)
+
+    async def _reached(self, nodes: Iterable[int]) -> dict[int, int]:
+        """How far in the controllers' log these brokers are, without those that do not answer; -1 for one that does not
+        tell.
+        """
+
+        async def ask(node: int) -> int | None:
+            try:
+                async with asyncio.timeout(NEXT_BROKER):
+                    connection = await self.connection(node)
+                request = API_VERSIONS.request(API_VERSIONS.newest)(
+                    client_software_name=CLIENT_ID, client_software_version=__version__
+                )
+                answer = connection.send(API_VERSIONS, request)
+                done, _ = await asyncio.wait({answer}, timeout=NEXT_BROKER)  # who is late may still answer others
+                return int(answer.result().finalized_features_epoch) if done else None
+            except (WireError, AccessDenied, TimeoutError):
+                return None
+
+        asked = list(nodes)
+        told = zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
+        return {node: at for node, at in told if at is not None}
 
     async def describe(self, topic: str, timeout: float = CALL_TIMEOUT) -> Topic | None:
         """One topic as a broker knows it now, None where there is none. `refresh` asks for every topic, and learns.
@@ -528,6 +607,8 @@ _OPERATIONS: Final = {
     14: "DESCRIBE_TOKENS",
     15: "TWO_PHASE_COMMIT",
 }
+#: What DescribeConfigs calls a topic (Kafka `ConfigResource.Type`).
+_TOPIC: Final = 2
 #: How rights are told that were not asked for.
 _NOT_ASKED: Final = -(2**31)
 #: The newest version of Metadata that tells of the rights on the cluster; newer brokers have a request for that alone.
@@ -588,13 +669,47 @@ async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CA
     return frozenset(topic.name for topic in told if topic.error_code in AUTHORIZATION_ERRORS)
 
 
-async def _told_of(cluster: Cluster, topics: Iterable[str], timeout: float, *, rights: bool = False) -> Sequence[Any]:
+async def partition_counts(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> dict[str, int]:
+    """How many partitions each topic has that we may see; 0 where it is just being made."""
+    return {topic.name: len(topic.partitions) for topic in await _told_of(cluster, None, timeout)}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A configuration in effect; `source`: where it was set (Kafka `ConfigSource`); `value` is None where secret."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+async def topic_configs(
+    cluster: Cluster, topics: Iterable[str], timeout: float = CALL_TIMEOUT
+) -> dict[str, tuple[Config, ...] | Any]:
+    """What is in effect for each of these topics, or the code of the error that a broker answers about it."""
+    connection = await _some_connection(cluster, timeout)
+    version = connection.version(DESCRIBE_CONFIGS)
+    schema = DESCRIBE_CONFIGS.schema(version, "request")
+    resource = partial(schema.DescribeConfigsResource, resource_type=_TOPIC, configuration_keys=None)
+    request = schema.DescribeConfigsRequest(resources=tuple(resource(resource_name=name) for name in topics))
+    answer = await _asked(cluster, connection, DESCRIBE_CONFIGS, request, timeout)
+    return {
+        told.resource_name: told.error_code
+        or tuple(Config(one.name, one.value, int(one.config_source)) for one in told.configs)
+        for told in answer.results
+    }
+
+
+async def _told_of(
+    cluster: Cluster, topics: Iterable[str] | None, timeout: float, *, rights: bool = False
+) -> Sequence[Any]:
+    """What a broker tells of topics; of all where they are None."""
     connection = await _some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic
     older: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
     request = METADATA.request(version)(
-        topics=tuple(named(topic_id=None, name=name) for name in topics),
+        topics=None if topics is None else tuple(named(topic_id=None, name=name) for name in topics),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=rights,
         **older,
