@@ -195,6 +195,8 @@ async def _fail_over(
         )
         found += missed
         course.exposed += missed if rehearse else []
+        if reached:
+            await course.tell_silent(source)
     account = course.account(found)
     if not rehearse:
         await _keep(known.journal, account)
@@ -249,6 +251,13 @@ class _FailoverRun:
             self._source_problem = str(problem)
             self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
+
+    async def tell_silent(self, source: Cluster) -> None:
+        """Where a broker of the source is silent, the others may have told of partitions that it leads by now."""
+        try:
+            await source.require_all()
+        except ClusterError as problem:
+            self._warn(f"the source may hold more than is told here: {problem}")
 
     async def asking(self, source: Cluster, reached: bool, work: Callable[[bool], Coroutine[Any, Any, T]]) -> T:
         """Do something with the source, or without it where it is away, or goes away in its midst: each of its many

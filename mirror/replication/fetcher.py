@@ -249,7 +249,7 @@ class Fetcher:
         backoff = Backoff()
         while any(self._source.leader(partition).node < 0 for partition in self._cursors):
             await asyncio.sleep(backoff.next())
-            await self._look_again()
+            await self.look_again()
 
     async def _read(self, node: int) -> None:
         """Fetch from one leader, for as long as there are cursors."""
@@ -279,12 +279,12 @@ class Fetcher:
             except (WireError, AccessDenied) as problem:
                 self._trouble(asks, problem)
                 await asyncio.sleep(backoff.next())
-                await self._look_again()
+                await self.look_again()
                 continue
             if answer.error_code:
                 self._trouble(asks, ConnectionLost(f"the source answered {answer.error_code.name}"))
                 await asyncio.sleep(backoff.next())
-                await self._look_again()
+                await self.look_again()
                 continue
             backoff.reset()
             stale, size = False, 0
@@ -300,7 +300,7 @@ class Fetcher:
                     self._stopped(cursor, stop)
             self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
             if stale:
-                await self._look_again()
+                await self.look_again()
 
     def _measure(self, size: int, took: float, throttled: float) -> None:
         """What one answer cost."""
@@ -429,7 +429,7 @@ class Fetcher:
         asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
         return await connection.call(FETCH, asked, connection.patience or FETCH_TIMEOUT)
 
-    async def _look_again(self) -> None:
+    async def look_again(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
         with contextlib.suppress(ClusterError):  # unreachable now: the next fetch tells, and backs off
             await self._source.refresh()

@@ -124,8 +124,8 @@ async def resume_translated(
     # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
     await recall(target_partition, NO_LIMIT)
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
-    logs.check_source_epoch()
     try:
+        logs.check_source_epoch()
         return await _resumed(logs, source, target, target_partition, accepted, recall)
     except PartitionStop as stop:
         await check_kept(stop, logs, source, target, target_partition)

@@ -375,7 +375,7 @@ class Pipeline:
 
     async def _watch_leaders(self) -> None:
         """A partition of the target whose leader changed while nothing was sent may have lost what was acknowledged:
-        its position is read again (W11).
+        its position is read again (W11). A leader of the source that lost its controllers answers as if all were well.
         """
         while True:
             for _ in range(_LOOKS):
@@ -384,6 +384,7 @@ class Pipeline:
             with contextlib.suppress(ClusterError):  # whoever sends is told
                 await self._target.refresh()
                 self._writer.check_leaders()
+            await self._fetcher.look_again()
 
     def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
         """By target partition, the last acknowledged positions, for the journal."""

@@ -416,8 +416,8 @@ async def resume(
     """
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     logs.check_way()
-    logs.check_source_epoch()
     try:
+        logs.check_source_epoch()
         return await _found(logs, source, target, target_partition, accepted)
     except OpenTransaction as opened:
         raise logs.reopened(logs.end, opened) from opened
@@ -485,11 +485,12 @@ async def _found(
 async def check_kept(
     stop: PartitionStop, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> None:
-    """Raises ClusterUnreachable where either log was deleted from while both were compared: what was missing then tells
-    nothing, and the stop would stand.
+    """Raises ClusterUnreachable where either log was deleted from while both were compared, or where a broker is silent
+    that may lead by now, and hold what another lacks: what was missing then tells nothing, and the stop would stand.
     """
     if stop.state not in STANDING:
         return
+    await asyncio.gather(source.require_all(), target.require_all())
     start, target_start = await asyncio.gather(
         list_offset(source, logs.source, EARLIEST), list_offset(target, target_partition, EARLIEST)
     )
