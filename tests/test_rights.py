@@ -87,10 +87,10 @@ TO_PRESERVE = (
 #: What is told where one is missing, in the order of `ALWAYS` and `TO_PRESERVE`.
 TOLD = (
     "t: no such topic on cluster eu, or no right to READ it",
-    "cluster eu {source}: cannot describe configs of topic t: Topic authorization failed. Grant DESCRIBE_CONFIGS on",
+    "cluster eu {source}: cannot describe configs of topic t: topic_authorization_failed. Grant DESCRIBE_CONFIGS on",
     'cause="cluster eu: grant DESCRIBE on the group" groups=g',
     "cluster us {target}: cannot create topic {own}: Authorization failed. Grant CREATE on the topic or on the cluster",
-    "cluster us {target}: cannot describe configs of topic {own}: Topic authorization failed. Grant DESCRIBE_CONFIGS",
+    "cluster us {target}: cannot describe configs of topic {own}: topic_authorization_failed. Grant DESCRIBE_CONFIGS",
     "UNAUTHORIZED cluster us {target}: DescribeProducers of {own}-0 needs READ on topic {own}. Grant READ on topic",
     "UNAUTHORIZED cluster us {target}: Produce of {own}-0 needs WRITE on topic {own}. Grant WRITE on topic {own}: ",
     "cluster us {target}: cannot create topic mirror.{own}.offsets: Authorization failed. Grant CREATE on the topic or",

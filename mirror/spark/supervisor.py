@@ -147,6 +147,7 @@ class Supervisor:
         self._obeyed: Acts = {}, frozenset(), {}  # what the epoch under way knows of
         self._groups: GroupFollower | None = None
         self._caught_up = False
+        self._unheard = list[str]()
         self._refused: tuple[Refusal, ...] = flow.refused
         self._reports_before: dict[bytes, bytes] = {}
         self._sound: set[TopicPartition] = set()  # by source, found to be so by a task of this process
@@ -235,6 +236,14 @@ class Supervisor:
                 await ownership.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome
+
+    async def _hear_all(self) -> None:
+        """Of a bounded copy nobody knows that it has all, while a broker is silent that may lead by now."""
+        if self._flow.once or self._flow.until_caught_up:
+            try:
+                await self._source.require_all()
+            except ClusterError as problem:
+                self._unheard = [str(problem)]
 
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -452,6 +461,7 @@ class Supervisor:
         } | self._queries.figures
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
+        missing += self._unheard
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up:
             told = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
@@ -645,6 +655,7 @@ class Supervisor:
         """The last word on what was not copied. What is written behind an open transaction is no part of what a copy
         that ends has caught up with.
         """
+        await self._hear_all()
         await self._ask_ends()
         if not self._flow.until_caught_up:
             return
