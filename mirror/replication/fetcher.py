@@ -7,7 +7,7 @@ idle partition costs a request every half second and a new record arrives at onc
         needs
     R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
         what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than
-        reading
+        reading.
         One budget of bytes rules over all partitions, whatever their number: what a request may bring is taken from it
         before the request goes out, and what readers and writers hold counts. A broker gives a whole batch whatever was
         asked for, so what is held may exceed it by one batch for each leader, not by one for each partition; a batch

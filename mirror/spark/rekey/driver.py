@@ -3,7 +3,7 @@
 D1  what is true is in the target: a driver that starts takes over the plans and every slot, finishes what was begun
     (R4), and only then plans
 D2  a source partition that must stop is stopped at its record: the plan is made anew up to there, unless a slot has
-    committed it already, which it cannot have: slots begin when every range was read
+    committed it already, which it cannot have: slots begin when every range was read.
     Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
     take them back than a mirror needs to learn that it was taken over (`spark/supervisor.py`, S2)
 D3  a stop is looked at again from the logs after a while, so mending its cause is enough
