@@ -498,6 +498,8 @@ class LostAndAccepted(Trial):
 
     def hurt(self) -> None:
         self.live.source.expire(self.name, 0, 80)
+        kept = self.live.log_folder("source", self.name).parent / "log-start-offset-checkpoint"
+        until(lambda: f"{self.name} 0 80" in kept.read_text(), kept.read_text)  # else the crash brings the records back
         self.wanted = self.wanted[:60] + self.wanted[80:]
 
     mend = Trial.accept
