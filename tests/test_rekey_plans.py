@@ -377,6 +377,8 @@ def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tm
         plan = story.planned()
         for slot in range(2):
             story.write(plan, slot)
+        many = 100  # of which the coordinator has written all markers
+        wait_for(lambda: len(read_committed(story.target, topic_name)) == many, PATIENCE, lambda: "open transactions")
         if cut == "a slot":
             ends = {(story.progress, 1): ends[story.progress, 1]}
         crash_and_cut_all(target, ends)
