@@ -390,18 +390,25 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     awaited(lambda: not admin_of(target).describe([topic_name]))
 
 
+def four_copies(
+    source: str, target: str, topic: str
+) -> tuple[list[str], Settings, tuple[Assignment, ...], dict[str, FirstSeen]]:
+    """Made by a flow that deletes copies: their names, its settings, what it mirrors, and as what it saw them."""
+    names = [f"{topic}-{number}" for number in range(4)]
+    for name in names:
+        make_topic(source, name)
+    settings = policy(settings_between(source, target, [f"{topic}-.*"], topic), deletions="delete")
+    before = Replanner(settings).look((), {}).assignments
+    awaited(lambda: len(admin_of(target).describe(names)) == 4)
+    return names, settings, before, made_by(settings, names)
+
+
 @pytest.mark.brokers
 def test_a_source_that_lost_its_data_deletes_nothing(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    names = [f"{topic_name}-{number}" for number in range(4)]
-    for name in names:
-        make_topic(source, name)
-    settings = policy(settings_between(source, target, [f"{topic_name}-.*"], topic_name), deletions="delete")
-    before = Replanner(settings).look((), {}).assignments
-    awaited(lambda: len(admin_of(target).describe(names)) == 4)
-    seen = made_by(settings, names)
+    names, settings, before, seen = four_copies(source, target, topic_name)
     write_journal(
         settings,
         (OWNER, Owner.here("this").to_json()),
@@ -447,13 +454,7 @@ def test_copies_of_the_past_do_not_hide_that_a_source_lost_its_data(
 ) -> None:
     """The journal names every copy that ever was: under a former prefix, and of topics that went long ago."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    names = [f"{topic_name}-{number}" for number in range(4)]
-    for name in names:
-        make_topic(source, name)
-    settings = policy(settings_between(source, target, [f"{topic_name}-.*"], topic_name), deletions="delete")
-    before = Replanner(settings).look((), {}).assignments
-    awaited(lambda: len(admin_of(target).describe(names)) == 4)
-    seen = made_by(settings, names)
+    names, settings, before, seen = four_copies(source, target, topic_name)
     past = {f"former.{name}": replace(one, target_topic_id=uuid4()) for name, one in seen.items()}
     for number in range(8):
         topic = f"{topic_name}-gone-{number}"

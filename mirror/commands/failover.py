@@ -41,15 +41,7 @@ from mirror.errors import (
     PreflightError,
     WireError,
 )
-from mirror.failover.account import (
-    Doubt,
-    deleted_there,
-    doubts_of,
-    ends_of,
-    exposures_of,
-    group_sync,
-    with_doubts,
-)
+from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
 from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
 from mirror.groups.sync import Blocker, GroupSync, Look

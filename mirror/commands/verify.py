@@ -304,8 +304,7 @@ def _of_another(
         if seen is None or copy is None or ours is None or not same_id(seen.target_topic_id, copy.topic_id):
             continue
         place = Place(pair.source, pair.target)
-        if not same_id(seen.cluster_id, source_id or None):
-            reason = f"its copy was mirrored from cluster {seen.cluster_id}, and the source is cluster {source_id}"
+        if reason := seen.from_another(source_id):
             yield place.lacks(Lack.NOT_VERIFIED, -1, -1, reason)
         elif not same_id(seen.topic_id, ours.topic_id):
             yield place.lacks(Lack.NOT_VERIFIED, -1, -1, made_anew(seen.topic_id, ours.topic_id))

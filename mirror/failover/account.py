@@ -17,7 +17,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
 from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
-from mirror.journal.entries import FirstSeen, Lost, losses_in, same_id, seen_in, starts_in
+from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -95,8 +95,7 @@ async def _other_source(source: Cluster, topic: str, seen: FirstSeen | None) -> 
     """
     if seen is None:
         return None
-    if not same_id(seen.cluster_id, source.cluster_id):
-        told = f"its copy was mirrored from cluster {seen.cluster_id}, and the source is cluster {source.cluster_id}"
+    if told := seen.from_another(source.cluster_id):
         return Doubt(told, State.RECREATED)
     if not other_topic(source, topic, seen.topic_id):
         return None

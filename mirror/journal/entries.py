@@ -115,6 +115,14 @@ class FirstSeen:
         is_one_copy = same_id(self.target_topic_id, other.target_topic_id)
         return self.source_topic == other.source_topic and is_one_copy
 
+    def from_another(self, source_id: str | None) -> str:
+        """What is said of a copy where the source, with this id, is another cluster than it was mirrored from; empty
+        where it is that one, or one of both ids is not known.
+        """
+        if same_id(self.cluster_id, source_id or None):
+            return ""
+        return f"its copy was mirrored from cluster {self.cluster_id}, and the source is cluster {source_id}"
+
     def begins(self, partition: int) -> int:
         """The source offset below which nothing is mirrored of a partition."""
         return self.since[partition] if partition < len(self.since) else 0
