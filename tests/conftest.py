@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -94,6 +95,13 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_in_a_new_process() -> None:
+    """A command that another test ran may have left them silent, or in another form."""
+    if structlog := sys.modules.get("structlog"):
+        structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -109,10 +109,17 @@ class Trio(Cluster):
         path.write_text(text, encoding="utf-8")
 
     def cut_off(self, i: int) -> None:
-        """Let broker `i` hear of its controller no more; returns when the others know it as gone."""
+        """Let broker `i` hear of its controller no more; returns when all others know it as gone.
+
+        One that does not know yet sends producers to it, where a record waits for replicas that left.
+        """
         self.gate.shut_out(self.nodes[i].java_pid)
-        other = next(node.port for node in self.nodes if node.id != i)
-        until(lambda: i not in brokers_seen_by(other), lambda: f"broker {i} is not missed")
+        others = [node.port for node in self.nodes if node.id != i]
+        until(lambda: all(self._is_missed(i, one) for one in others), lambda: f"broker {i} is not missed by all")
+
+    @staticmethod
+    def _is_missed(i: int, port: int) -> bool:
+        return bool(seen := brokers_seen_by(port)) and i not in seen
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ from mirror.kafka import admin as client
 from mirror.kafka.admin import Admin, Creation, Wire, newest_version
 from mirror.kafka.protocol import INIT_PRODUCER_ID
 from mirror.lab.embedded import Cluster
-from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Rules, Severity
 from mirror.policy.selection import TopicPair
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
@@ -417,7 +416,6 @@ def test_a_missing_right_is_refused_with_the_command_that_gives_it(
 def test_planning_without_the_right_to_read_broker_configs(
     source: Admin, strict_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    logs.configure()  # a command that another test ran may have left them silent
     strict = Admin(cluster_settings("strict", strict_cluster.bootstrap))
     made(source, topic_name)
     with denied(strict, ResourceType.BROKER, "kafka-cluster", strict.broker_configs):

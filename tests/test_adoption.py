@@ -41,7 +41,6 @@ from mirror.kafka.admin import Admin, ConfigChange, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
-from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
@@ -204,7 +203,6 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings(
     keep_for(source, topic_name, "1000")
     admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
     awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
-    logs.configure(level="info")
     for _ in range(2):
         Replanner(settings).look((), seen)
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
@@ -229,7 +227,6 @@ def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999", "tasks acknowledged all that it holds"
     produce(target, topic_name, values(5, "somebody else's"))
     keep_for(source, topic_name, "1000")
-    logs.configure(level="info")
     for _ in range(2):
         living.look(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
@@ -256,7 +253,6 @@ def test_a_copy_of_what_its_source_lost_since_it_was_compared_keeps_its_settings
         crash_and_cut(source, topic_name, 0, below=50)
         produce(source.bootstrap, topic_name, values(100, "other"), begin_ms=DAYS_AGO_MS)
         keep_for(source.bootstrap, topic_name, "1000")
-        logs.configure(level="info")
         living.look(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert held(target, topic_name) == (0, 100)
@@ -274,7 +270,6 @@ def test_a_sound_copy_follows_its_source(
     assert run_once(settings).exit_code == ExitCode.DONE
     keep_for(source, topic_name, "99999999999")
     old = {topic_name: replace(journal(settings)[topic_name], made=False, adopted=False, origins=())}
-    logs.configure(level="info")
     Replanner(settings).look((), old)
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
     assert "topic_config_changed" in capfd.readouterr().err
@@ -434,7 +429,6 @@ def test_one_topics_failure_is_its_own(settings: Settings, topic_name: str, capf
     both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
     make_topic(target, f"{topic_name}_x")
     living = Replanner(both)
-    logs.configure(level="info")
     current = living.look((), {}).assignments
     admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
     awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)

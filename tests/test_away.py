@@ -35,7 +35,6 @@ from mirror.journal.journal import Entry, News, Place
 from mirror.kafka import addresses, connection
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.spark import task as relay
@@ -160,7 +159,6 @@ async def test_a_journal_that_refuses_at_once_is_told_around(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And what hinders it is told once for each reason, until it is over."""
-    logs.configure()
     pipeline, driver = Still(1), Listener()
     problem: Exception | None = ClusterUnreachable("no broker answered")
     written: list[PartitionStatus] = []
@@ -285,7 +283,6 @@ def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.CaptureFixture[str]) -> None:
     """For all who look at the newest report: metrics, the log, and who follows groups."""
-    logs.configure()
     metrics, stops = Metrics("eu-to-us"), StopLog()
     told = tidings(metrics)
     receipts = {AT: told.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
@@ -322,7 +319,6 @@ def test_a_receipt_stands_over_what_its_lane_wrote_before() -> None:
 
 @pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])
 def test_what_a_lane_cannot_mean_is_told_once_with_its_name(garbled: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    logs.configure()
     told = tidings()
     for _ in range(3):
         told.hear(12, garbled, {AT})
@@ -420,7 +416,6 @@ def test_a_target_that_is_away_is_told_at_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Not only when the epoch ends, which here it never does; and one warning is enough for a journal that is away."""
-    logs.configure()
     told: list[str] = []
     source = source_cluster.bootstrap
     make_topic(source, topic_name)

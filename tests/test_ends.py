@@ -40,7 +40,6 @@ from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster, Spec, start_many
-from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.spark import task
@@ -64,7 +63,6 @@ def count(bootstrap: str, topic: str) -> int:
 @pytest.fixture
 def told(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """What was logged so far."""
-    logs.configure()  # a command that another test ran may have left them silent
     so_far = [""]
 
     def log() -> str:

@@ -6,11 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,15 +173,7 @@ def test_a_lag_is_of_the_end_that_is_known_now() -> None:
     assert PartitionStatus.from_json(stopped.to_json()).lag_records is None
 
 
-@pytest.fixture
-def restored_logs() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("restored_logs")
 def test_logs_are_logfmt_with_utc_time_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure()
     logs.get("mirror.test").bind(flow="eu to us").info("epoch_started", lanes=4)
     logs.get("mirror.test").debug("not_shown")
     shown = capsys.readouterr()
@@ -195,7 +185,6 @@ def test_logs_are_logfmt_with_utc_time_on_stderr(capsys: pytest.CaptureFixture[s
     )
 
 
-@pytest.mark.usefixtures("restored_logs")
 def test_logs_as_json_with_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(json=True, level="warning")
     log = logs.get("mirror.test")
