@@ -469,6 +469,32 @@ def test_copies_of_the_past_do_not_hide_that_a_source_lost_its_data(
 
 
 @pytest.mark.brokers
+def test_topics_that_went_while_no_mirror_ran_are_lost_too(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A source that loses its data does not wait for a mirror; copies that are gone by hand are none any more."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    names, settings, _, seen = four_copies(source, target, topic_name)
+    entries = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
+    write_journal(settings, (OWNER, Owner.here("this").to_json()), *entries)
+    delete_topics(source, *names[:2])
+    started = Replanner(settings)
+    left = started.look((), seen, names).assignments
+    assert {one.source.topic for one in left} == set(names[2:])
+    delete_topics(source, names[2])
+    assert started.look(left, seen, names).assignments == left
+    assert "3 of the flow's 4 topics are gone on cluster eu" in capfd.readouterr().err
+    assert len(admin_of(target).describe(names)) == 4
+    delete_topics(target, *names[:2])  # as the message advises
+    make_topic(source, names[2])
+    again = Replanner(settings)
+    again.look(left, seen, names)
+    delete_topics(source, names[2])
+    awaited(lambda: again.look(left, seen, names).assignments == left[1:])
+    assert [*admin_of(target).describe(names)] == names[3:]
+
+
+@pytest.mark.brokers
 def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

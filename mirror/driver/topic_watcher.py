@@ -4,8 +4,8 @@ D1  a copy goes where the flow made it (its journal says so, by the copy's id) a
     its source is the same cluster as then and denies several times that a topic of that name exists: one with another
     id is a topic made anew, whose copy stays as it is (RECREATED)
 D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
-    what was lost in a day is counted against all topics that the flow mirrors, those included that were lost in that
-    time
+    what was lost in a day, or while no mirror ran, is counted against all topics that the flow mirrors, those included
+    that were lost in that time
 D3  none goes that no task of this process copied to, or compared with its source, that is paused, so that none looks
     at it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody
     else has these records
@@ -46,7 +46,7 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, plan_topics
-from mirror.topics.history import History, Own, other_sources, read_history, read_own
+from mirror.topics.history import History, Own, gone_topics, other_sources, read_history, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -72,6 +72,8 @@ class Deletions:
         """Nothing is asked before the first look."""
         self._source, self._target = source, target
         self._told = ""
+        self._missed: frozenset[str] | None = None  # source topics that went before the first look; None before it
+        self._missed_until = 0.0  # they are lost so long
 
     def due(
         self,
@@ -90,6 +92,10 @@ class Deletions:
         if settings.sync.deletions == "keep":
             return []
         copies = {one.target.topic: one for one in current if selects(one.source.topic, settings.topics)}
+        if self._missed is None:  # when they went nobody knows: now they are noticed
+            left = gone_topics(settings, self._source, self._target, seen, plan.source_topics).items()
+            self._missed = frozenset(topic for copy, topic in left if copy not in copies)
+            self._missed_until = time.monotonic() + _WINDOW_MS / 1000
         gone = self._gone(plan, copies)
         if why := _doubt(plan, self._lost(plan, settings, copies, gone, seen)) if gone else "":
             why = (
@@ -126,7 +132,7 @@ class Deletions:
         self, plan: TopicPlan, settings: Settings, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
     ) -> tuple[int, int]:
         """How many source topics were lost in the time that counts, and of how many that there were then (D2): a copy
-        that the journal names by another name than now, or whose source is gone for longer, is none of them.
+        that the journal names by another name than now, or whose source was deleted earlier, is none of them.
         """
         since = time.time() * 1000 - _WINDOW_MS
         deleted = {
@@ -136,7 +142,8 @@ class Deletions:
             and one.source_topic not in plan.source_topics
             and selects(one.source_topic, settings.topics)
         }
-        lost = deleted | {one.source.topic for one in gone.values()}
+        missed = (self._missed or frozenset()) if time.monotonic() < self._missed_until else frozenset()
+        lost = deleted | (missed - plan.source_topics.keys()) | {one.source.topic for one in gone.values()}
         return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
     async def _let_go(self, settings: Settings, copies: Copies) -> list[str]:
