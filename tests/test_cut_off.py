@@ -139,4 +139,8 @@ def test_nothing_is_certain_where_the_old_one_alone_answers(
     assert "may know of other leaders" in copied.incomplete
     assert copied.exit_code == ExitCode.CLUSTER
     assert done.exit_code == ExitCode.DATA_AT_RISK, done.output
-    assert "may know of other leaders" in " ".join(done.output.split())
+    told = " ".join(done.output.split())
+    assert "may know of other leaders" in told
+    assert "RPO at least 0 records, an unknown time" in told
+    kept = json.loads(CliRunner().invoke(app, ["failover", str(config), "--json"]).stdout)
+    assert (kept["rpo"]["certain"], kept["rpo"]["seconds"], kept["partitions"][0]["certain"]) == (False, None, False)

@@ -41,7 +41,16 @@ from mirror.errors import (
     PreflightError,
     WireError,
 )
-from mirror.failover.account import Doubt, deleted_there, doubts_of, ends_of, exposures_of, group_sync, with_doubts
+from mirror.failover.account import (
+    Doubt,
+    deleted_there,
+    doubts_of,
+    ends_of,
+    exposures_of,
+    group_sync,
+    may_hold_more,
+    with_doubts,
+)
 from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
 from mirror.groups.sync import Blocker, GroupSync, Look
@@ -187,8 +196,8 @@ async def _fail_over(
         )
         found += missed
         course.exposed += missed if rehearse else []
-        if reached:
-            await course.tell_silent(source)
+        if reached and await course.tell_silent(source):
+            found, course.exposed = may_hold_more(found), may_hold_more(course.exposed)
     account = course.account(found)
     if not rehearse:
         await _keep(known.journal, account)
@@ -244,12 +253,14 @@ class _FailoverRun:
             self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
 
-    async def tell_silent(self, source: Cluster) -> None:
-        """Where a broker of the source is silent, the others may have told of partitions that it leads by now."""
+    async def tell_silent(self, source: Cluster) -> bool:
+        """Whether a broker of the source is silent: the others may have told of partitions that it leads by now."""
         try:
             await source.require_all()
         except ClusterError as problem:
             self._warn(f"the source may hold more than is told here: {problem}")
+            return True
+        return False
 
     async def asking(self, source: Cluster, reached: bool, work: Callable[[bool], Coroutine[Any, Any, T]]) -> T:
         """Do something with the source, or without it where it is away, or goes away in its midst: each of its many

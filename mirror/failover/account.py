@@ -205,6 +205,11 @@ def with_doubts(exposures: Iterable[PartitionRpo], doubts: Mapping[TopicPartitio
     return found
 
 
+def may_hold_more(exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
+    """The same, of a source of which one broker is silent."""
+    return [replace(one, may_hold_more=True) for one in exposures]
+
+
 async def ends_of(
     source: Cluster, partitions: Sequence[TopicPartition], isolation: int = READ_COMMITTED
 ) -> dict[TopicPartition, int]:

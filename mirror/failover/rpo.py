@@ -60,7 +60,8 @@ class PartitionRpo:
     not known or all got over. `losses`: what was left out for good, below `position`. `open_from`: where the source
     ends for a reader of committed records, if a transaction is open there: nothing behind it is copied before it ends,
     neither records of its own nor those of others, which are acknowledged. `doubted`: why nobody vouches that the copy
-    holds the source's records, where no state says so; else empty.
+    holds the source's records, where no state says so; else empty. `may_hold_more`: `end` is what some brokers of the
+    source say, while another one is silent that may lead by now.
     """
 
     topic: str
@@ -76,6 +77,7 @@ class PartitionRpo:
     losses: tuple[AcceptedLoss, ...] = ()
     open_from: int | None = None
     doubted: str = ""
+    may_hold_more: bool = False
 
     @property
     def doubt(self) -> str:
@@ -93,7 +95,7 @@ class PartitionRpo:
     @property
     def is_certain(self) -> bool:
         """`records` is a bound, and not just what is known."""
-        return self.end is not None and not self.doubt
+        return self.end is not None and not self.doubt and not self.may_hold_more
 
     @property
     def records(self) -> int:
@@ -109,7 +111,7 @@ class PartitionRpo:
     @property
     def seconds(self) -> float | None:
         """How far back what did not get over reaches: 0 for nothing, None where nobody knows."""
-        if self.doubt:
+        if self.doubt or self.may_hold_more:
             return None
         if self.end is None:
             return None if self.seen_ms is None else self.seen_ms / 1000
