@@ -130,6 +130,7 @@ def test_nothing_is_certain_where_the_old_one_alone_answers(
     try:
         settings = settings_between(_first(deposed), target_cluster.bootstrap, ["co-alone"], "co-alone")
         copied = run_once(settings)
+        compared = CliRunner().invoke(app, ["verify", str(config), "--json", "--no-spark", "--wait", "0"])
         done = CliRunner().invoke(app, ["failover", str(config)])
     finally:
         for node in others:
@@ -138,6 +139,8 @@ def test_nothing_is_certain_where_the_old_one_alone_answers(
     until(lambda: _leader(admin, "co-alone") in others, lambda: "no other leads")
     assert "may know of other leaders" in copied.incomplete
     assert copied.exit_code == ExitCode.CLUSTER
+    assert compared.exit_code == ExitCode.NOT_WHOLE, compared.output
+    assert "may know of other leaders" in json.loads(compared.stdout)["not_whole"][0]["reason"]
     assert done.exit_code == ExitCode.DATA_AT_RISK, done.output
     told = " ".join(done.output.split())
     assert "may know of other leaders" in told

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from mirror.commands.verify_view import as_dict, page, rendered
 from mirror.config import Settings
-from mirror.errors import ConfigError, ExitCode
+from mirror.errors import ClusterError, ConfigError, ExitCode
 from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, same_id, seen_in, starts_in
 from mirror.journal.journal import Journal, newest
 from mirror.journal.offset_maps import Indexes
@@ -160,6 +160,7 @@ def verify_flow(
             if pair.target in unseen
         ),
         *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
+        *asyncio.run(_by_others(settings, chosen)),
         *(lack for _, lacks in rekeyed for lack in lacks),
         *_lost_by_rules(rules, told),
         *_of_another(pairs, there, source.describe(pair.source for pair in pairs), told, proof.plan.subject.source_id),
@@ -384,6 +385,19 @@ async def _not_compared(
         )
         for place, every, kind, reason in lacking
     ]
+
+
+async def _by_others(settings: Settings, pairs: Iterable[TopicPair]) -> Sequence[Shortfall]:
+    """Topics of which a broker may hold more that is silent: it may lead, unknown to those that were asked."""
+    problem = ""
+    for where in (settings.source, settings.target):
+        try:
+            async with Cluster(Endpoint.of(where)) as cluster:
+                await cluster.refresh()
+                await cluster.require_all()
+        except ClusterError as silence:
+            problem = str(silence)
+    return [Place(one.source, one.target).lacks(Lack.NOT_VERIFIED, -1, -1, problem) for one in pairs if problem]
 
 
 def verify(
