@@ -147,7 +147,7 @@ def do_not_compact(one: Refused) -> Iterator[None]:
     one.both(copy={"cleanup.policy": "compact"})
     one.more = {"sync": {"configs": False}}
     yield
-    one.set(cleanup_policy="delete")
+    one.set(cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
 
 
 @of(Fix.DELETE_POLICY)
@@ -158,7 +158,7 @@ def do_not_compact_dead_letters(one: Refused) -> Iterator[None]:
     one.topics["rules"] = [{"match": one.name, "rekey": "key", **letters}]
     yield
     one.name = f"{one.name}-letters"
-    one.set(cleanup_policy="delete")
+    one.set(cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
 
 
 @of(Fix.LOWER_IN_SYNC)

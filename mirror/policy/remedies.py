@@ -21,7 +21,10 @@ class Fix(Enum):
     CREATE_TOPIC = "create it, or set that to true"
     ADD_PARTITIONS = "add partitions to it"
     DELETE_OR_RENAME = "delete it, or mirror to another name"
-    DELETE_POLICY = "set cleanup.policy=delete"
+    #: With no limit but those that are set: a compacted topic may keep what the defaults would delete at once.
+    DELETE_POLICY = (
+        "set cleanup.policy=delete, and with it retention.ms=-1 and retention.bytes=-1 until you chose others"
+    )
     LOWER_IN_SYNC = "lower min.insync.replicas"
     REMOVE_FORMAT = "remove message.format.version"
     TAKE_OLD = "set it to {limit}"
