@@ -202,7 +202,7 @@ def test_records_in_place_of_an_aborted_transaction(pair: Pair, offsets: str, wh
 
 
 @pytest.mark.parametrize("offsets", MODES)
-def test_a_source_that_lost_its_disk_stays_truncated(pair: Pair, offsets: str) -> None:
+def test_a_source_that_lost_its_disk_stays_truncated(pair: Pair, offsets: str, tmp_path: Path) -> None:
     """It grows past the copy, and then the copy expires: there is nothing left to compare, and the stop stands."""
     topic = named("disk", offsets)
     found = pair.copy(topic, offsets)
@@ -211,6 +211,10 @@ def test_a_source_that_lost_its_disk_stays_truncated(pair: Pair, offsets: str) -
     assert "the source's log" in assert_stands(pair, topic, offsets, State.TRUNCATED).detail
     pair.expire(pair.target, topic, 1000)
     assert_stands(pair, topic, offsets, State.TRUNCATED)
+    config = config_file(tmp_path, pair.source.bootstrap, pair.target.bootstrap, [topic], topic, offsets=offsets)
+    done = CliRunner().invoke(app, ["adopt", str(config), topic])
+    assert done.exit_code == ExitCode.DATA_AT_RISK, done.output
+    assert "is this flow's already; partition 0 is TRUNCATED at source offset" in done.stdout
 
 
 @pytest.mark.parametrize("offsets", MODES)

@@ -8,7 +8,7 @@ found equal is named in the flow's journal, by both ids. Nothing is written to t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mirror.commands.verify import verify_flow
@@ -17,12 +17,13 @@ from mirror.errors import ConfigError, ExitCode, PreflightError
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import refuse_failed_over
-from mirror.journal.positions import lifted_entry, standing_in
+from mirror.journal.positions import lifted_entry, standing_in, stops_in
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.names import did_you_mean
 from mirror.policy.selection import TopicPair
 from mirror.rendering import count, print_json
+from mirror.replication.assignment import KnownStop
 from mirror.topics.adoption import Gate, Standing, tails
 from mirror.topics.apply import TopicPlan, ensure_flow_topic, loop_finding, plan_topics
 from mirror.topics.history import History, read_history, read_own
@@ -33,8 +34,8 @@ _ADOPTABLE = (Standing.FOREIGN, Standing.FROZEN)
 _NOTHING_TO_DO = {
     Standing.MISSING: "is not there; `mirror run` makes it",
     Standing.EMPTY: "never held a record; `mirror run` begins it as it is",
-    Standing.OURS: "is this flow's already",
 }
+_WORST_FIRST = (ExitCode.DIFFERENT, ExitCode.DATA_AT_RISK, ExitCode.PREFLIGHT, ExitCode.CLUSTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Adopted:
 
 def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: bool, as_json: bool) -> ExitCode:
     """Take over the copies of these source topics, or of `every` one that the flow selects; the exit code: 5 where one
-    is not its source's, 3 where one is another flow's, or comes from this target. `ends_only`: compare the ends of the
-    logs and nothing else.
+    is not its source's, 4 where a partition of one that is this flow's already is stopped, 3 where one is another
+    flow's, or comes from this target. `ends_only`: compare the ends of the logs and nothing else.
 
     Raises ConfigError for a topic that the flow does not mirror, PreflightError for a flow that was failed over, and
     ClusterError; nothing is taken over then.
@@ -65,6 +66,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         raise PreflightError("\n".join(map(str, whole)))
     pairs = _chosen(settings, plan, topics, every=every)
     verdicts = Gate(source, target).verdicts(plan, history)
+    stops = stops_in(own.newest, {topic: one.topic_id for topic, one in plan.target_topics.items()})
     found: list[Adopted] = []
     to_compare: list[TopicPair] = []
     for pair in pairs:
@@ -78,6 +80,8 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             flow = history.claims[pair.target].flow
             end = f"end that flow first: `mirror failover`, or delete {journal_topic(flow)} where it is no more"
             found.append(Adopted(pair.source, pair.target, False, f"{verdict.reason}; {end}", ExitCode.PREFLIGHT))
+        elif verdict.standing is Standing.OURS:
+            found.append(_ours(pair, stops))
         else:
             found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
@@ -103,7 +107,12 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             print(f"{one.topic}: {one.target} {one.detail}")
     codes = {one.code for one in found}
     return next(
-        (code for code in (ExitCode.DIFFERENT, ExitCode.PREFLIGHT, ExitCode.CLUSTER) if code in codes), ExitCode.DONE
+        (
+            code
+            for code in (ExitCode.DIFFERENT, ExitCode.DATA_AT_RISK, ExitCode.PREFLIGHT, ExitCode.CLUSTER)
+            if code in codes
+        ),
+        ExitCode.DONE,
     )
 
 
@@ -120,6 +129,17 @@ def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every
         if topic not in known:
             raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{did_you_mean(topic, known)}")
     return [known[topic] for topic in dict.fromkeys(topics)]
+
+
+def _ours(pair: TopicPair, stops: Mapping[TopicPartition, KnownStop]) -> Adopted:
+    """There is nothing to take over; what is stopped, is not mended by it either."""
+    told = [
+        f"partition {at.partition} is {stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
+        for at, stop in sorted(stops.items())
+        if at.topic == pair.target
+    ]
+    code = ExitCode.DATA_AT_RISK if told else ExitCode.DONE
+    return Adopted(pair.source, pair.target, False, "; ".join(("is this flow's already", *told)), code)
 
 
 def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *, ends_only: bool) -> Iterator[Adopted]:
