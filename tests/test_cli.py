@@ -123,6 +123,8 @@ def test_a_wrong_address(free_port: int, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port}"
     path = config_file(tmp_path, address, address, ["orders"])
     running = {command: mirror(command, path) for command in ("run", "verify", "status")}
+    running |= {"inspect": mirror("inspect", "orders", "--bootstrap", address)}
+    running |= {"offsets find": mirror("offsets", "find", "orders", "--time", "2026-01-31", "--bootstrap", address)}
     for command, process in running.items():
         code, out, err = ended(process)
         assert (code, out) == (6, ""), command

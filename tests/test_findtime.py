@@ -28,7 +28,7 @@ from test_gaps import transactions
 from typer.testing import CliRunner, Result
 
 from mirror.cli import app
-from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
+from mirror.errors import ConfigError, ExitCode
 from mirror.kafka.queries import Dated
 from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
@@ -452,12 +452,6 @@ def test_a_bad_time_ends_the_program_with_one_sentence(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
     assert ended.stderr.startswith("mirror: --time tomorrow: ")
     assert ended.stderr.count("\n") == 1
-
-
-def test_a_cluster_that_is_not_there_has_its_exit_code(free_port: int) -> None:
-    result = run("orders", "--time", "2026-01-31", "--bootstrap", f"127.0.0.1:{free_port}")
-    assert isinstance(result.exception, ClusterUnreachable)
-    assert result.exception.exit_code == ExitCode.CLUSTER
 
 
 def test_a_flows_file_may_stand_before_translate(tmp_path: Path) -> None:

@@ -860,13 +860,6 @@ def test_a_topic_that_is_not_there_is_usage(source_cluster: Cluster, topic_name:
     assert topic_name in str(result.exception)
 
 
-def test_a_cluster_that_is_not_there_has_its_exit_code(free_port: int) -> None:
-    command = [sys.executable, "-m", "mirror", "inspect", "orders", "--bootstrap", f"127.0.0.1:{free_port}"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout) == (ExitCode.CLUSTER, "")
-    assert ended.stderr.startswith("mirror: cluster ")
-
-
 def test_a_narrow_terminal_gets_the_columns_that_it_holds(tmp_path: Path) -> None:
     """Half a row on the next line is worse than one that is not shown; `--wide` shows all of them."""
     file = tmp_path / "00000000000000000000.log"
