@@ -1,4 +1,4 @@
-# One image for `mirror`, for a Spark master and workers that run its lanes, and for executors on Kubernetes: Debian's
+# One image for `mirror`, for a Spark master and workers that run its tasks, and for executors on Kubernetes: Debian's
 # Python, a Java of the modules that Spark uses, Spark's jars as they come with PySpark, and mirror by its lock.
 #
 #     docker build --tag mirror:0.1.0 .

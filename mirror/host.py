@@ -101,7 +101,7 @@ def _major(java: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-# --- How glibc's heap treats what a lane frees ------------------------------------------------------------------------
+# --- How glibc's heap treats what a task frees ------------------------------------------------------------------------
 
 #: Parameters of `mallopt`, from glibc's malloc.h.
 _TRIM_THRESHOLD: Final = -1

@@ -88,7 +88,7 @@ def spark() -> Iterator[SparkSession]:
     from mirror.spark.datasource import register
     from mirror.spark.session import open_context
 
-    context = open_context(SparkSettings(conf={"spark.ui.enabled": "false"}), "tests", lanes=2, evaluates=True)
+    context = open_context(SparkSettings(conf={"spark.ui.enabled": "false"}), "tests", tasks=2, evaluates=True)
     session = SparkSession(context)
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.shuffle.partitions", "2")

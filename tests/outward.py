@@ -100,7 +100,7 @@ def _metrics() -> dict[str, list[str]]:
     """By name: the type, and the labels."""
     metrics = Metrics("eu-to-us", lambda: 1_700_000_000.0)
     metrics.learn([_status()])
-    metrics.learn_lane(TaskStatus(instance="one", lane=0, epoch=0, at_ms=1_700_000_000_000))
+    metrics.learn_task(TaskStatus(instance="one", task=0, epoch=0, at_ms=1_700_000_000_000))
     metrics.groups_followed()
     return {
         family.name: [family.type, *sorted({label for sample in family.samples for label in sample.labels})]
@@ -136,7 +136,7 @@ def _journal() -> Iterator[tuple[str, Any]]:
         (b"failover", FailedOver(at_ms=1, host="host", pid=7, silent=("a",)).to_json()),
         (FirstSeen.key("orders"), seen.to_json()),
         (_status().key(), _status().to_json()),
-        (b"lane/0", TaskStatus(instance="one", lane=0, epoch=0, at_ms=1).to_json()),
+        (b"task/0", TaskStatus(instance="one", task=0, epoch=0, at_ms=1).to_json()),
         (b"groups", GroupFigures(instance="one", at_ms=1).to_json()),
         (b"heartbeat", Heartbeat.of("eu-to-us", "one", [_status()]).to_json()),
         position_entry(AT, last),

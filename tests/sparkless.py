@@ -1,4 +1,4 @@
-"""A whole run of a flow, supervisor, journal, lanes and groups, in this process, and without a JVM of its own."""
+"""A whole run of a flow, supervisor, journal, tasks and groups, in this process, and without a JVM of its own."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from helpers import config_file, make_topic, produce, settings_between
 from sparkless import InThisProcess, run_once
 from test_sync import admin_of, awaited, delete_topics, made_by, policy
 from typer.testing import CliRunner
-from watchedlane import WatchedLane
+from watchedtask import WatchedTask
 
 from mirror.cli import app
 from mirror.config import Settings
@@ -622,11 +622,11 @@ def test_a_task_writes_nothing_to_a_copy_that_was_made_anew_under_it(
         make_topic(side, topic_name)
     produce(source, topic_name, values(10))
     at = TopicPartition(topic_name, 0)
-    with WatchedLane(source, target, [at], names_copies=True) as lane:
-        lane.mirrored(at, 10)
+    with WatchedTask(source, target, [at], names_copies=True) as task:
+        task.mirrored(at, 10)
         delete_topics(target, topic_name)
         make_topic(target, topic_name)
         produce(source, topic_name, values(10))
-        lane.until(at, lambda one: "deleted and created again" in one.detail)
+        task.until(at, lambda one: "deleted and created again" in one.detail)
         admin = admin_of(target)
         assert [span.end for span in admin.spans(admin.describe([topic_name]).values()).values()] == [0]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
 from rawbatches import raw as stored
-from watchedlane import WatchedLane
+from watchedtask import WatchedTask
 
 from mirror.commands.verify import verify_flow
 from mirror.kafka.cluster import Cluster as Wire
@@ -278,12 +278,12 @@ def test_the_padding_of_another_mirror_is_no_record(
                 first, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
 
     asyncio.run(pad(80))
-    with WatchedLane(*ends, [at], rules=Rules(offsets=offsets)) as lane:
-        waits = lane.until(at, lambda one: one.state is State.UNAVAILABLE)
+    with WatchedTask(*ends, [at], rules=Rules(offsets=offsets)) as task:
+        waits = task.until(at, lambda one: one.state is State.UNAVAILABLE)
         assert "offset 0 of the source is padding of another mirror" in waits.detail
         trimmed(source_cluster, topic_name, 80)
         filled(source_cluster, topic_name, 5)
-        lane.mirrored(at, 85)
+        task.mirrored(at, 85)
     begin = 80 if offsets == "preserve" else 0
     assert read_all(target_cluster, topic_name) == [(begin + n, b"value %d" % n) for n in range(5)]
 

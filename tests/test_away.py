@@ -44,19 +44,19 @@ from mirror.states import State
 #: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
 PATIENCE = 120.0
 
-# --- what a lane tells its driver (loopback) --------------------------------------------------------------------------
+# --- what a task tells its driver (loopback) --------------------------------------------------------------------------
 
 
 @in_loop
 async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> None:
     heard: list[tuple[int, bytes]] = []
-    opened = await ControlServer.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
+    opened = await ControlServer.open(HOST, hear=lambda task, report: heard.append((task, report)))
     try:
         voice = Voice()
         assert not voice.tell(b"nobody is there yet")
-        lane = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, voice))
+        task = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, voice))
         await known(opened, 7)
-        while voice.frames is None:  # the lane hears a moment later that it is known
+        while voice.frames is None:  # the task hears a moment later that it is known
             await asyncio.sleep(0.01)
         reports = [b"+" * 1000, b"", b"=", b"x" * control.LARGEST_REPORT]
         for one in reports:
@@ -67,7 +67,7 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
         assert await opened.hand(7, ())
         assert len(heard) == len(reports)
         opened.set()
-        await ended(lane)
+        await ended(task)
         assert not voice.tell(b"nobody is there any more")
     finally:
         await opened.close()
@@ -77,7 +77,7 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
 async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async with mark() as opened:
         voice = Voice()
-        lane = asyncio.create_task(until_marked(opened.address, 0, none, voice))
+        task = asyncio.create_task(until_marked(opened.address, 0, none, voice))
         await known(opened, 0)
         while voice.frames is None:
             await asyncio.sleep(0)
@@ -87,10 +87,10 @@ async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatc
         assert voice.frames.unsent < 2 * control._UNSENT_BYTES
         assert not voice.tell(b"one more"), "it says so, that it may be told again"
         opened.set()
-        await ended(lane)
+        await ended(task)
 
 
-# --- what a lane tells, and when (no brokers) -------------------------------------------------------------------------
+# --- what a task tells, and when (no brokers) -------------------------------------------------------------------------
 
 
 class Still:
@@ -103,7 +103,7 @@ class Still:
     def figures(self, _: str) -> list[PartitionStatus]:
         return list(self.standing.values())
 
-    def lane_figures(self, *_: Any) -> None:
+    def task_figures(self, *_: Any) -> None:
         return None
 
 
@@ -130,10 +130,10 @@ Write = Callable[[list[PartitionStatus]], Coroutine[Any, Any, None]]
 async def reporting(
     monkeypatch: pytest.MonkeyPatch, pipeline: Still, driver: Listener, write: Write
 ) -> AsyncIterator[None]:
-    """A lane's reports, to a journal that `write` stands for."""
+    """A task's reports, to a journal that `write` stands for."""
 
     async def writing(
-        _ledgers: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _lane: Any
+        _ledgers: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _task: Any
     ) -> None:
         await write(figures)
 
@@ -248,7 +248,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def test_what_was_heard_stands_over_what_its_lane_wrote_before() -> None:
+def test_what_was_heard_stands_over_what_its_task_wrote_before() -> None:
     metrics = Metrics("eu-to-us")
     told = tidings(metrics)
     waiting = report(state=State.UNAVAILABLE, lag_records=None)
@@ -269,7 +269,7 @@ def test_what_was_heard_stands_over_what_its_lane_wrote_before() -> None:
 
 
 def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By our own clock: a lane whose clock is ahead may be followed by one whose is not."""
+    """By our own clock: a task whose clock is ahead may be followed by one whose is not."""
     told = tidings()
     told.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
     corrupt = report(state=State.CORRUPT, at_ms=now_ms())
@@ -305,7 +305,7 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
     assert capfd.readouterr().err.count("partition_stopped") == 2
 
 
-def test_a_receipt_stands_over_what_its_lane_wrote_before() -> None:
+def test_a_receipt_stands_over_what_its_task_wrote_before() -> None:
     """However far its clock is ahead; so nothing is counted twice."""
     metrics = Metrics("eu-to-us")
     told = tidings(metrics)
@@ -318,7 +318,7 @@ def test_a_receipt_stands_over_what_its_lane_wrote_before() -> None:
 
 
 @pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])
-def test_what_a_lane_cannot_mean_is_told_once_with_its_name(garbled: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_task_cannot_mean_is_told_once_with_its_name(garbled: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     told = tidings()
     for _ in range(3):
         told.hear(12, garbled, {AT})
@@ -376,7 +376,7 @@ async def test_each_reason_why_a_journal_is_not_read_is_told_once() -> None:
 # --- all of it (brokers) ----------------------------------------------------------------------------------------------
 
 
-#: What is told of a journal that is away: by the driver, and by a lane.
+#: What is told of a journal that is away: by the driver, and by a task.
 EVENTS = ("journal_not_read", "figures_not_written")
 
 
@@ -422,7 +422,7 @@ def test_a_target_that_is_away_is_told_at_once(
     produce(source, topic_name, [b"before"] * 20)
     with Gone(target_cluster.bootstrap, monkeypatch) as target:
         settings = settings_between(source, target.bootstrap, [topic_name], topic_name)
-        flow = replace(prepare(settings), epoch_seconds=10 * PATIENCE, lanes=1)
+        flow = replace(prepare(settings), epoch_seconds=10 * PATIENCE, tasks=1)
         metrics, context = Metrics(flow.name), InThisProcess()
         mirror = Supervisor(context, flow, lambda _: None, metrics)  # type: ignore[arg-type] # as much as is used
 

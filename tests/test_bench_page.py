@@ -121,7 +121,7 @@ def test_little_makes_a_page_that_says_so() -> None:
     assert "One round alone" in told
     assert "Not measured: mm2 (MirrorMaker 2)." in told
     assert "Not measured: no more latency added" in told
-    assert "Not varied: partitions; lanes; round trip" in told
+    assert "Not varied: partitions; tasks; round trip" in told
     assert "Nothing was measured." in page(result([], [], more=False))
 
 

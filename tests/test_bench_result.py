@@ -83,7 +83,7 @@ RESULT = Result(
             buckets=((4.0, 2), (8.0, 1)),
         ),
     ),
-    scaling=(Point(axis="lanes", value=2, arm="mirror", round=1, bytes_per_s=1e8, cpu_s_per_gb=1.5),),
+    scaling=(Point(axis="tasks", value=2, arm="mirror", round=1, bytes_per_s=1e8, cpu_s_per_gb=1.5),),
 )
 
 

@@ -25,7 +25,7 @@ from samerecords import read
 from test_gaps import transactions
 from test_sync import delete_topics
 from typer.testing import CliRunner
-from watchedlane import WatchedLane
+from watchedtask import WatchedTask
 
 from mirror.cli import app
 from mirror.errors import ExitCode
@@ -332,11 +332,11 @@ def test_a_live_mirror_notices_that_the_target_lost_records(pair: Pair, offsets:
     pair.fill(topic, 0, 1000)
     at = TopicPartition(topic, 0)
     ends = pair.source.bootstrap, pair.target.bootstrap
-    with WatchedLane(*ends, [at], rules=Rules(offsets=offsets)) as lane:  # type: ignore[arg-type]
-        lane.until(at, lambda one: one.state is State.CAUGHT_UP and one.next_offset == 1000)
+    with WatchedTask(*ends, [at], rules=Rules(offsets=offsets)) as task:  # type: ignore[arg-type]
+        task.until(at, lambda one: one.state is State.CAUGHT_UP and one.next_offset == 1000)
         crash_and_cut(pair.target, topic, below=600)
         pair.fill(topic, 1000, 100)
-        found = lane.until(at, lambda one: one.state.is_stop or one.next_offset == 1100)
+        found = task.until(at, lambda one: one.state.is_stop or one.next_offset == 1100)
     print(found.state, found.detail)
     assert (found.state.is_stop, found.target_lost) == (False, 400)
     theirs, ours = pair.records(topic)

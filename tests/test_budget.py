@@ -1,4 +1,4 @@
-"""The bound on what is fetched: a lane's bucket, and how lanes share."""
+"""The bound on what is fetched: a task's bucket, and how tasks share."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ STARTED = """
 import psutil
 from mirror.config import SparkSettings
 from mirror.spark.session import close_context, open_context
-context = open_context(SparkSettings(), "classes", lanes=2)
+context = open_context(SparkSettings(), "classes", tasks=2)
 (jvm,) = (child for child in psutil.Process().children() if child.name() == "java")
 print(*(each.path for each in jvm.memory_maps() if each.path.endswith(".jsa")))
 close_context(context)
@@ -32,14 +32,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_an_archive_java_is_told_of_none(folder: Path) -> None:
-    assert class_archive.option("lanes") == ""
+    assert class_archive.option("tasks") == ""
 
 
 def test_spark_submit_brings_a_pyspark_without_jars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archived = folder / "pyspark.zip"
     archived.write_bytes(b"")
     monkeypatch.setattr(pyspark, "__file__", str(archived / "pyspark" / "__init__.py"))
-    assert class_archive.option("lanes") == ""
+    assert class_archive.option("tasks") == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", bytes(100_000)])
@@ -53,15 +53,15 @@ def test_java_starts_without_a_word_from_what_is_no_archive(folder: Path, conten
 
 
 def test_another_java_has_other_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = class_archive.archive("lanes")
+    here = class_archive.archive("tasks")
     monkeypatch.setattr(host, "find", lambda: sys.executable)
-    assert class_archive.archive("lanes") != here
+    assert class_archive.archive("tasks") != here
 
 
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has mapped")
 def test_spark_starts_from_the_archive_of_this_environment() -> None:
-    wanted = class_archive.archive("lanes")
+    wanted = class_archive.archive("tasks")
     assert wanted.is_file(), "make setup makes it"
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     assert str(wanted) in done.stdout.split()
@@ -70,7 +70,7 @@ def test_spark_starts_from_the_archive_of_this_environment() -> None:
 @pytest.mark.soak
 @pytest.mark.spark
 def test_archives_are_made_in_place_of_those_for_another_java(folder: Path) -> None:
-    other = folder / "lanes-another.jsa"
+    other = folder / "tasks-another.jsa"
     other.write_bytes(b"")
-    class_archive.make("lanes")
-    assert list(folder.iterdir()) == [class_archive.archive("lanes")]
+    class_archive.make("tasks")
+    assert list(folder.iterdir()) == [class_archive.archive("tasks")]

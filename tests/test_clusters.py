@@ -146,10 +146,10 @@ def test_the_flow_on_standalone_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.spark.tasks == int(found.spark.conf["spark.cores.max"])
 
 
-def test_lanes_are_the_cores_that_are_asked_for(flow: Settings) -> None:
+def test_tasks_are_the_cores_that_are_asked_for(flow: Settings) -> None:
     (told,) = re.findall(r"`spark\.tasks: (\d+)` in the flow", YARN.read_text(encoding="utf-8"))
-    for lanes, conf in ((flow.spark.tasks, flow.spark.conf), (int(told), submitted())):
-        assert lanes == int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"])
+    for tasks, conf in ((flow.spark.tasks, flow.spark.conf), (int(told), submitted())):
+        assert tasks == int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"])
 
 
 def test_references_are_to_what_the_driver_has() -> None:

@@ -157,11 +157,11 @@ def test_what_lowers_the_guard_is_said(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [SCRAM, OIDC, {**MUTUAL, "ssl.key.password": "${env:CANARY}"}])
-def test_a_lane_carries_secrets_and_prints_none(folder: Path, keys: dict[str, Any]) -> None:
-    """What Spark shows of a task, and a traceback of a frame, is the repr; the lane itself still gets in."""
+def test_a_task_carries_secrets_and_prints_none(folder: Path, keys: dict[str, Any]) -> None:
+    """What Spark shows of a task, and a traceback of a frame, is the repr; the task itself still gets in."""
     settings = read(folder, keys)
     end = Endpoint.of(settings.source)
-    lane = TaskAssignment(
+    task = TaskAssignment(
         flow="f",
         instance="i",
         number=0,
@@ -173,11 +173,11 @@ def test_a_lane_carries_secrets_and_prints_none(folder: Path, keys: dict[str, An
         stop_mark=ControlAddress("127.0.0.1", 1, b""),
         so_far={},
     )
-    carried = pickle.loads(pickle.dumps(lane))  # noqa: S301 -- ours
-    assert carried == lane
+    carried = pickle.loads(pickle.dumps(task))  # noqa: S301 -- ours
+    assert carried == task
     assert carried.source.security.settings.client == settings.source.client
     for shown in (
-        lane,
+        task,
         carried,
         end,
         end.security,

@@ -15,7 +15,7 @@ from crashcut import crash_and_cut_all
 from helpers import config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from rawbatches import batch
 from samerecords import read
-from watchedlane import WatchedLane
+from watchedtask import WatchedTask
 
 from mirror.commands.verify import verify_flow
 from mirror.config import load
@@ -144,12 +144,12 @@ def test_damage_where_a_leader_epoch_begins(
         sizes = [raw.header.size for raw in stored_batches(source.bootstrap, topic_name)]
         turn_a_bit(source, topic_name, sum(sizes[:number]) + 70)
         at = TopicPartition(topic_name, 0)
-        with WatchedLane(*ends, [at], rules=Rules(offsets=offsets, skips_damage=True)) as lane:  # type: ignore[arg-type]
+        with WatchedTask(*ends, [at], rules=Rules(offsets=offsets, skips_damage=True)) as task:  # type: ignore[arg-type]
             upto = 10 * len(sizes)
-            found = lane.until(at, lambda one: one.state.is_stop or one.next_offset == upto)
+            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == upto)
             assert (found.state.is_stop, found.lost) == (False, 10), found.detail
             produce(source.bootstrap, topic_name, values)
-            found = lane.until(at, lambda one: one.state.is_stop or one.next_offset == upto + 10)
+            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == upto + 10)
             assert not found.state.is_stop, found.detail
 
 
@@ -287,7 +287,7 @@ def test_a_record_that_is_too_large_and_that_a_person_accepts(
 
 
 def mirror(folder: Path, *arguments: str) -> Command:
-    """A command that has ended; lanes run in threads of it."""
+    """A command that has ended; tasks run in threads of it."""
     command = Command(folder, *arguments)
     assert command.wait(240) is not None, command.logged
     return command

@@ -80,16 +80,16 @@ def test_an_executor_whose_clock_is_ahead_copies_all_the_same(
     make_topic(source, topic_name)
     produce(source, topic_name, [b"x"] * 50)
     flow = replace(prepare(settings_between(source, target, [topic_name], topic_name), once=True), epoch_seconds=5.0)
-    run_lane, clock = task.run_lane, time.time
+    run_task, clock = task.run_task, time.time
 
-    async def ahead(lane: task.TaskAssignment) -> list[task.TaskResult]:
+    async def ahead(given: task.TaskAssignment) -> list[task.TaskResult]:
         monkeypatch.setattr(time, "time", lambda: clock() + 90)
         try:
-            return await run_lane(lane)
+            return await run_task(given)
         finally:
             monkeypatch.setattr(time, "time", clock)
 
-    monkeypatch.setattr(task, "run_lane", ahead)
+    monkeypatch.setattr(task, "run_task", ahead)
     context: Any = InThisProcess()
     outcome = asyncio.run(Supervisor(context, flow, lambda _: None).run())
     assert (int(outcome.exit_code), outcome.incomplete) == (0, "")

@@ -96,10 +96,10 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("cores", "wanted", "lanes"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
-def test_lanes_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, lanes: int) -> None:
-    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == lanes
+@pytest.mark.parametrize(("cores", "wanted", "tasks"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
+def test_tasks_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, tasks: int) -> None:
+    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == tasks
 
 
-def test_one_machine_runs_all_lanes() -> None:
+def test_one_machine_runs_all_tasks() -> None:
     assert asyncio.run(epochs(InThisProcess())[0].slots(64)) == 64

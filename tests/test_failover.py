@@ -381,7 +381,7 @@ class Flow:
         return asyncio.run(read())
 
     def copy(self) -> None:
-        """A bounded copy by one lane, which reports to the journal."""
+        """A bounded copy by one task, which reports to the journal."""
         asyncio.run(drain(prepare(config.load(self.file), once=True)))
 
     def failover(self, *options: str, code: int = 0) -> Any:
@@ -894,7 +894,7 @@ def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
 
 @pytest.mark.brokers
 def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow: Flow) -> None:
-    """The partition had stopped, and a lane that began since only tells that it waits."""
+    """The partition had stopped, and a task that began since only tells that it waits."""
     produce(flow.target, flow.topic, [b"foreign"] * 60)
     produce(flow.source, flow.topic, values(50))
     commit(flow.source, flow.topic, flow.topic, 140)
@@ -932,19 +932,19 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
     """Two that fill one gap would fill it twice."""
     produce(flow.source, flow.topic, values(50))
     younger = Owner(instance="younger", host="elsewhere", pid=1, at_ms=int(time.time() * 1000))
-    lanes = []
+    tasks = []
 
-    async def slow(lane: TaskAssignment) -> list[TaskResult]:
-        lanes.append(lane)
+    async def slow(task: TaskAssignment) -> list[TaskResult]:
+        tasks.append(task)
         await asyncio.to_thread(flow.tell, (OWNER, younger.to_json()))
         async with asyncio.timeout(DEADLINE):
-            await until_marked(lane.stop_mark, lane.number, lambda _: False)
+            await until_marked(task.stop_mark, task.number, lambda _: False)
         return []
 
-    monkeypatch.setattr("mirror.failover.drain.run_lane", slow)
+    monkeypatch.setattr("mirror.failover.drain.run_task", slow)
     notes = asyncio.run(drain(prepare(config.load(flow.file), once=True)))
     assert notes == ["another mirror (pid 1 on elsewhere) took the flow over, so that no more was copied here"]
-    assert len(lanes) == 1
+    assert len(tasks) == 1
 
 
 @pytest.mark.brokers

@@ -201,7 +201,7 @@ def log_of(spawn: Any) -> Log:
 
 
 def test_what_waits_to_be_relayed_leaves_no_room_for_more() -> None:
-    """A lane that rewrites is slower than its source: what waits for it must not grow."""
+    """A task that rewrites is slower than its source: what waits for it must not grow."""
 
     async def relay() -> None:
         async with asyncio.TaskGroup() as tasks:

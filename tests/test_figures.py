@@ -174,13 +174,13 @@ def test_a_lag_is_of_the_end_that_is_known_now() -> None:
 
 
 def test_logs_are_logfmt_with_utc_time_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.get("mirror.test").bind(flow="eu to us").info("epoch_started", lanes=4)
+    logs.get("mirror.test").bind(flow="eu to us").info("epoch_started", tasks=4)
     logs.get("mirror.test").debug("not_shown")
     shown = capsys.readouterr()
     assert shown.out == ""
     assert re.fullmatch(
         r"timestamp=\d{4}-\d\d-\d\dT[\d:.]+Z level=info logger=mirror.test event=epoch_started"
-        r' flow="eu to us" lanes=4\n',
+        r' flow="eu to us" tasks=4\n',
         shown.err,
     )
 

@@ -17,7 +17,7 @@ from test_gaps import transactions
 
 from mirror.lab.embedded import Cluster
 
-#: Copies as a lane does; the successor's command, too.
+#: Copies as a task does; the successor's command, too.
 COPY = """
 import sys
 from helpers import mirror_once

@@ -1,4 +1,4 @@
-"""That a lane's heap keeps what is freed: counted in page faults, in a process of its own."""
+"""That a task's heap keeps what is freed: counted in page faults, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mirror.host import keep_what_is_freed
 
-#: Allocates and frees megabytes again and again, as a lane does, and prints how many pages were faulted in meanwhile.
+#: Allocates and frees megabytes again and again, as a task does, and prints how many pages were faulted in meanwhile.
 CHILD = """
 import resource, sys
 from mirror.host import keep_what_is_freed

@@ -87,7 +87,7 @@ def kill_and_check(
         assert returncode == 0, (folder / "log").read_text()
     else:
         assert returncode == (-signal.SIGKILL if victim == "driver" else 1)
-        _until(lambda: not any(_alive(one) for one in tree), 20, "lanes or the JVM outlived the driver")
+        _until(lambda: not any(_alive(one) for one in tree), 20, "tasks or the JVM outlived the driver")
         again = Command(folder, "run", str(config), "--once")  # it finds its place in the logs, with Spark or without
         assert again.wait(240) == 0, again.logged
     assert assert_same_records(source, target, topic, PARTITIONS) == records

@@ -1,4 +1,4 @@
-"""The ledgers of a lane: what a driver handed over, and what the journal tells beyond it."""
+"""The ledgers of a task: what a driver handed over, and what the journal tells beyond it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_the_target_lost_is_taken_back_before_anything_else_lands_there(end
     assert all(run.target + run.length <= end for run in Indexes(journal.entries).get(TARGET, ()))
 
 
-def test_a_lane_is_not_told_what_its_predecessor_took_back() -> None:
+def test_a_task_is_not_told_what_its_predecessor_took_back() -> None:
     """The driver handed both the same runs; the first died before it recorded what came instead of the last of them."""
     journal = Kept()
     written(journal, range(0, 18, 2))

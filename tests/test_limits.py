@@ -98,8 +98,8 @@ class Copy:
         return self.pipeline.figures("")[0]
 
     @property
-    def lane(self) -> TaskStatus:
-        return self.pipeline.lane_figures("", 0, 0, 0)
+    def task(self) -> TaskStatus:
+        return self.pipeline.task_figures("", 0, 0, 0)
 
     def done(self, seconds: float = PATIENCE) -> None:
         self._thread.join(seconds)
@@ -135,7 +135,7 @@ def test_a_copy_keeps_to_its_bound(
 
 @pytest.mark.brokers
 def test_a_debt_hides_nothing_of_the_source(source_cluster: Brokers, target_cluster: Brokers, topic_name: str) -> None:
-    """A batch that is worth hundreds of seconds keeps the lane from fetching: it must not look as if all were there."""
+    """A batch that is worth hundreds of seconds keeps the task from fetching: it must not look as if all were there."""
     copy = prepared(source_cluster, target_cluster, topic_name, payload(1, 500_000), 1)
     copy.bytes_per_second, copy.until = 1_000.0, 1_000
     with copy:
@@ -200,7 +200,7 @@ def test_re_keying_gets_its_part_of_a_bound() -> None:
         source=endpoint("a", "a:1"),
         target=endpoint("b", "b:1"),
         assignments=(of("a"), of("b")),
-        lanes=1,
+        tasks=1,
         epoch_seconds=1,
         memory_bytes=1,
         bytes_per_second=900,
@@ -211,7 +211,7 @@ def test_re_keying_gets_its_part_of_a_bound() -> None:
     assert replace(flow, bytes_per_second=None).rekey_rate is None
 
 
-def test_lanes_share_a_bound_by_what_they_have_to_move() -> None:
+def test_tasks_share_a_bound_by_what_they_have_to_move() -> None:
     def of(topic: str) -> Assignment:
         at = TopicPartition(topic, 0)
         return Assignment(at, at, None, Rules())
@@ -222,12 +222,12 @@ def test_lanes_share_a_bound_by_what_they_have_to_move() -> None:
             next_offset=0, log_end=records, lag_records=records, records=10, bytes=1000, at_ms=0,
         )  # fmt: skip
 
-    lanes = [(of("behind"), of("quiet")), (of("busy"),), (of("unknown"),)]
+    tasks = [(of("behind"), of("quiet")), (of("busy"),), (of("unknown"),)]
     figures = {TopicPartition(name, 0): lagging(name, lag) for name, lag in (("behind", 30), ("quiet", 0))}
-    behind, busy, unknown = rates_of(1000, lanes, figures, {TopicPartition("busy", 0): 1000})
+    behind, busy, unknown = rates_of(1000, tasks, figures, {TopicPartition("busy", 0): 1000})
     assert behind is not None
     assert (behind, busy, unknown) == pytest.approx((200 / 3 + 600, 200 / 3 + 200, 200 / 3))
-    assert rates_of(None, lanes, figures, {}) == [None] * 3
+    assert rates_of(None, tasks, figures, {}) == [None] * 3
 
 
 @pytest.mark.brokers
@@ -248,8 +248,8 @@ def test_a_quota_is_kept_to_and_no_hang(
     copy = prepared(source_cluster, target_cluster, topic_name, payload(400, 20_000), 10)
     with quota(target_cluster.bootstrap, "producer_byte_rate", 600_000.0), copy:
         copy.done()
-    print(f"muted for {copy.lane.target_throttled_ms} ms of {copy.took:.1f} s")
-    assert copy.lane.target_throttled_ms > 1000, "the quota never held us back: nothing was tried"
+    print(f"muted for {copy.task.target_throttled_ms} ms of {copy.took:.1f} s")
+    assert copy.task.target_throttled_ms > 1000, "the quota never held us back: nothing was tried"
     assert lost == []
     assert copy.figures.records == 400
 
@@ -325,7 +325,7 @@ def test_memory_is_shared_by_all_partitions(topic_name: str) -> None:
                 before = us.memory_info().rss
                 for number in range(MANY):
                     produce(source.bootstrap, topic_name, payload(9, 100_000), partition=number, batch=9)
-                time.sleep(5)  # for a lane that goes on to fetch
+                time.sleep(5)  # for a task that goes on to fetch
                 held = us.memory_info().rss - before
             finally:
                 target.resume(0)

@@ -39,7 +39,7 @@ def test_counts_are_an_object_for_machines(capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().err)["verdicts"] == {"DROP/control": 3}
 
 
-def test_nothing_is_said_before_a_lane_has_reported(
+def test_nothing_is_said_before_a_task_has_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "LINE_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""What the Prometheus endpoint tells: right over epochs and lanes that start again, and bounded."""
+"""What the Prometheus endpoint tells: right over epochs and tasks that start again, and bounded."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def report(**changes: Any) -> PartitionStatus:
     return PartitionStatus(**{**plain, **changes})
 
 
-def lane(**changes: Any) -> TaskStatus:
-    return TaskStatus(**{"instance": "one", "lane": 0, "epoch": 0, "at_ms": NOW_MS, **changes})
+def task(**changes: Any) -> TaskStatus:
+    return TaskStatus(**{"instance": "one", "task": 0, "epoch": 0, "at_ms": NOW_MS, **changes})
 
 
 def metrics() -> Metrics:
@@ -100,9 +100,9 @@ def test_counters_grow_by_what_each_report_has_more() -> None:
     assert value(one, "mirror_data_loss_records_total", topic="orders") == 1
 
 
-def test_a_lane_that_starts_again_takes_nothing_back() -> None:
+def test_a_task_that_starts_again_takes_nothing_back() -> None:
     """It counts from where its epoch began; what it had done since stays counted, and counts no second time. Here that
-    was at 100, and the lane was killed after it had reported 150.
+    was at 100, and the task was killed after it had reported 150.
     """
     one = metrics()
     for many, at_ms in (
@@ -118,7 +118,7 @@ def test_a_lane_that_starts_again_takes_nothing_back() -> None:
 
 
 def test_a_report_that_comes_late_changes_nothing() -> None:
-    """A receipt overtakes what a lane wrote to the journal."""
+    """A receipt overtakes what a task wrote to the journal."""
     one = metrics()
     one.learn([report(verdicts={"RESTAMP/own_producer": 7}, at_ms=NOW_MS + 5)])
     one.learn([report(verdicts={"RESTAMP/own_producer": 4}, state=State.UNAVAILABLE)])
@@ -138,13 +138,13 @@ def test_histograms_as_prometheus_wants_them() -> None:
     assert value(one, "mirror_replication_latency_seconds_sum", **of) == pytest.approx(400.025)
 
 
-def test_requests_of_lanes_add_up_over_epochs_and_attempts() -> None:
+def test_requests_of_tasks_add_up_over_epochs_and_attempts() -> None:
     one = metrics()
-    one.learn_lane(lane(fetch=took(0.1), source_throttled_ms=500))
-    one.learn_lane(lane(fetch=took(0.1, 0.2), produce=took(0.3), source_throttled_ms=1500))
-    one.learn_lane(lane(lane=1, fetch=took(0.1)))
-    one.learn_lane(lane(attempt=2, fetch=took(0.1)))  # Spark started it again, twice
-    one.learn_lane(lane(epoch=1, fetch=took(0.1, 0.1), target_throttled_ms=250))
+    one.learn_task(task(fetch=took(0.1), source_throttled_ms=500))
+    one.learn_task(task(fetch=took(0.1, 0.2), produce=took(0.3), source_throttled_ms=1500))
+    one.learn_task(task(task=1, fetch=took(0.1)))
+    one.learn_task(task(attempt=2, fetch=took(0.1)))  # Spark started it again, twice
+    one.learn_task(task(epoch=1, fetch=took(0.1, 0.1), target_throttled_ms=250))
     assert value(one, "mirror_fetch_seconds_count", flow="eu-to-us") == 6
     assert value(one, "mirror_produce_seconds_count", flow="eu-to-us") == 1
     assert value(one, "mirror_restarts_total", what="task") == 2
@@ -190,7 +190,7 @@ def test_three_thousand_partitions_stay_bounded() -> None:
             )
             for number in range(3000)
         )
-        one.learn_lane(lane(epoch=round_))
+        one.learn_task(task(epoch=round_))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(one)
     lines = generate_latest(registry).splitlines()
@@ -208,10 +208,10 @@ def test_a_histogram_that_is_none(value: dict[str, Any]) -> None:
         Histogram.read(value)
 
 
-def test_figures_of_a_lane_travel_as_json() -> None:
-    told = lane(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
+def test_figures_of_a_task_travel_as_json() -> None:
+    told = task(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
     assert TaskStatus.from_json(told.to_json()) == told
-    with pytest.raises(ValueError, match="figures of a lane lack"):
+    with pytest.raises(ValueError, match="figures of a task lack"):
         TaskStatus.from_json(b"{}")
 
 

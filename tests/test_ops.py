@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_metrics import lane, metrics, report, took
+from test_metrics import metrics, report, task, took
 
 from mirror.errors import ExitCode
 from mirror.states import State
@@ -32,7 +32,7 @@ def exposed() -> dict[str, set[str]]:
     """Every sample that the endpoint can give, with its labels."""
     full = metrics()
     full.learn([report(verdicts={"DROP/control": 1}, verdict_bytes={"DROP/control": 9}, bytes=1, records=1)])
-    full.learn_lane(lane(fetch=took(1)))
+    full.learn_task(task(fetch=took(1)))
     full.groups_followed()
     return {sample.name: set(sample.labels) for family in full.collect() for sample in family.samples}
 

@@ -56,7 +56,7 @@ class Scripted(Supervisor):
             source=NOWHERE,
             target=NOWHERE,
             assignments=assignments,
-            lanes=1,
+            tasks=1,
             epoch_seconds=0.01,
             memory_bytes=1,
         )

@@ -40,7 +40,7 @@ def endpoint(bootstrap: str) -> Endpoint:
 
 
 async def append_as_a_zombie(flow: str, source: str, target: str, topic: str, offset: int) -> int:
-    """The batch at `offset`, stamped as an earlier lane of the flow would have; where it landed."""
+    """The batch at `offset`, stamped as an earlier task of the flow would have; where it landed."""
     at = TopicPartition(topic, 0)
     async with Cluster(endpoint(source)) as one, Cluster(endpoint(target)) as other:
         await one.refresh([topic])
@@ -204,7 +204,7 @@ def test_a_source_that_was_cut_into_a_transaction_that_had_ended(
 
 
 def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another error than these ends the lane, and with it every partition."""
+    """Another error than these ends the task, and with it every partition."""
     damaged = batch(5, attributes=TRANSACTIONAL | CONTROL, producer_id=7, payload=b"")
     answer = Fetched(TopicPartition("orders", 3), 0, 6, 6, 0, None, ((7, 0),), memoryview(damaged))
 

@@ -380,7 +380,7 @@ def test_an_expression_that_cannot_be_is_refused_before_anything_is_made(
     assert not [name for name in known if topic_name in name]
 
 
-def test_beside_lanes_and_topics_that_come_later(
+def test_beside_tasks_and_topics_that_come_later(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap

@@ -406,7 +406,7 @@ def idle_driver(**parts: Any) -> Rekeyer:
     """One that has planned, and to which nothing is new; with these parts, by number."""
     nowhere: Any = None  # Spark is not asked
     flow = Flow(
-        name="a", source=NOWHERE, target=NOWHERE, assignments=(), lanes=1, epoch_seconds=60.0, memory_bytes=1 << 20
+        name="a", source=NOWHERE, target=NOWHERE, assignments=(), tasks=1, epoch_seconds=60.0, memory_bytes=1 << 20
     )
     made: Any = Rekeyer(nowhere, flow, RULE, frozenset())
 

@@ -72,7 +72,7 @@ class Story:
             source=endpoint(self.source),
             target=endpoint(self.target),
             assignments=(),
-            lanes=1,
+            tasks=1,
             epoch_seconds=60.0,
             memory_bytes=1 << 20,
         )

@@ -1,4 +1,4 @@
-"""A lane as a task runs it: what it returns when its last words cannot be written."""
+"""A task as a task runs it: what it returns when its last words cannot be written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, KnownStop
 from mirror.replication.pipeline import Pipeline
 from mirror.spark import task
-from mirror.spark.task import TaskAssignment, TaskResult, run_lane
+from mirror.spark.task import TaskAssignment, TaskResult, run_task
 from mirror.states import State
 
 
@@ -24,7 +24,7 @@ from mirror.states import State
 def test_a_journal_that_does_not_answer_costs_no_receipt(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is while the target restarts. A lane that failed instead would be run again, and its epoch with it."""
+    """As it is while the target restarts. A task that failed instead would be run again, and its epoch with it."""
 
     async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
@@ -35,10 +35,10 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
 
 
 @pytest.mark.brokers
-def test_a_stop_that_ends_a_lane_is_told_by_a_slow_journal_too(
+def test_a_stop_that_ends_a_task_is_told_by_a_slow_journal_too(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its receipts come to the driver when the other lanes' epoch is over, which may be minutes later."""
+    """Its receipts come to the driver when the other tasks' epoch is over, which may be minutes later."""
     make_topic(source_cluster.bootstrap, topic_name)
     told: list[PartitionStatus] = []
 
@@ -74,14 +74,14 @@ def test_a_fault_of_ours_while_reporting_is_told(
 def receipts_of(
     source: Cluster, target: Cluster, topic: str, seconds: float = 0, stop: KnownStop | None = None
 ) -> list[TaskResult]:
-    """What a lane returns that has one partition and ends after so long."""
+    """What a task returns that has one partition and ends after so long."""
     settings = settings_between(source.bootstrap, target.bootstrap, [topic])
     at = TopicPartition(topic, 0)
 
     async def receipts() -> list[TaskResult]:
         mark = await ControlServer.open("127.0.0.1")
         try:
-            return await run_lane(
+            return await run_task(
                 TaskAssignment(
                     flow=topic,
                     instance="one",

@@ -281,7 +281,7 @@ def test_batches_in_a_row_become_one() -> None:
 
 
 def test_what_tiny_batches_decompress_to_together_is_bounded() -> None:
-    """A thousand times smaller for their compression, they would fill the memory of a lane, and of whoever reads it."""
+    """A thousand times smaller for their compression, they would fill the memory of a task, and of whoever reads it."""
     sources = [stored([Record(0, 0, None, bytes(10_000), ())], base=1000 + n, codec=4) for n in range(7)]
     assert max(one.header.size for one in sources) < 120
     made = rewrite(sources, Recipe(portion=30_100))

@@ -108,7 +108,7 @@ def running(config: Path, log: Path, *options: str, kind: type[Running] = Runnin
         psutil.wait_procs(tree, timeout=10)
 
 
-#: A mirror whose lanes run in threads of the driver.
+#: A mirror whose tasks run in threads of the driver.
 forked = partial(running, kind=Forked)
 
 
@@ -314,7 +314,7 @@ def test_translated_offsets_of_a_running_mirror(
         looked_up(127, "--reverse")
     produce(source, topic_name, values(3))
     commit(source, topic_name, topic_name, 164)
-    # Reading the journal now and then is not enough: what a lane recorded at its end is read before the last look.
+    # Reading the journal now and then is not enough: what a task recorded at its end is read before the last look.
     monkeypatch.setattr(supervisor, "WATCH_SECONDS", 60)
     assert run_once(load(config)).exit_code == ExitCode.DONE
     assert committed(target, topic_name, topic_name) == 129

@@ -13,7 +13,7 @@ from helpers import make_topic, mirror_once, produce, stored_batches
 from probe import probing, probing_existing
 from samerecords import assert_same_records
 from test_aligning import read_all, trimmed
-from watchedlane import PATIENCE, WatchedLane
+from watchedtask import PATIENCE, WatchedTask
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
@@ -53,18 +53,18 @@ def await_forgotten(cluster: Cluster, topic: str) -> None:
 def test_a_mirror_goes_on_where_the_leader_forgot_it(
     source_cluster: Cluster, forgetful: Cluster, topic_name: str
 ) -> None:
-    """In one lane, which believes that the leader knows it, and from one lane to the next."""
+    """In one task, which believes that the leader knows it, and from one task to the next."""
     source, target = source_cluster.bootstrap, forgetful.bootstrap
     at = TopicPartition(topic_name, 0)
     make_topic(source, topic_name)
     make_topic(target, topic_name)
     count = 0
     for _ in range(2):
-        with WatchedLane(source, target, [at]) as lane:
+        with WatchedTask(source, target, [at]) as task:
             for _ in range(3):
                 produce(source, topic_name, values(100, count), batch=5)
                 count += 100
-                assert not lane.mirrored(at, count).state.is_stop
+                assert not task.mirrored(at, count).state.is_stop
                 await_forgotten(forgetful, topic_name)
     assert assert_same_records(source, target, topic_name, 1) == count
 

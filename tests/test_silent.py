@@ -34,7 +34,7 @@ from faults.points import REQUESTS
 from helpers import mirror_once, produce, settings_between, stored_batches
 from samerecords import read
 from test_rekey_plans import Story
-from watchedlane import PATIENCE, WatchedLane
+from watchedtask import PATIENCE, WatchedTask
 
 from mirror.commands.verify import verify
 from mirror.errors import ExitCode
@@ -121,15 +121,15 @@ class Scene:
         produce(self.source.bootstrap, at.topic, values, partition=at.partition, codec="lz4")
         self.written[at] = first + count
 
-    def lane(self, **more: Any) -> WatchedLane:
+    def task(self, **more: Any) -> WatchedTask:
         """The mirror, from the source's brokers unless `source` says otherwise."""
         source = more.pop("source", self.source.bootstrap)
-        return WatchedLane(source, self.target.bootstrap, self.partitions, **more)
+        return WatchedTask(source, self.target.bootstrap, self.partitions, **more)
 
-    def all_mirrored(self, lane: WatchedLane) -> None:
+    def all_mirrored(self, task: WatchedTask) -> None:
         """Wait for it, and remember what the target holds then."""
         for at in self.partitions:
-            lane.mirrored(at, self.written[at])
+            task.mirrored(at, self.written[at])
         self.remember()
 
     def remember(self) -> None:
@@ -141,11 +141,11 @@ class Scene:
             now = list(read(self.target.bootstrap, *self.partitions[index]))
             assert now == self.before[index]
 
-    def assert_goes_on(self, lane: WatchedLane, *others: TopicPartition) -> None:
+    def assert_goes_on(self, task: WatchedTask, *others: TopicPartition) -> None:
         """What is sound is still mirrored."""
         for at in (self.sound, *others):
             self.write(at, 10)
-            lane.mirrored(at, self.written[at])
+            task.mirrored(at, self.written[at])
 
 
 def create(cluster: Cluster, topic: str, replicas: list[list[int]], configs: dict[str, str] | None = None) -> None:
@@ -224,11 +224,11 @@ def mortal(three: Cluster, target_cluster: Cluster, topic_name: str) -> Iterator
             three.restart(node)
 
 
-def cut_back(scene: Scene, lane: WatchedLane) -> None:
+def cut_back(scene: Scene, task: WatchedTask) -> None:
     """Mirror 100 records that the follower lacks; then the leader dies, and the follower is elected all the same."""
     scene.source.kill(FOLLOWER)
     scene.write(scene.hurt, 100)
-    scene.all_mirrored(lane)
+    scene.all_mirrored(task)
 
 
 def elect(scene: Scene) -> None:
@@ -251,34 +251,34 @@ def test_a_source_that_is_cut_back_while_it_is_mirrored(mortal: Scene) -> None:
     answer to the next fetch, since that names the epoch of the last batch.
     """
     mortal.make([LEADER, FOLLOWER], **UNCLEAN)
-    with mortal.lane() as lane:
-        mortal.all_mirrored(lane)
-        cut_back(mortal, lane)
+    with mortal.task() as task:
+        mortal.all_mirrored(task)
+        cut_back(mortal, task)
         elect(mortal)
-        found = lane.stopped(mortal.hurt)
+        found = task.stopped(mortal.hurt)
         assert (found.state, found.next_offset) == (State.TRUNCATED, 200)
         assert "cut back to offset 100" in found.detail
         assert_says_how_to_begin_anew(found, mortal)
-        mortal.assert_goes_on(lane, TopicPartition(mortal.name, 1))
+        mortal.assert_goes_on(task, TopicPartition(mortal.name, 1))
     mortal.assert_kept(0)
 
 
 def test_a_source_that_is_cut_back_while_no_mirror_runs(mortal: Scene) -> None:
     """Known by the log's end; and, once the source has grown beyond it again, by what lies there."""
     mortal.make([LEADER, FOLLOWER], **UNCLEAN)
-    with mortal.lane() as lane:
-        mortal.all_mirrored(lane)
-        cut_back(mortal, lane)
+    with mortal.task() as task:
+        mortal.all_mirrored(task)
+        cut_back(mortal, task)
     elect(mortal)
     for grown, told in ((0, "ends at 200, the source's at 100"), (150, "cut back, and went on in leader epoch")):
         if grown:
             mortal.write(mortal.hurt, grown, b"other ")
-        with mortal.lane() as lane:
-            found = lane.stopped(mortal.hurt)
+        with mortal.task() as task:
+            found = task.stopped(mortal.hurt)
             assert (found.state, found.next_offset) == (State.TRUNCATED, 200)
             assert told in found.detail
             assert_says_how_to_begin_anew(found, mortal)
-            mortal.assert_goes_on(lane, TopicPartition(mortal.name, 1))
+            mortal.assert_goes_on(task, TopicPartition(mortal.name, 1))
         mortal.assert_kept(0)
 
 
@@ -316,17 +316,17 @@ def test_a_re_keyed_source_that_is_cut_back(mortal: Scene) -> None:
 
 def test_a_source_that_is_recreated_while_it_is_mirrored(scene: Scene) -> None:
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
+    with scene.task() as task:
+        scene.all_mirrored(task)
         delete(scene.source, scene.name)
         create(scene.source, scene.name, [[0], [0]])
         scene.write(scene.hurt, 300, b"other ")
-        found = lane.stopped(scene.hurt)
+        found = task.stopped(scene.hurt)
         assert (found.state, found.next_offset) == (State.RECREATED, 100)
-        assert lane.stopped(TopicPartition(scene.name, 1)).state is State.RECREATED
+        assert task.stopped(TopicPartition(scene.name, 1)).state is State.RECREATED
         assert_says_how_to_begin_anew(found, scene)
-        assert lane.affected(scene.hurt) <= MISSING_TRIES
-        scene.assert_goes_on(lane)
+        assert task.affected(scene.hurt) <= MISSING_TRIES
+        scene.assert_goes_on(task)
     scene.assert_kept(0, 1)
 
 
@@ -334,35 +334,35 @@ def test_a_source_that_is_recreated_while_it_is_mirrored(scene: Scene) -> None:
 @pytest.mark.parametrize("partitions", [1, 2], ids=["in fewer partitions", "in as many partitions"])
 def test_a_source_that_is_recreated_while_no_mirror_runs(scene: Scene, count: int, partitions: int) -> None:
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
-        ids = lane.topic_ids
+    with scene.task() as task:
+        scene.all_mirrored(task)
+        ids = task.topic_ids
     delete(scene.source, scene.name)
     create(scene.source, scene.name, [[0]] * partitions)
     scene.written[scene.hurt] = 0
     scene.write(scene.hurt, count)  # the same values: not even the last batch need differ
-    with scene.lane(first_seen=ids) as lane:
+    with scene.task(first_seen=ids) as task:
         for at in scene.partitions[:2]:
-            found = lane.stopped(at)
+            found = task.stopped(at)
             assert (found.state, found.next_offset) == (State.RECREATED, 100)
             assert str(ids[scene.name]) in found.detail
             assert_says_how_to_begin_anew(found, scene)
-        scene.assert_goes_on(lane)
+        scene.assert_goes_on(task)
     scene.assert_kept(0, 1)
 
 
 def test_a_source_that_is_deleted_while_no_mirror_runs(scene: Scene) -> None:
     """Or in the epoch before: it is not waited for."""
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
-        ids = lane.topic_ids
+    with scene.task() as task:
+        scene.all_mirrored(task)
+        ids = task.topic_ids
     delete(scene.source, scene.name)
-    with scene.lane(first_seen=ids) as lane:
-        found = lane.stopped(scene.hurt)
+    with scene.task(first_seen=ids) as task:
+        found = task.stopped(scene.hurt)
         assert (found.state, found.next_offset) == (State.RECREATED, 100)
         assert "was deleted" in found.detail
-        scene.assert_goes_on(lane)
+        scene.assert_goes_on(task)
     scene.assert_kept(0, 1)
 
 
@@ -375,23 +375,23 @@ def test_a_mirror_that_retention_overtakes(scene: Scene, continues: bool) -> Non
     scene.make()
     with (
         Network(scene.source.bootstrap) as network,
-        scene.lane(source=network.bootstrap, continues_on_loss=continues) as lane,
+        scene.task(source=network.bootstrap, continues_on_loss=continues) as task,
     ):
-        scene.all_mirrored(lane)
+        scene.all_mirrored(task)
         network.cut()
         scene.write(scene.hurt, 100)
         delete_records(scene.source, scene.hurt, 150)
         network.heal()
         if continues:
-            found = lane.mirrored(scene.hurt, 200)
+            found = task.mirrored(scene.hurt, 200)
             assert (found.state.is_stop, found.lost) == (False, 50)
         else:
-            found = lane.stopped(scene.hurt)
+            found = task.stopped(scene.hurt)
             assert (found.state, found.next_offset) == (State.RETENTION_GAP, 100)
             assert "offsets 100 to 149" in found.detail
             assert f"mirror accept CONFIG {scene.name}" in found.detail
-        assert lane.affected(scene.hurt) == 1, "the first answer is enough"
-        scene.assert_goes_on(lane, TopicPartition(scene.name, 1))
+        assert task.affected(scene.hurt) == 1, "the first answer is enough"
+        scene.assert_goes_on(task, TopicPartition(scene.name, 1))
     if continues:
         offsets = [record[0] for record in read(scene.target.bootstrap, *scene.hurt)]
         assert offsets == [*range(100), *range(150, 200)], "every offset is the source's"
@@ -401,15 +401,15 @@ def test_a_mirror_that_retention_overtakes(scene: Scene, continues: bool) -> Non
 
 def test_retention_that_overtakes_while_no_mirror_runs(scene: Scene) -> None:
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
+    with scene.task() as task:
+        scene.all_mirrored(task)
     scene.write(scene.hurt, 100)
     delete_records(scene.source, scene.hurt, 150)
-    with scene.lane() as lane:
-        found = lane.stopped(scene.hurt)
+    with scene.task() as task:
+        found = task.stopped(scene.hurt)
         assert (found.state, found.next_offset) == (State.RETENTION_GAP, 100)
         assert "offsets 100 to 149" in found.detail
-        scene.assert_goes_on(lane, TopicPartition(scene.name, 1))
+        scene.assert_goes_on(task, TopicPartition(scene.name, 1))
     scene.assert_kept(0)
 
 
@@ -419,14 +419,14 @@ def test_retention_that_overtakes_while_no_mirror_runs(scene: Scene) -> None:
 def test_a_bit_that_is_flipped_in_a_stored_batch(scene: Scene) -> None:
     scene.make()
     damaged = flip_a_stored_bit(scene.source, scene.hurt, 3)
-    with scene.lane() as lane:
-        found = lane.stopped(scene.hurt)
+    with scene.task() as task:
+        found = task.stopped(scene.hurt)
         assert (found.state, damaged) == (State.CORRUPT, 30)
         assert "CRC mismatch" in found.detail
         assert f"mirror inspect {scene.name}:0 --config CONFIG --side source --from 30" in found.detail
-        assert lane.affected(scene.hurt) == DAMAGE_TRIES
-        lane.mirrored(scene.hurt, damaged)
-        scene.assert_goes_on(lane, TopicPartition(scene.name, 1))
+        assert task.affected(scene.hurt) == DAMAGE_TRIES
+        task.mirrored(scene.hurt, damaged)
+        scene.assert_goes_on(task, TopicPartition(scene.name, 1))
     sound = list(read(scene.target.bootstrap, *scene.hurt))
     assert [record[0] for record in sound] == list(range(damaged)), "what precedes the damage, and no more"
 
@@ -439,11 +439,11 @@ def test_bits_that_are_flipped_on_the_wire(scene: Scene) -> None:
     with Network(scene.source.bootstrap) as network:
         flips = [Rule("flip", REQUESTS["fetch"], 1, chance=Random(seed + n)) for n in range(DAMAGE_TRIES - 1)]
         network.disturb(*flips)
-        with WatchedLane(network.bootstrap, scene.target.bootstrap, [scene.hurt]) as lane:
-            lane.mirrored(scene.hurt, 100)
-            assert not lane.until(scene.hurt, lambda one: one.state is not State.MIRRORING).state.is_stop
+        with WatchedTask(network.bootstrap, scene.target.bootstrap, [scene.hurt]) as task:
+            task.mirrored(scene.hurt, 100)
+            assert not task.until(scene.hurt, lambda one: one.state is not State.MIRRORING).state.is_stop
             assert [flip.fired for flip in flips] == [1] * len(flips)
-            assert lane.affected(scene.hurt) == len(flips)
+            assert task.affected(scene.hurt) == len(flips)
     ours, theirs = (list(read(one.bootstrap, *scene.hurt)) for one in (scene.target, scene.source))
     assert ours == theirs
 
@@ -453,38 +453,38 @@ def test_bits_that_are_flipped_on_the_wire(scene: Scene) -> None:
 
 def test_a_source_topic_that_may_not_be_read_any_more(scene: Scene) -> None:
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
+    with scene.task() as task:
+        scene.all_mirrored(task)
         take_away(scene.source, scene.name, AclOperation.READ)
         try:
-            found = lane.stopped(scene.hurt)
+            found = task.stopped(scene.hurt)
             scene.write(scene.hurt, 10)
             assert (found.state, found.next_offset) == (State.UNAUTHORIZED, 100)
             assert "topic_authorization_failed" in found.detail
             assert f"kafka-acls.sh --bootstrap-server {scene.source.bootstrap} --add" in found.detail
             assert f"--operation Read --topic {scene.name}" in found.detail
-            assert lane.affected(scene.hurt) == 1
-            scene.assert_goes_on(lane)
-            with scene.lane() as another:  # one that begins meanwhile
+            assert task.affected(scene.hurt) == 1
+            scene.assert_goes_on(task)
+            with scene.task() as another:  # one that begins meanwhile
                 assert another.stopped(scene.hurt).state is State.UNAUTHORIZED
                 scene.assert_goes_on(another)
         finally:
             give_back(scene.source, scene.name)
     scene.assert_kept(0, 1)
-    with scene.lane() as lane:
-        lane.mirrored(scene.hurt, 110)
+    with scene.task() as task:
+        task.mirrored(scene.hurt, 110)
 
 
 def test_a_source_topic_that_may_not_even_be_described_any_more(scene: Scene) -> None:
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
+    with scene.task() as task:
+        scene.all_mirrored(task)
         take_away(scene.source, scene.name, AclOperation.ALL)
         try:
-            found = lane.stopped(scene.hurt)
+            found = task.stopped(scene.hurt)
             assert (found.state, found.next_offset) == (State.UNAUTHORIZED, 100)
-            scene.assert_goes_on(lane)
-            with scene.lane(first_seen=lane.topic_ids) as another:
+            scene.assert_goes_on(task)
+            with scene.task(first_seen=task.topic_ids) as another:
                 found = another.stopped(scene.hurt)
                 assert found.state is State.UNAUTHORIZED
                 assert f"--operation Read --topic {scene.name}" in found.detail
@@ -496,23 +496,23 @@ def test_a_source_topic_that_may_not_even_be_described_any_more(scene: Scene) ->
 
 def test_a_target_topic_that_may_not_be_written_any_more(scene: Scene) -> None:
     scene.make()
-    with scene.lane() as lane:
-        scene.all_mirrored(lane)
+    with scene.task() as task:
+        scene.all_mirrored(task)
         take_away(scene.target, scene.name, AclOperation.WRITE)
         try:
             scene.write(scene.hurt, 10)
-            found = lane.stopped(scene.hurt)
+            found = task.stopped(scene.hurt)
             assert (found.state, found.next_offset) == (State.UNAUTHORIZED, 100)
             assert "the target answered topic_authorization_failed" in found.detail
             assert f"kafka-acls.sh --bootstrap-server {scene.target.bootstrap} --add" in found.detail
             assert f"--operation Write --topic {scene.name}" in found.detail
-            assert lane.affected(scene.hurt) == 1
-            scene.assert_goes_on(lane)
+            assert task.affected(scene.hurt) == 1
+            scene.assert_goes_on(task)
         finally:
             give_back(scene.target, scene.name)
     scene.assert_kept(0, 1)
-    with scene.lane() as lane:
-        lane.mirrored(scene.hurt, 110)
+    with scene.task() as task:
+        task.mirrored(scene.hurt, 110)
 
 
 def test_verify_goes_on_past_a_partition_without_a_leader(mortal: Scene, capsys: pytest.CaptureFixture[str]) -> None:

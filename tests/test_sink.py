@@ -156,7 +156,7 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
 
 
 def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
-    """Nothing is sent before the log's end was read again; an error here would end the lane."""
+    """Nothing is sent before the log's end was read again; an error here would end the task."""
 
     async def filled() -> PartitionWriter:
         target: Any = SimpleNamespace(leader=lambda _: SimpleNamespace(node=1, epoch=0))

@@ -1,4 +1,4 @@
-"""A mirror whose lanes run on the workers of a Spark standalone cluster, and what is left of a copy when those die."""
+"""A mirror whose tasks run on the workers of a Spark standalone cluster, and what is left of a copy when those die."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_ten_workers_die_during_a_copy(
     config = config_file(tmp_path, source, target, [topic], flow=topic)
     with spark_cluster(tmp_path, WORKERS) as spark:
         conf = {"spark.executor.memory": "512m", "spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        lanes = {"master": spark.address, "tasks": 2, "epoch_s": 5, "conf": conf}
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": lanes}))
+        tasks = {"master": spark.address, "tasks": 2, "epoch_s": 5, "conf": conf}
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": tasks}))
         with running(config, tmp_path / "mirror.log") as mirror:
 
             def all_move_on() -> None:

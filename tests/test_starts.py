@@ -157,7 +157,7 @@ class Died(Exception):
 
 
 def dies(monkeypatch: pytest.MonkeyPatch, flow: Flow) -> None:
-    """A first start that settles where the flow begins, and no lane of it ever runs."""
+    """A first start that settles where the flow begins, and no task of it ever runs."""
 
     async def killed(*_: Any) -> None:
         raise Died

@@ -31,7 +31,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.pipeline import Pipeline
-from mirror.spark.task import TaskAssignment, TaskResult, run_lane
+from mirror.spark.task import TaskAssignment, TaskResult, run_task
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
@@ -195,7 +195,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
     ensure_flow_topic(Admin(settings.target), flow)
     at = TopicPartition(topic_name, 0)
 
-    async def lane() -> tuple[list[TaskResult], dict[bytes, bytes]]:
+    async def task() -> tuple[list[TaskResult], dict[bytes, bytes]]:
         ends = Endpoint.of(settings.source), Endpoint.of(settings.target)
         async with Wire(ends[0]) as cluster:
             await cluster.refresh([topic_name])
@@ -204,7 +204,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
             standing = standing_in(await Journal(cluster, flow).newest())
         mark = await ControlServer.open("127.0.0.1")
         try:
-            receipts = await run_lane(
+            receipts = await run_task(
                 TaskAssignment(
                     flow=flow,
                     instance="any",
@@ -224,7 +224,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
             await cluster.refresh([journal_topic(flow)])
             return receipts, newest((await Journal(cluster, flow).read())[0])
 
-    (receipt,), journal = asyncio.run(lane())
+    (receipt,), journal = asyncio.run(task())
     assert (receipt.figures.next_offset, receipt.tally.lost) == (200, 50)
     told = json.loads(journal[f"loss/{topic_name}/0/100".encode()])
     assert (told["topic"], told["first"], told["next"]) == (topic_name, 100, 150)

@@ -1,4 +1,4 @@
-"""The stop mark reaches every lane: those that hold on, those that just come, and those whose driver is gone."""
+"""The stop mark reaches every task: those that hold on, those that just come, and those whose driver is gone."""
 
 from __future__ import annotations
 
@@ -35,47 +35,47 @@ async def mark() -> AsyncIterator[ControlServer]:
         await opened.close()
 
 
-async def holding(opened: ControlServer, lanes: int) -> None:
-    """Wait until so many lanes hold on."""
-    while len(opened._board.lines) < lanes:
+async def holding(opened: ControlServer, tasks: int) -> None:
+    """Wait until so many tasks hold on."""
+    while len(opened._board.lines) < tasks:
         await asyncio.sleep(0.001)
 
 
-def said_by(address: ControlAddress, greeting: bytes, lane: int, attempt: int = 0) -> bytes:
-    """A lane's answer to a greeting."""
-    hello = control._hello(lane, attempt)
-    return hello + proof(address.token, b"lane", greeting, hello)
+def said_by(address: ControlAddress, greeting: bytes, task: int, attempt: int = 0) -> bytes:
+    """A task's answer to a greeting."""
+    hello = control._hello(task, attempt)
+    return hello + proof(address.token, b"task", greeting, hello)
 
 
 def none(_: tuple[Assignment, ...]) -> bool:
-    """Nothing is handed to this lane."""
+    """Nothing is handed to this task."""
     raise AssertionError
 
 
-async def ended(*lanes: asyncio.Task[None]) -> None:
+async def ended(*tasks: asyncio.Task[None]) -> None:
     async with asyncio.timeout(SOON):
-        await asyncio.gather(*lanes)
+        await asyncio.gather(*tasks)
 
 
 @in_loop
-async def test_setting_the_mark_ends_every_lane() -> None:
+async def test_setting_the_mark_ends_every_task() -> None:
     async with mark() as opened:
-        lanes = [asyncio.create_task(until_marked(opened.address, lane, none)) for lane in range(5)]
+        tasks = [asyncio.create_task(until_marked(opened.address, task, none)) for task in range(5)]
         await holding(opened, 5)
-        assert not any(lane.done() for lane in lanes)
+        assert not any(task.done() for task in tasks)
         opened.set()
-        await ended(*lanes)
+        await ended(*tasks)
 
 
 @in_loop
-async def test_a_lane_that_comes_after_the_mark_ends_at_once() -> None:
+async def test_a_task_that_comes_after_the_mark_ends_at_once() -> None:
     async with mark() as opened:
         opened.set()
         await ended(asyncio.create_task(until_marked(opened.address, 0, none)))
 
 
 @in_loop
-async def test_a_lane_that_is_just_coming_ends_too() -> None:
+async def test_a_task_that_is_just_coming_ends_too() -> None:
     """It was let in before the mark was set, and says who it is only afterwards."""
     async with mark() as opened:
         reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
@@ -96,10 +96,10 @@ async def test_a_lane_that_is_just_coming_ends_too() -> None:
 @in_loop
 async def test_closing_frees_the_port() -> None:
     opened = await ControlServer.open(HOST)
-    lane = asyncio.create_task(until_marked(opened.address, 0, none))
+    task = asyncio.create_task(until_marked(opened.address, 0, none))
     await holding(opened, 1)
     await opened.close()
-    await ended(lane)
+    await ended(task)
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), HOST, opened.address.port)
     server.close()
     await server.wait_closed()
@@ -107,15 +107,15 @@ async def test_closing_frees_the_port() -> None:
 
 @pytest.mark.parametrize("steps", range(6))
 def test_who_comes_while_the_mark_closes_leaves_nothing_behind(steps: int, caplog: pytest.LogCaptureFixture) -> None:
-    """At each step of the event loop between the kernel's accept and the lane's greeting."""
+    """At each step of the event loop between the kernel's accept and the task's greeting."""
 
     async def story() -> socket.socket:
         opened = await ControlServer.open(HOST)
-        lane = socket.create_connection((HOST, opened.address.port))
+        task = socket.create_connection((HOST, opened.address.port))
         for _ in range(steps):
             await asyncio.sleep(0)
         await opened.close()
-        return lane
+        return task
 
     with warnings.catch_warnings(record=True) as unclosed:
         warnings.simplefilter("always", ResourceWarning)
@@ -126,27 +126,27 @@ def test_who_comes_while_the_mark_closes_leaves_nothing_behind(steps: int, caplo
 
 
 @in_loop
-async def test_a_lane_that_ends_is_let_go() -> None:
+async def test_a_task_that_ends_is_let_go() -> None:
     async with mark() as opened:
-        lane = asyncio.create_task(until_marked(opened.address, 0, none))
+        task = asyncio.create_task(until_marked(opened.address, 0, none))
         await holding(opened, 1)
-        lane.cancel()
-        await asyncio.wait([lane])
+        task.cancel()
+        await asyncio.wait([task])
         while opened._board.lines:
             await asyncio.sleep(0.001)
 
 
 @in_loop
-async def test_a_stranger_is_shown_out_and_the_lanes_stay() -> None:
+async def test_a_stranger_is_shown_out_and_the_tasks_stay() -> None:
     async with mark() as opened:
-        lane = asyncio.create_task(until_marked(opened.address, 0, none))
+        task = asyncio.create_task(until_marked(opened.address, 0, none))
         await holding(opened, 1)
         stranger = ControlAddress(opened.address.host, opened.address.port, bytes(16))
         await ended(asyncio.create_task(until_marked(stranger, 0, none)))
         assert len(opened._board.lines) == 1
-        assert not lane.done()
+        assert not task.done()
         opened.set()
-        await ended(lane)
+        await ended(task)
 
 
 @in_loop
@@ -161,7 +161,7 @@ async def test_a_stranger_who_says_nothing_is_shown_out(monkeypatch: pytest.Monk
 
 @in_loop
 async def test_strangers_do_not_use_up_what_a_driver_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first are shown out for the next, so that a lane gets in among any number of them."""
+    """The first are shown out for the next, so that a task gets in among any number of them."""
     monkeypatch.setattr(control, "_MOST_STRANGERS", 3)
     monkeypatch.setattr(control, "_HELLO_SECONDS", 1000.0)
     async with mark() as opened:
@@ -170,17 +170,17 @@ async def test_strangers_do_not_use_up_what_a_driver_may_open(monkeypatch: pytes
             async with asyncio.timeout(SOON):
                 with suppress(ConnectionResetError):
                     await reader.read()
-        lane = asyncio.create_task(until_marked(opened.address, 0, none))
+        task = asyncio.create_task(until_marked(opened.address, 0, none))
         await known(opened, 0)
         assert len(opened._board.strangers) <= 3
         opened.set()
-        await ended(lane)
+        await ended(task)
         for _, writer in came:
             writer.close()
 
 
 @in_loop
-async def test_a_lane_that_is_shown_out_before_it_is_known_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_is_shown_out_before_it_is_known_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is no mark: a driver with much to do may have taken it for a stranger."""
     monkeypatch.setattr(control, "_PAUSE", 0.01)
     async with mark() as opened:
@@ -196,11 +196,11 @@ async def test_a_lane_that_is_shown_out_before_it_is_known_comes_again(monkeypat
 
         server = await asyncio.start_server(at_first_busy, HOST, 0)
         address = ControlAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token)
-        lane = asyncio.create_task(until_marked(address, 0, none))
+        task = asyncio.create_task(until_marked(address, 0, none))
         await known(opened, 0)
         server.close()
         opened.set()
-        await ended(lane)
+        await ended(task)
 
 
 @in_loop
@@ -214,11 +214,11 @@ async def test_tokens_differ() -> None:
 async def test_watching_calls_back_once() -> None:
     async with mark() as opened:
         calls: list[str] = []
-        lane = watch(opened.address, 0, none, lambda: calls.append("marked"))
+        task = watch(opened.address, 0, none, lambda: calls.append("marked"))
         await holding(opened, 1)
         assert calls == []
         opened.set()
-        await ended(lane)
+        await ended(task)
         assert calls == ["marked"]
 
 
@@ -239,20 +239,20 @@ asyncio.run(main())
 
 
 @in_loop
-async def test_lanes_end_when_the_driver_is_killed() -> None:
+async def test_tasks_end_when_the_driver_is_killed() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipe = asyncio.subprocess.PIPE
     driver = await asyncio.create_subprocess_exec(sys.executable, "-c", DRIVER, env=environment, stdout=pipe)
     try:
         assert driver.stdout
         port, token = (await driver.stdout.readline()).split()
-        lane = asyncio.create_task(
+        task = asyncio.create_task(
             until_marked(ControlAddress(HOST, int(port), bytes.fromhex(token.decode())), 0, none)
         )
         assert await driver.stdout.readline() == b"held\n"
-        assert not lane.done()
+        assert not task.done()
         driver.kill()
-        await ended(lane)
+        await ended(task)
     finally:
         if driver.returncode is None:
             driver.kill()
@@ -264,15 +264,15 @@ async def test_a_driver_that_never_was(free_port: int) -> None:
     await ended(asyncio.create_task(until_marked(ControlAddress(HOST, free_port, bytes(16)), 0, none)))
 
 
-# --- what is handed to lanes ------------------------------------------------------------------------------------------
+# --- what is handed to tasks ------------------------------------------------------------------------------------------
 
 AT = TopicPartition("orders", 0)
 MORE = (Assignment(AT, AT, None, Rules(), since=7),)
 
 
-async def known(opened: ControlServer, *lanes: int) -> None:
-    """Wait until these lanes have said who they are."""
-    while sorted(line.lane for line in opened._board.lines) != sorted(lanes):
+async def known(opened: ControlServer, *tasks: int) -> None:
+    """Wait until these tasks have said who they are."""
+    while sorted(line.task for line in opened._board.lines) != sorted(tasks):
         await asyncio.sleep(0.001)
 
 
@@ -285,43 +285,43 @@ def taking(into: list[Assignment], *, takes: bool = True) -> Take:
 
 
 @in_loop
-async def test_what_is_handed_to_a_lane_comes_to_it_alone() -> None:
+async def test_what_is_handed_to_a_task_comes_to_it_alone() -> None:
     async with mark() as opened:
         got: dict[int, list[Assignment]] = {0: [], 1: []}
-        lanes = [asyncio.create_task(until_marked(opened.address, lane, taking(got[lane]))) for lane in got]
+        tasks = [asyncio.create_task(until_marked(opened.address, task, taking(got[task]))) for task in got]
         await known(opened, 0, 1)
         assert await opened.hand(1, MORE)
         assert got == {0: [], 1: [*MORE]}
         assert await opened.hand(1, MORE)
         assert got == {0: [], 1: [*MORE, *MORE]}
         opened.set()
-        await ended(*lanes)
+        await ended(*tasks)
         assert not await opened.hand(1, MORE), "the epoch is over"
 
 
 @in_loop
-async def test_a_lane_that_is_tried_again_gets_the_same() -> None:
+async def test_a_task_that_is_tried_again_gets_the_same() -> None:
     async with mark() as opened:
         first, again = list[Assignment](), list[Assignment]()
-        lane = asyncio.create_task(until_marked(opened.address, 3, taking(first)))
+        task = asyncio.create_task(until_marked(opened.address, 3, taking(first)))
         await known(opened, 3)
         assert await opened.hand(3, MORE)
-        lane.cancel()
+        task.cancel()
         await known(opened)
-        lane = asyncio.create_task(until_marked(opened.address, 3, taking(again)))
+        task = asyncio.create_task(until_marked(opened.address, 3, taking(again)))
         while not again:
             await asyncio.sleep(0.001)
         assert (*first,) == (*again,) == MORE
         opened.set()
-        await ended(lane)
+        await ended(task)
 
 
 @in_loop
-async def test_a_lane_that_is_not_there_or_ending_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_is_not_there_or_ending_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with mark() as opened:
         assert not await opened.hand(0, MORE), "it has not begun"
         got = list[Assignment]()
-        lane = asyncio.create_task(until_marked(opened.address, 1, taking(got, takes=False)))
+        task = asyncio.create_task(until_marked(opened.address, 1, taking(got, takes=False)))
         await known(opened, 1)
         monkeypatch.setattr(control, "_TAKEN_SECONDS", 0.05)
         assert not await opened.hand(1, MORE)
@@ -329,14 +329,14 @@ async def test_a_lane_that_is_not_there_or_ending_takes_nothing(monkeypatch: pyt
         monkeypatch.undo()
         handing = asyncio.create_task(opened.hand(1, MORE))
         await asyncio.sleep(0)
-        lane.cancel()
+        task.cancel()
         async with asyncio.timeout(SOON):
             assert not await handing, "it ended meanwhile"
 
 
 @in_loop
 async def test_nothing_is_taken_from_whoever_listens_where_the_driver_was() -> None:
-    """The lane ends, as it does when nobody listens."""
+    """The task ends, as it does when nobody listens."""
     payload = pickle.dumps(MORE)
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -354,15 +354,15 @@ async def test_nothing_is_taken_from_whoever_listens_where_the_driver_was() -> N
 
 
 @in_loop
-async def test_what_a_driver_said_before_is_nothing_to_another_lane() -> None:
+async def test_what_a_driver_said_before_is_nothing_to_another_task() -> None:
     async with mark() as opened, overheard(opened) as (address, said):
         got = list[Assignment]()
-        lane = asyncio.create_task(until_marked(address, 0, taking(got)))
+        task = asyncio.create_task(until_marked(address, 0, taking(got)))
         await known(opened, 0)
         assert await opened.hand(0, MORE)
         assert tuple(got) == MORE
         opened.set()
-        await ended(lane)
+        await ended(task)
     (conversation,) = said
 
     async def again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -379,7 +379,7 @@ async def test_what_a_driver_said_before_is_nothing_to_another_lane() -> None:
 
 # --- what strangers make of it ----------------------------------------------------------------------------------------
 
-#: Of the lane's answer to the greeting.
+#: Of the task's answer to the greeting.
 HELLO_BYTES = 16 + 2 * 4 + 32
 
 
@@ -388,7 +388,7 @@ class Conversation:
     """What both sides of a line said."""
 
     of_driver: bytes = b""
-    of_lane: bytes = b""
+    of_task: bytes = b""
 
 
 @asynccontextmanager
@@ -397,7 +397,7 @@ async def overheard(opened: ControlServer) -> AsyncIterator[tuple[ControlAddress
     said: list[Conversation] = []
     running: list[asyncio.Task[None]] = []
 
-    async def pipe(lane: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    async def pipe(ends: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
         driver = await asyncio.open_connection(opened.address.host, opened.address.port)
         said.append(heard := Conversation())
 
@@ -408,30 +408,30 @@ async def overheard(opened: ControlServer) -> AsyncIterator[tuple[ControlAddress
                     writer.write(some)
             writer.close()
 
-        await asyncio.gather(one_way(lane[0], driver[1], "of_lane"), one_way(driver[0], lane[1], "of_driver"))
+        await asyncio.gather(one_way(ends[0], driver[1], "of_task"), one_way(driver[0], ends[1], "of_driver"))
 
-    server = await asyncio.start_server(lambda *lane: running.append(asyncio.create_task(pipe(lane))), HOST, 0)
+    server = await asyncio.start_server(lambda *ends: running.append(asyncio.create_task(pipe(ends))), HOST, 0)
     try:
         yield ControlAddress(HOST, server.sockets[0].getsockname()[1], opened.address.token), said
     finally:
         server.close()
-        for task in running:
-            task.cancel()
+        for one in running:
+            one.cancel()
         if running:
             await asyncio.wait(running)
 
 
 @in_loop
-async def test_what_a_lane_said_before_lets_nobody_in() -> None:
+async def test_what_a_task_said_before_lets_nobody_in() -> None:
     """Neither its hello nor that it took something: partitions that nobody copies must not count as taken."""
     async with mark() as opened, overheard(opened) as (address, said):
-        lane = asyncio.create_task(until_marked(address, 0, lambda _: True))
+        task = asyncio.create_task(until_marked(address, 0, lambda _: True))
         await known(opened, 0)
         assert await opened.hand(0, MORE)
-        lane.cancel()
+        task.cancel()
         await known(opened)
         reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
-        writer.write(said[0].of_lane)
+        writer.write(said[0].of_task)
         async with asyncio.timeout(SOON):
             with suppress(ConnectionResetError):
                 assert len(await reader.read()) == 16, "shown out behind the greeting"
@@ -441,11 +441,11 @@ async def test_what_a_lane_said_before_lets_nobody_in() -> None:
 
 
 @asynccontextmanager
-async def knowing(opened: ControlServer, lane: int) -> AsyncIterator[Frames]:
-    """The lane's end of a line, by hand."""
+async def knowing(opened: ControlServer, task: int) -> AsyncIterator[Frames]:
+    """The task's end of a line, by hand."""
     reader, writer = await asyncio.open_connection(opened.address.host, opened.address.port)
     try:
-        yield await control._let_in(opened.address.token, lane, 0, reader, writer)
+        yield await control._let_in(opened.address.token, task, 0, reader, writer)
     finally:
         writer.close()
 
@@ -460,11 +460,11 @@ async def shut(frames: Frames) -> None:
 @in_loop
 async def test_a_line_is_closed_at_the_first_frame_that_is_not_proven() -> None:
     heard: list[tuple[int, bytes]] = []
-    opened = await ControlServer.open(HOST, hear=lambda lane, report: heard.append((lane, report)))
+    opened = await ControlServer.open(HOST, hear=lambda task, report: heard.append((task, report)))
     try:
         for wrong in (
             b"+++++" + bytes(40),  # no proof
-            b"?" + bytes(4 + 32),  # no kind of a lane's
+            b"?" + bytes(4 + 32),  # no kind of a task's
             b"m" + bytes(4 + 32),  # one of the driver's
             b"=" + b"\xff" * 4,  # more than a report may be: not waited for
         ):
@@ -496,7 +496,7 @@ async def test_an_attempt_has_one_line_and_the_newest_attempt_gets_what_is_hande
         async with knowing(opened, 0) as former:
             await known(opened, 0)
             got = list[Assignment]()
-            lane = asyncio.create_task(until_marked(opened.address, 0, taking(got)))
+            task = asyncio.create_task(until_marked(opened.address, 0, taking(got)))
             await shut(former)
             await known(opened, 0)
             again = list[Assignment]()
@@ -505,17 +505,17 @@ async def test_an_attempt_has_one_line_and_the_newest_attempt_gets_what_is_hande
             assert await opened.hand(0, MORE)
             assert (got, tuple(again)) == ([], MORE)
         opened.set()
-        await ended(lane, other)
+        await ended(task, other)
 
 
 @in_loop
 async def test_the_token_is_never_sent() -> None:
     async with mark() as opened:
         async with overheard(opened) as (address, said):
-            lane = asyncio.create_task(until_marked(address, 0, lambda _: True))
+            task = asyncio.create_task(until_marked(address, 0, lambda _: True))
             await known(opened, 0)
             assert await opened.hand(0, MORE)
             opened.set()
-            await ended(lane)
-        assert opened.address.token not in said[0].of_lane + said[0].of_driver
+            await ended(task)
+        assert opened.address.token not in said[0].of_task + said[0].of_driver
         assert str(opened.address.token) not in repr(opened.address)

@@ -38,7 +38,7 @@ SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 LOOPBACK = "127.0.0.1"
 PARTITIONS = 4
 RECORDS = 400
-#: What a cluster has whose lanes carry secrets; master, workers and driver know the same one.
+#: What a cluster has whose tasks carry secrets; master, workers and driver know the same one.
 GUARDED = {
     "spark.authenticate": "true",
     "spark.authenticate.secret": "known-to-this-cluster-alone",
@@ -47,7 +47,7 @@ GUARDED = {
 }
 #: A mount namespace in which one folder can be written to and nothing else on the root file system.
 READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"')
-LANES = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.executor.memory": "512m"}
+TASKS = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "spark.executor.memory": "512m"}
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_spark_submit_copies_and_passes_on_the_exit_code(
     """On a cluster that knows a secret. Settings of `spark-submit` hold before the flow's own."""
     flow = flow_of(tmp_path, source_cluster, target_cluster, topic, {"master": "spark://nowhere.example:7077"})
     with spark_cluster(tmp_path, 2, conf=GUARDED) as spark:
-        conf = properties(tmp_path / "conf", GUARDED | LANES | {"spark.pyspark.python": sys.executable})
+        conf = properties(tmp_path / "conf", GUARDED | TASKS | {"spark.pyspark.python": sys.executable})
         submit: list[str | Path] = [SUBMIT, "--master", spark.address, "--properties-file", conf]
         log = ran(*submit, APP, "run", flow, "--once")
         assert was_rewritten(log), log
@@ -121,7 +121,7 @@ def test_a_driver_of_spark_submit_ends_in_good_order(
     flow = flow_of(tmp_path, source_cluster, target_cluster, topic, {})
     log = tmp_path / "mirror.log"
     with spark_cluster(tmp_path, 1) as spark, log.open("w") as out:
-        conf = [f"--conf={key}={value}" for key, value in LANES.items()]
+        conf = [f"--conf={key}={value}" for key, value in TASKS.items()]
         python = f"--conf=spark.pyspark.python={sys.executable}"
         command = [SUBMIT, "--master", spark.address, *conf, python, APP, "run", flow]
         process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
@@ -146,8 +146,8 @@ def test_a_packed_environment_is_all_that_workers_need(
     ran(HOME / "scripts" / "pack-environment", Path(sys.executable).parent, archive)
     with spark_cluster(tmp_path, 2, conf=GUARDED, environment={"PYTHONPATH": "", "HOME": "/dev/null"}) as spark:
         conf = {"spark.archives": f"{archive}#environment", "spark.pyspark.python": "./environment/bin/python"}
-        lanes = {"master": spark.address, "conf": LANES | conf}
-        flow = flow_of(tmp_path, source_cluster, target_cluster, topic, lanes)
+        tasks = {"master": spark.address, "conf": TASKS | conf}
+        flow = flow_of(tmp_path, source_cluster, target_cluster, topic, tasks)
         secret = properties(tmp_path / "conf", GUARDED)
         log = ran(sys.executable, "-m", "mirror", "run", flow, "--once", SPARK_CONF_DIR=str(secret.parent))
         assert was_rewritten(log), log
@@ -174,7 +174,7 @@ def test_executors_write_to_nothing_but_their_scratch_space(
     own.mkdir()
     scratch = {"SPARK_LOCAL_DIRS": str(own), "TMPDIR": str(own), "XDG_CACHE_HOME": "", "NUMBA_CACHE_DIR": ""}
     with spark_cluster(own, 2, environment=scratch, within=(*READ_ONLY, str(own))) as spark:
-        flow = flow_of(tmp_path, source_cluster, target_cluster, topic, {"master": spark.address, "conf": LANES})
+        flow = flow_of(tmp_path, source_cluster, target_cluster, topic, {"master": spark.address, "conf": TASKS})
         log = ran(sys.executable, "-m", "mirror", "run", flow, "--once")
         assert was_rewritten(log), log
     assert assert_same_records(source_cluster.bootstrap, target_cluster.bootstrap, topic, PARTITIONS) > 0

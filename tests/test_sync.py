@@ -115,7 +115,7 @@ def test_another_name_on_the_target_begins_anew() -> None:
     assert renewed([one("a")], [one("a", target="eu.a")], everything) == (one("a", target="eu.a"),)
 
 
-def test_the_last_word_of_a_lane_does_not_bring_back_a_partition_that_is_mirrored_no_longer() -> None:
+def test_the_last_word_of_a_task_does_not_bring_back_a_partition_that_is_mirrored_no_longer() -> None:
     figures = PartitionStatus(
         flow="f",
         instance="i",
@@ -160,22 +160,22 @@ def test_what_only_adds_leaves_everything_else_as_it_is() -> None:
 
 
 class Mark:
-    """The lines to lanes that take what they are handed, but for one."""
+    """The lines to tasks that take what they are handed, but for one."""
 
     def __init__(self, silent: int = -1) -> None:
         self.silent, self.handed = silent, list[tuple[int, tuple[Assignment, ...]]]()
 
-    async def hand(self, lane: int, more: tuple[Assignment, ...]) -> bool:
-        self.handed.append((lane, more))
-        return lane != self.silent
+    async def hand(self, task: int, more: tuple[Assignment, ...]) -> bool:
+        self.handed.append((task, more))
+        return task != self.silent
 
 
-def under_way(mark: Mark, *lanes: int) -> UnderWay:
-    held = [{TopicPartition(f"old-{lane}", n) for n in range(many)} for lane, many in enumerate(lanes)]
+def under_way(mark: Mark, *tasks: int) -> UnderWay:
+    held = [{TopicPartition(f"old-{task}", n) for n in range(many)} for task, many in enumerate(tasks)]
     return UnderWay(cast(Any, mark), held, room=3)
 
 
-def test_what_joins_goes_to_the_lanes_with_fewest_and_to_one_each() -> None:
+def test_what_joins_goes_to_the_tasks_with_fewest_and_to_one_each() -> None:
     mark = Mark()
     epoch, more = under_way(mark, 3, 1, 2), [one("new", n) for n in range(3)]
     assert asyncio.run(epoch.join([one("old-0", 1), *more]))
@@ -186,7 +186,7 @@ def test_what_joins_goes_to_the_lanes_with_fewest_and_to_one_each() -> None:
     assert len(mark.handed) == 2
 
 
-def test_a_lane_that_does_not_take_what_joins_is_told_of() -> None:
+def test_a_task_that_does_not_take_what_joins_is_told_of() -> None:
     assert not asyncio.run(under_way(Mark(silent=1), 1, 1).join([one("new"), one("newer")]))
 
 
@@ -845,7 +845,7 @@ def test_what_is_added_joins_the_epoch_under_way(
     produce(source, first, [b"x"] * 20)
     settings = settings_between(source, target, [f"{topic_name}-.*"], topic_name, offsets=offsets)
     settings = policy(settings, interval_s=0.5)
-    flow = replace(prepare(settings), epoch_seconds=600.0, lanes=1)
+    flow = replace(prepare(settings), epoch_seconds=600.0, tasks=1)
     context: Any = InThisProcess()
     mirror = Supervisor(context, flow, lambda _: None, lookout=TopicWatcher(Replanner(settings), lambda: settings))
     ours, told = admin_of(source), ""

@@ -1,4 +1,4 @@
-"""Turns, as the partitions of a lane take them."""
+"""Turns, as the partitions of a task take them."""
 
 from __future__ import annotations
 

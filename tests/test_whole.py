@@ -17,7 +17,7 @@ from helpers import make_topic, mirror_once, produce, settings_between
 from recordoracle import Record
 from test_sync import write_journal
 from test_verify import PAIR, VALUES, Between, delete_before, end_after, kinds, log_of, some, stored
-from watchedlane import WatchedLane
+from watchedtask import WatchedTask
 
 from mirror.commands.status import status
 from mirror.commands.verify import Means, verify, verify_flow
@@ -306,7 +306,7 @@ def test_what_lies_behind_an_open_transaction_is_not_there(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A reader of committed records sees none of it, and its producers had their acknowledgments all the same: it lags,
-    for `verify` and for a lane that has caught up with all that may be read.
+    for `verify` and for a task that has caught up with all that may be read.
     """
     ends = source_cluster.bootstrap, target_cluster.bootstrap
     for servers in ends:
@@ -330,13 +330,13 @@ def test_what_lies_behind_an_open_transaction_is_not_there(
 
     at = TopicPartition(topic_name, 0)
     if offsets == "preserve":
-        with WatchedLane(*ends, [at]) as lane:
-            held = lane.until(at, lambda one: "transaction is open" in one.detail)
+        with WatchedTask(*ends, [at]) as task:
+            held = task.until(at, lambda one: "transaction is open" in one.detail)
             assert (held.state, held.lag_records, held.log_end) == (State.CAUGHT_UP, 4, len(VALUES) + 4), held
             assert held.lag_ms is None
             producer.commit_transaction(20)
-            done = lane.mirrored(at, len(VALUES) + 5)
-            done = lane.until(at, lambda one: one.state is State.CAUGHT_UP)
+            done = task.mirrored(at, len(VALUES) + 5)
+            done = task.until(at, lambda one: one.state is State.CAUGHT_UP)
             assert (done.lag_records, done.detail) == (0, "")
     else:
         producer.abort_transaction(20)

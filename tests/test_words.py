@@ -18,7 +18,7 @@ NAMES = {
     "Glance": "TransactionScan",
     "Hindrance": "Blocker",
     "Keeper": "PartitionTask",
-    "LaneFigures": "TaskStatus",
+    "TaskFigures": "TaskStatus",
     "Ledger": "OffsetMap",
     "Ledgers": "OffsetMapStore",
     "Lookout": "TopicWatcher",
@@ -40,7 +40,12 @@ NAMES = {
 #: Retired states, wherever they stand: in code, metrics, alerts, dashboards or pages.
 STATES = {"ALIGNING": "PADDING", "CONTENDED": "FENCED", "DENIED": "UNAUTHORIZED", "WAITING": "UNAVAILABLE"}
 _RETIRED = re.compile(rf"\b_*(?:{'|'.join(NAMES)})\b")
-_PAGES = ("*.md", "docs/*.md", "mirror/**/*.py", "ops/**/*.yml", "ops/**/*.json", "scripts/*", "configs/**/*.yaml")
+#: Retired words, wherever they stand, as a part of a name, too.
+WORDS = {"lane": "task", "lanes": "tasks"}
+_PAGES = (
+    *("*.md", "docs/*.md", "mirror/**/*.py", "tests/**/*.py", "scripts/*"),
+    *("ops/**/*.yml", "ops/**/*.json", "configs/**/*"),
+)
 
 
 def names(source: str) -> Iterator[tuple[int, str]]:
@@ -52,10 +57,13 @@ def names(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def states(text: str) -> Iterator[tuple[int, str]]:
-    """Retired states in a page, with their lines."""
+_WORDS = re.compile(rf"\b(?:{'|'.join(STATES)})\b|(?<![a-zA-Z])(?i:{'|'.join(WORDS)})(?![a-zA-Z])")
+
+
+def words(text: str) -> Iterator[tuple[int, str]]:
+    """Retired states and words in a page, with their lines."""
     for number, line in enumerate(text.splitlines(), 1):
-        yield from ((number, found) for found in re.findall(rf"\b(?:{'|'.join(STATES)})\b", line))
+        yield from ((number, found) for found in _WORDS.findall(line))
 
 
 def test_no_name_is_a_retired_one() -> None:
@@ -69,13 +77,14 @@ def test_no_name_is_a_retired_one() -> None:
 
 
 @pytest.mark.parametrize("pattern", _PAGES)
-def test_no_state_is_a_retired_one(pattern: str) -> None:
-    pages = [path for path in sorted(ROOT.glob(pattern)) if path.is_file() and path.name != "CHANGELOG.md"]
+def test_no_word_is_a_retired_one(pattern: str) -> None:
+    kept = {"CHANGELOG.md", Path(__file__).name}
+    pages = [path for path in sorted(ROOT.glob(pattern)) if path.is_file() and path.name not in kept]
     assert pages
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {state} is {STATES[state]}"
+        f"{path.relative_to(ROOT)}:{line}: {word} is {STATES.get(word) or WORDS[word.lower()]}"
         for path in pages
-        for line, state in states(path.read_text(encoding="utf-8"))
+        for line, word in words(path.read_text(encoding="utf-8"))
     ]
     assert found == []
 
@@ -83,4 +92,5 @@ def test_no_state_is_a_retired_one(pattern: str) -> None:
 def test_retired_words_are_found() -> None:
     assert [*names("class _Keeper:\n    tally: Tally")] == [(1, "_Keeper"), (2, "Tally")]
     assert [*names("keeper = 'Keeper'  # Keeper")] == []
-    assert [*states("a\nis WAITING, was DENIED; ACCESS_DENIED is not")] == [(2, "WAITING"), (2, "DENIED")]
+    assert [*words("a\nis WAITING, was DENIED; ACCESS_DENIED is not")] == [(2, "WAITING"), (2, "DENIED")]
+    assert [*words("a_lane\nLANES; of planes")] == [(1, "lane"), (2, "LANES")]

@@ -188,7 +188,7 @@ async def test_a_run_is_told_of_once_its_batch_is_acknowledged(target: Target) -
 
 
 @in_loop
-async def test_a_lane_that_ends_counts_what_is_acknowledged_and_sends_nothing_more(target: Target) -> None:
+async def test_a_task_that_ends_counts_what_is_acknowledged_and_sends_nothing_more(target: Target) -> None:
     one = target.sink(0, 10, known=False)
     await target.flush()
     target.writer.finish()

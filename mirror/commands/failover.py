@@ -4,7 +4,7 @@
     end      the journal says that the flow was failed over (`journal/ownership.py`): the mirror that runs ends, and
              none starts
     fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`)
-    check    copies of which no lane has told since are compared with their sources
+    check    copies of which no task has told since are compared with their sources
     groups   a last look, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
              Every group is named that does not go on where it stood, with what it reads again or misses
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 SOURCE_SECONDS: Final = 5.0
 #: How long a mirror that runs may report no headway, where it reports at least every ten seconds.
 IDLE_SECONDS: Final = 15.0
-#: What a mirror that is told to end may take: its lanes, its last look at groups, its last word.
+#: What a mirror that is told to end may take: its tasks, its last look at groups, its last word.
 END_SECONDS: Final = 20.0
 #: For how long no partition may grow when the mirror is gone: its tasks wait for acknowledgments for so long.
 QUIET_SECONDS: Final = 4.0
@@ -466,7 +466,7 @@ class _FailoverRun:
                 self._doubts |= {at: doubt for at in known.figures if at.topic == topic}
 
     def _trust(self, known: JournalSnapshot) -> None:
-        """What its lanes report, who has the flow has compared with the source before."""
+        """What its tasks report, who has the flow has compared with the source before."""
         if (owner := known.status(self.settings).owner) is not None:
             self._instances.add(owner.instance)
 
@@ -475,7 +475,7 @@ class _FailoverRun:
         return with_doubts(exposures, self._doubts)
 
     async def check(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
-        """Compare the copies that no lane has compared since; without a source, their topics alone."""
+        """Compare the copies that no task has compared since; without a source, their topics alone."""
         await target.refresh({one.target_topic for one in known.figures.values()})
         if reached:
             await _known_of(source, {one.topic for one in known.figures.values()})

@@ -194,7 +194,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     host.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
     from mirror.driver.flow import prepare
-    from mirror.driver.scheduling import MOST_LANES, lane_count
+    from mirror.driver.scheduling import MOST_TASKS, task_count
     from mirror.driver.topic_watcher import Replanner, TopicWatcher
     from mirror.journal import ownership
     from mirror.spark.compiled import ensure_compiled
@@ -218,9 +218,9 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     context = None
     try:
         if settings.topics.rules:  # Spark alone can tell whether their expressions will do
-            lanes = lane_count(settings.spark.tasks, MOST_LANES)
+            tasks = task_count(settings.spark.tasks, MOST_TASKS)
             with _clearing_up():
-                context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
+                context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
             check_rules(context, settings)
         flow = prepare(settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
         ensure_compiled()
@@ -228,12 +228,12 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
             "flow_prepared",
             flow=flow.name,
             partitions=len(flow.assignments),
-            lanes=flow.lanes,
+            tasks=flow.tasks,
             rekeyed=[one.source for one in flow.rekeyed],
         )
         if context is None:
             with _clearing_up():
-                context = open_context(settings.spark, flow.name, flow.lanes)
+                context = open_context(settings.spark, flow.name, flow.tasks)
         log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
         with _watching(flow.name) as watch:
             ids = flow.source.cluster_id, flow.target.cluster_id
@@ -345,7 +345,7 @@ class _Watch(AbstractContextManager["_Watch"]):
         if self._bar is not None and self._task is not None:
             done, note = totals.records, " ".join(f"{count} {state}" for state, count in states.items())
             self._bar.update(self._task, completed=done, total=done + (totals.lag_records or 0), rate=rate, note=note)
-        elif figures and now - self._shown_at >= LINE_SECONDS:  # lanes report from their first second on
+        elif figures and now - self._shown_at >= LINE_SECONDS:  # tasks report from their first second on
             self._shown_at = now
             self._log.info(
                 "mirroring",

@@ -82,7 +82,7 @@ def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
 
 
 def _locate_files(tree: yaml_tree.Tree, folder: Path) -> None:
-    """Names of files as absolute ones: a lane may run in another folder."""
+    """Names of files as absolute ones: a task may run in another folder."""
     for side in ("source", "target"):
         if isinstance(section := tree.data.get(side), dict):
             for key in security.FILES:

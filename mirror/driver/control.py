@@ -3,12 +3,12 @@
 The proof is over the kind, which one of its side's frames it is, and what it says, so that whoever is in between can
 make none up, change none, leave none out and send none again.
 
-Each lane holds a connection to the driver. The mark is the end of that connection, so a lane also stops when the driver
-dies, and no lane outlives its driver to write on behalf of nobody: where the driver's machine is cut off or suspended,
-which ends no connection, the lane misses its signs of life, and ends `SILENT_SECONDS` after the last one.
+Each task holds a connection to the driver. The mark is the end of that connection, so a task also stops when the driver
+dies, and no task outlives its driver to write on behalf of nobody: where the driver's machine is cut off or suspended,
+which ends no connection, the task misses its signs of life, and ends `SILENT_SECONDS` after the last one.
 
 Decision: both sides prove that they know the epoch's token, which is never sent, over random bytes of both, and so for
-each frame: what was overheard is of no use. Partitions come pickled, as lanes do through Spark, and
+each frame: what was overheard is of no use. Partitions come pickled, as tasks do through Spark, and
 nothing may be unpickled that comes from whoever listens where a driver was.
 """
 
@@ -85,13 +85,13 @@ class Frames:
 _TOKEN_BYTES: Final = 16
 _NONCE_BYTES: Final = 16
 _NUMBER_BYTES: Final = 4
-#: A lane's own random bytes, which lane it is, and which attempt at it.
+#: A task's own random bytes, which task it is, and which attempt at it.
 _HELLO_BYTES: Final = _NONCE_BYTES + 2 * _NUMBER_BYTES
 #: What a proof of the token is for, so that none serves for another.
-_LANE, _LINE, _WELCOME = b"lane", b"line", b"welcome"
-#: Kinds of frames: work for a lane, a sign of life; from a lane, that it took work, or a report.
+_TASK, _LINE, _WELCOME = b"task", b"line", b"welcome"
+#: Kinds of frames: work for a task, a sign of life; from a task, that it took work, or a report.
 _MORE, _ALIVE, _TAKEN, _TOLD = b"m", b".", b"+", b"="
-#: How often a driver gives a sign of life, and without how many seconds of it a lane ends. A driver that plans for
+#: How often a driver gives a sign of life, and without how many seconds of it a task ends. A driver that plans for
 #: thousands of partitions may be busy for seconds; a mirror that waits for its turn waits for longer
 #: (`journal/ownership.py`).
 ALIVE_SECONDS: Final = 1.0
@@ -99,47 +99,47 @@ SILENT_SECONDS: Final = 8.0
 #: How long whoever comes may take to say who it is, and how many may at a time: of more, the first is shown out.
 _HELLO_SECONDS: Final = 1.0
 _MOST_STRANGERS: Final = 256
-#: How long a lane waits to be let in, how often it tries, and the pause between.
+#: How long a task waits to be let in, how often it tries, and the pause between.
 _CONNECT_SECONDS: Final = 5.0
 _TRIES: Final = 5
 _PAUSE: Final = 0.2
-#: How long a lane may take to say that it has taken what was handed to it.
+#: How long a task may take to say that it has taken what was handed to it.
 _TAKEN_SECONDS: Final = 3.0
-#: Reports that may lie in a lane for a driver that does not read them.
+#: Reports that may lie in a task for a driver that does not read them.
 _UNSENT_BYTES: Final = 1 << 20
 LARGEST_REPORT: Final = 1 << 16
 LARGEST_WORK: Final = 1 << 24
 
 #: Given partitions to mirror as well; false where they were not taken.
 Take = Callable[[tuple[Assignment, ...]], bool]
-#: Given a lane's number, and its report.
+#: Given a task's number, and its report.
 Hear = Callable[[int, bytes], None]
 
 
-def deaf(_lane: int, _report: bytes) -> None:
+def deaf(_task: int, _report: bytes) -> None:
     """Where nobody watches but by the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlAddress:
-    """Where lanes hold on to. The token keeps strangers from holding connections open, and from handing out work."""
+    """Where tasks hold on to. The token keeps strangers from holding connections open, and from handing out work."""
 
     host: str
     port: int
     token: bytes = field(repr=False)
 
 
-def _hello(lane: int, attempt: int) -> bytes:
-    """How a lane answers the driver's greeting; its proof follows."""
-    return secrets.token_bytes(_NONCE_BYTES) + lane.to_bytes(_NUMBER_BYTES) + attempt.to_bytes(_NUMBER_BYTES)
+def _hello(task: int, attempt: int) -> bytes:
+    """How a task answers the driver's greeting; its proof follows."""
+    return secrets.token_bytes(_NONCE_BYTES) + task.to_bytes(_NUMBER_BYTES) + attempt.to_bytes(_NUMBER_BYTES)
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The driver's end of the connection of one attempt at a lane."""
+    """The driver's end of the connection of one attempt at a task."""
 
     frames: Frames
-    lane: int
+    task: int
     attempt: int
     handed: int = 0
     taken: int = 0
@@ -151,12 +151,12 @@ class _Line:
         greeting = secrets.token_bytes(_NONCE_BYTES)
         writer.write(greeting)
         hello, proven = await reader.readexactly(_HELLO_BYTES), await reader.readexactly(PROOF_BYTES)
-        if not hmac.compare_digest(proven, proof(token, _LANE, greeting, hello)):
+        if not hmac.compare_digest(proven, proof(token, _TASK, greeting, hello)):
             raise Unproven("a stranger")
         key = proof(token, _LINE, greeting, hello)
         writer.write(proof(key, _WELCOME))
-        lane, attempt = hello[_NONCE_BYTES:-_NUMBER_BYTES], hello[-_NUMBER_BYTES:]
-        return cls(Frames(key, reader, writer), int.from_bytes(lane), int.from_bytes(attempt))
+        task, attempt = hello[_NONCE_BYTES:-_NUMBER_BYTES], hello[-_NUMBER_BYTES:]
+        return cls(Frames(key, reader, writer), int.from_bytes(task), int.from_bytes(attempt))
 
     def hand(self, payload: bytes) -> None:
         self.handed += 1
@@ -164,7 +164,7 @@ class _Line:
 
 
 class _Switchboard:
-    """The lines of an epoch's lanes, and what was handed to each."""
+    """The lines of an epoch's tasks, and what was handed to each."""
 
     def __init__(self, token: bytes, hear: Hear) -> None:
         self.lines: dict[_Line, None] = {}  # in the order in which they came
@@ -180,7 +180,7 @@ class _Switchboard:
         if self.marked:
             writer.close()
             return
-        self.strangers[writer] = None  # the mark must not miss a lane that is just coming
+        self.strangers[writer] = None  # the mark must not miss a task that is just coming
         if len(self.strangers) > _MOST_STRANGERS:
             first = next(iter(self.strangers))
             del self.strangers[first]
@@ -196,15 +196,15 @@ class _Switchboard:
             async with asyncio.timeout(_HELLO_SECONDS):
                 line = await _Line.of(self._token, reader, writer)
             self._let_in(line)
-            while True:  # until the lane ends
+            while True:  # until the task ends
                 kind, said = await line.frames.read((_TAKEN, _TOLD), LARGEST_REPORT)
                 if kind == _TAKEN:
                     line.taken += 1
                     line.heard.set()
                 else:
-                    self._hear(line.lane, said)
+                    self._hear(line.task, said)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # a stranger, or a lane that is gone: either way there is nobody to tell
+            pass  # a stranger, or a task that is gone: either way there is nobody to tell
         finally:
             self.strangers.pop(writer, None)
             if line is not None:
@@ -216,13 +216,13 @@ class _Switchboard:
         """The same attempt that comes again is one whose connection broke without our knowing, or that Spark runs anew:
         the former line is of nobody who should go on.
         """
-        for former in [one for one in self.lines if (one.lane, one.attempt) == (line.lane, line.attempt)]:
+        for former in [one for one in self.lines if (one.task, one.attempt) == (line.task, line.attempt)]:
             del self.lines[former]
             former.frames.writer.transport.abort()
         self.strangers.pop(line.frames.writer, None)
         self.lines[line] = None
         self.has_met = True
-        for payload in self.handed.get(line.lane, ()):  # its task is tried again
+        for payload in self.handed.get(line.task, ()):  # its task is tried again
             line.hand(payload)
 
 
@@ -242,7 +242,7 @@ class ControlServer:
 
     @classmethod
     async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> ControlServer:
-        """Listen on a free port of the address `bind`, which lanes know as `host`. `hear` gets what lanes tell."""
+        """Listen on a free port of the address `bind`, which tasks know as `host`. `hear` gets what tasks tell."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         board = _Switchboard(token, hear)
         server = await asyncio.start_server(board.meet, bind, 0)
@@ -250,18 +250,18 @@ class ControlServer:
 
     @property
     def was_reached(self) -> bool:
-        """Some lane has begun, and has got as far as here."""
+        """Some task has begun, and has got as far as here."""
         return self._board.has_met
 
-    async def hand(self, lane: int, more: tuple[Assignment, ...]) -> bool:
-        """Let a lane mirror these partitions as well, and every further attempt of its task; false where it does not
+    async def hand(self, task: int, more: tuple[Assignment, ...]) -> bool:
+        """Let a task mirror these partitions as well, and each further attempt at it; false where it does not
         say in time that it does: it may not have begun, or be ending.
         """
         payload = pickle.dumps(more)
-        line = next((line for line in reversed(self._board.lines) if line.lane == lane), None)  # its newest attempt
+        line = next((line for line in reversed(self._board.lines) if line.task == task), None)  # its newest attempt
         if line is None or self._board.marked or len(payload) > LARGEST_WORK:
             return False
-        self._board.handed.setdefault(lane, []).append(payload)
+        self._board.handed.setdefault(task, []).append(payload)
         line.hand(payload)
         due = line.handed
         with contextlib.suppress(TimeoutError):
@@ -272,7 +272,7 @@ class ControlServer:
         return line.taken >= due
 
     def set(self) -> None:
-        """End the epoch: every lane, and every lane that has yet to connect."""
+        """End the epoch: every task, those included that have yet to connect."""
         if self._board.marked:
             return
         self._board.marked = True
@@ -295,7 +295,7 @@ class ControlServer:
 
 @dataclass(slots=True, eq=False)
 class Voice:
-    """How a lane tells its driver something, while it holds on to it."""
+    """How a task tells its driver something, while it holds on to it."""
 
     frames: Frames | None = None
 
@@ -311,11 +311,11 @@ class Voice:
 
 
 async def until_marked(
-    address: ControlAddress, lane: int, take: Take, voice: Voice | None = None, attempt: int = 0
+    address: ControlAddress, task: int, take: Take, voice: Voice | None = None, attempt: int = 0
 ) -> None:
     """Return when the mark is set or the driver is gone: its end of the connection closes, it is silent for
     `SILENT_SECONDS`, nobody listens any more, or somebody else does. Until then `take` gets what the driver hands to
-    this lane, and `voice` reaches the driver.
+    this task, and `voice` reaches the driver.
 
     Raises OSError where the driver cannot be reached from here at all.
     """
@@ -330,7 +330,7 @@ async def until_marked(
         try:
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    frames = await _let_in(address.token, lane, attempt, reader, writer)
+                    frames = await _let_in(address.token, task, attempt, reader, writer)
             except Unproven:
                 return
             except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
@@ -342,7 +342,7 @@ async def until_marked(
                 if kind == _MORE and take(pickle.loads(payload)):  # noqa: S301 -- whoever wrote it knows the token
                     frames.write(_TAKEN)
         except TimeoutError:
-            logs.get("mirror.stopmark").warning("driver_silent", task=lane, seconds=SILENT_SECONDS)
+            logs.get("mirror.stopmark").warning("driver_silent", task=task, seconds=SILENT_SECONDS)
             return
         except (ConnectionError, asyncio.IncompleteReadError):
             return
@@ -352,11 +352,11 @@ async def until_marked(
 
 
 async def _let_in(
-    token: bytes, lane: int, attempt: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    token: bytes, task: int, attempt: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> Frames:
     """Say who we are, and hear that the driver knows. Raises Unproven, and as a StreamReader does."""
-    greeting, hello = await reader.readexactly(_NONCE_BYTES), _hello(lane, attempt)
-    writer.write(hello + proof(token, _LANE, greeting, hello))
+    greeting, hello = await reader.readexactly(_NONCE_BYTES), _hello(task, attempt)
+    writer.write(hello + proof(token, _TASK, greeting, hello))
     key = proof(token, _LINE, greeting, hello)
     if not hmac.compare_digest(await reader.readexactly(PROOF_BYTES), proof(key, _WELCOME)):
         raise Unproven("not the driver")
@@ -365,20 +365,20 @@ async def _let_in(
 
 def watch(
     address: ControlAddress,
-    lane: int,
+    task: int,
     take: Take,
     marked: Callable[[], None],
     voice: Voice | None = None,
     attempt: int = 0,
     alone: Callable[[], None] = lambda: None,
 ) -> asyncio.Task[None]:
-    """Let `take` have what is handed to the lane, and call `marked` when the mark is set. A lane that cannot reach the
+    """Let `take` have what is handed to the task, and call `marked` when the mark is set. A task that cannot reach the
     driver says so, calls `alone`, and runs until its time is over.
     """
 
     async def wait() -> None:
         try:
-            await until_marked(address, lane, take, voice, attempt)
+            await until_marked(address, task, take, voice, attempt)
         except OSError as problem:
             where = f"{address.host}:{address.port}"
             logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))

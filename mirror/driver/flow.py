@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirror.config import Settings, insecure
-from mirror.driver.scheduling import MOST_LANES, epoch_length, lane_count
+from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import moment
 from mirror.journal.ownership import refuse_failed_over
@@ -52,7 +52,7 @@ class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
 
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
-    `bytes_per_second` bounds what all lanes fetch together; `heartbeats`: their topic is there; `made`: target topics
+    `bytes_per_second` bounds what all tasks fetch together; `heartbeats`: their topic is there; `made`: target topics
     that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it. `rekeyed`:
     what the re-key query does, topic by topic. `refused`: topics that are left out. `origins`: by source topic, the ids
     of the clusters that its records came through before they were on the source. `take_over`: from a
@@ -64,7 +64,7 @@ class Flow:
     source: Endpoint
     target: Endpoint
     assignments: tuple[Assignment, ...]
-    lanes: int
+    tasks: int
     epoch_seconds: float
     memory_bytes: int
     once: bool = False
@@ -85,7 +85,7 @@ class Flow:
 
     @property
     def copy_rate(self) -> float | None:
-        """What of the bound all lanes share: topics that are re-keyed get their part by number."""
+        """What of the bound all tasks share: topics that are re-keyed get their part by number."""
         return None if self.bytes_per_second is None else self.bytes_per_second * (1 - self._rekeyed_share)
 
     @property
@@ -185,14 +185,14 @@ def prepare(
     for finding in (*whole.refusals, *failed):
         tell(finding)
     assignments = assignments_of(target, plan, settings)
-    lanes = lane_count(settings.spark.tasks, len(assignments) if once else MOST_LANES)
+    tasks = task_count(settings.spark.tasks, len(assignments) if once else MOST_TASKS)
     flow = Flow(
         name=settings.flow,
         source=Endpoint.of(settings.source),
         target=Endpoint.of(settings.target),
         assignments=assignments,
-        lanes=lanes,
-        epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), lanes),
+        tasks=tasks,
+        epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), tasks),
         memory_bytes=settings.limits.memory_mb * _MEGABYTE,
         once=once,
         until_caught_up=until_caught_up,

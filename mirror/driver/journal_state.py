@@ -1,4 +1,4 @@
-"""What the flow's journal tells a running mirror: figures of its lanes, a younger mirror, a failover, what people
+"""What the flow's journal tells a running mirror: figures of its tasks, a younger mirror, a failover, what people
 accepted and which topics they let rest, as what topics were first seen, and where offsets moved to.
 """
 
@@ -26,22 +26,22 @@ from mirror.observability import logs
 from mirror.observability.logs import LogOnce
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import KEY as GROUPS
-from mirror.observability.status import LANE_PREFIX as LANE
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.observability.status import PREFIX as STATE
+from mirror.observability.status import TASK_PREFIX as TASK
 from mirror.replication.assignment import Assignment, KnownStop
 
-#: How long what a lane told straight stands over what it had written before: as long as a write may take that was under
+#: How long what a task told straight stands over what it had written before: as long as a write may take that was under
 #: way, and a little more.
 HEARD_SECONDS: Final = 15.0
-#: The same for a receipt: what its lane wrote is in the journal by then, which is read every second.
+#: The same for a receipt: what its task wrote is in the journal by then, which is read every second.
 RECEIPT_SECONDS: Final = 3.0
 #: Keys of records that are said again anyway, or that are no longer true when they are.
-_FLEETING: Final = (OWNER, ENDED, ownership.KEY, STATE, LANE, GROUPS, RUNS)
+_FLEETING: Final = (OWNER, ENDED, ownership.KEY, STATE, TASK, GROUPS, RUNS)
 
 
 class _Heard(NamedTuple):
-    """A report that did not come by the journal: its lane's time, and until when (our own clock) older ones of the
+    """A report that did not come by the journal: its task's time, and until when (our own clock) older ones of the
     journal are passed over.
     """
 
@@ -64,7 +64,7 @@ class JournalState:
     and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
     `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys. `runs`:
     where offsets moved to. `ends`: where the source's logs end by now, of partitions whose
-    tasks do not look. All of it, but for what lanes told straight, is what the journal had before offset `until`.
+    tasks do not look. All of it, but for what tasks told straight, is what the journal had before offset `until`.
     """
 
     flow: str
@@ -133,7 +133,7 @@ class JournalState:
             return True
 
     async def rewrite(self, journal: Journal) -> None:
-        """Write again what only we know of what the journal lost, while no lane writes: what was written into it since
+        """Write again what only we know of what the journal lost, while no task writes: what was written into it since
         is newer, as what a copy that was made anew meanwhile is known as. Raises as `Journal.append`.
         """
         if not self._has_lost or not await self.read(journal):
@@ -186,9 +186,9 @@ class JournalState:
             self._is_over = True
             self.taken_over(owner)
 
-    def hear(self, lane: int, report: bytes, held: Collection[TopicPartition]) -> None:
-        """Learn a partition's figures from its lane, which cannot write them into the journal now. They stand until the
-        journal has something newer of it, or for `HEARD_SECONDS`. `held` are the partitions that this lane has.
+    def hear(self, task: int, report: bytes, held: Collection[TopicPartition]) -> None:
+        """Learn a partition's figures from its task, which cannot write them into the journal now. They stand until the
+        journal has something newer of it, or for `HEARD_SECONDS`. `held` are the partitions that this task has.
         """
         try:
             figures = PartitionStatus.from_json(report)
@@ -196,16 +196,16 @@ class JournalState:
             if at not in held:
                 raise ValueError(f"{at} is not mirrored by this task")
         except NOT_OURS as problem:
-            if lane not in self._garbled:
-                self._garbled.add(lane)
-                self._log.warning("report_unread", flow=self.flow, task=lane, reason=repr(problem))
+            if task not in self._garbled:
+                self._garbled.add(task)
+                self._log.warning("report_unread", flow=self.flow, task=task, reason=repr(problem))
         else:
             if figures.instance == self.instance:
                 self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)
                 self._stands(at, figures)
 
     def receive(self, figures: PartitionStatus) -> PartitionStatus:
-        """Learn a partition's figures from the receipt of its lane, which has ended; the same, dated by our clock."""
+        """Learn a partition's figures from the receipt of its task, which has ended; the same, dated by our clock."""
         at = TopicPartition(figures.topic, figures.partition)
         self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RECEIPT_SECONDS)
         return self._stands(at, figures)
@@ -253,7 +253,7 @@ class JournalState:
         return figures
 
     def _is_older(self, at: TopicPartition, figures: PartitionStatus) -> bool:
-        """Whether a lane told this straight, or by its receipt, after it had written what the journal has here."""
+        """Whether a task told this straight, or by its receipt, after it had written what the journal has here."""
         heard = self._heard.get(at)
         if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
             return True
@@ -293,10 +293,10 @@ class JournalState:
                 is_ours = figures.instance == self.instance and self.is_planned(figures)
                 if is_ours and not self._is_older(at, figures):
                     self._stands(at, figures)
-            elif entry.key.startswith(LANE) and entry.value:
-                lane = TaskStatus.from_json(entry.value)
-                if lane.instance == self.instance:
-                    self.metrics.learn_lane(lane)
+            elif entry.key.startswith(TASK) and entry.value:
+                task = TaskStatus.from_json(entry.value)
+                if task.instance == self.instance:
+                    self.metrics.learn_task(task)
             elif entry.key.startswith(TOPIC) and entry.value:
                 self.topics[entry.key] = entry.value
             elif (pause := read_pause(entry)) is not None:

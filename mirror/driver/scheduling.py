@@ -1,11 +1,11 @@
 """Which task copies which partitions.
 
-A lane needs few connections when its partitions share a source leader, and an epoch is short when no lane has much more
-to do than the others. So lanes are dealt to leaders by weight, and among a leader's lanes the heaviest partition goes
-first, to the lightest lane (longest processing time, LPT). Where leaders are so uneven that the fullest lane would then
+A task needs few connections when its partitions share a source leader, and an epoch is short when no task has much more
+to do than the others. So tasks are dealt to leaders by weight, and among a leader's tasks the heaviest partition goes
+first, to the lightest task (longest processing time, LPT). Where leaders are so uneven that the fullest task would then
 carry more than 4/3 of what LPT over everything gives, balance wins and leaders are mixed.
 
-Pure and deterministic: the same partitions, in any order, give the same lanes.
+Pure and deterministic: the same partitions, in any order, give the same tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import PartitionCounters
 
-# --- Which lane copies which partitions -------------------------------------------------------------------------------
+# --- Which task copies which partitions -------------------------------------------------------------------------------
 
 TOLERANCE = 4 / 3
 
@@ -39,83 +39,83 @@ class Load:
     weight: float
 
 
-Lane = tuple[Load, ...]
+Task = tuple[Load, ...]
 
 
-def pack(items: Sequence[Load], lanes: int) -> tuple[Lane, ...]:
-    """Spread partitions over at most `lanes` lanes, none of them empty; each partition is in exactly one.
+def pack(items: Sequence[Load], tasks: int) -> tuple[Task, ...]:
+    """Spread partitions over at most `tasks` tasks, none of them empty; each partition is in exactly one.
 
-    The fullest lane carries at most `TOLERANCE` times what LPT alone would give it. `ValueError` for fewer than one
-    lane, or a weight that is negative or not finite.
+    The fullest task carries at most `TOLERANCE` times what LPT alone would give it. `ValueError` for fewer than one
+    task, or a weight that is negative or not finite.
     """
-    if lanes < 1:
-        raise ValueError(f"{lanes} tasks: at least one is needed")
+    if tasks < 1:
+        raise ValueError(f"{tasks} tasks: at least one is needed")
     for item in items:
         if item.weight < 0 or not isfinite(item.weight):
             raise ValueError(f"{item.topic}-{item.partition} has weight {item.weight}")
     items = sorted(items, key=_name)
-    grouped, mixed = _by_leader(items, lanes), _longest_first([(item,) for item in items], lanes)
+    grouped, mixed = _by_leader(items, tasks), _longest_first([(item,) for item in items], tasks)
     chosen = grouped if _fullest(grouped) <= TOLERANCE * _fullest(mixed) else mixed
-    return tuple(sorted((tuple(sorted(lane, key=_name)) for lane in chosen), key=lambda lane: _name(lane[0])))
+    return tuple(sorted((tuple(sorted(task, key=_name)) for task in chosen), key=lambda task: _name(task[0])))
 
 
-def _by_leader(items: Sequence[Load], lanes: int) -> list[Lane]:
+def _by_leader(items: Sequence[Load], tasks: int) -> list[Task]:
     leaders: dict[int, list[Load]] = {}
     for item in items:
         leaders.setdefault(item.leader, []).append(item)
-    if len(leaders) >= lanes:
-        return _longest_first([tuple(group) for group in leaders.values()], lanes)
+    if len(leaders) >= tasks:
+        return _longest_first([tuple(group) for group in leaders.values()], tasks)
     share = dict.fromkeys(leaders, 1)
-    for _ in range(lanes - len(leaders)):
+    for _ in range(tasks - len(leaders)):
         splittable = [leader for leader in leaders if share[leader] < len(leaders[leader])]
         if not splittable:
             break
         share[max(splittable, key=lambda leader: (_weight(leaders[leader]) / share[leader], -leader))] += 1
-    return [lane for leader, group in leaders.items() for lane in _longest_first([(i,) for i in group], share[leader])]
+    return [task for leader, group in leaders.items() for task in _longest_first([(i,) for i in group], share[leader])]
 
 
-def _longest_first(groups: Sequence[Lane], lanes: int) -> list[Lane]:
+def _longest_first(groups: Sequence[Task], tasks: int) -> list[Task]:
     """LPT over groups that stay whole; the number of groups breaks ties, so that weightless ones spread too."""
-    heap: list[tuple[float, int, int]] = [(0.0, 0, index) for index in range(min(lanes, len(groups)))]
+    heap: list[tuple[float, int, int]] = [(0.0, 0, index) for index in range(min(tasks, len(groups)))]
     filled: list[list[Load]] = [[] for _ in heap]
     for group in sorted(groups, key=lambda group: (-_weight(group), min(map(_name, group)))):
         load, count, index = heapq.heappop(heap)
         filled[index].extend(group)
         heapq.heappush(heap, (load + _weight(group), count + 1, index))
-    return [tuple(lane) for lane in filled]
+    return [tuple(task) for task in filled]
 
 
-def _weight(lane: Sequence[Load]) -> float:
-    return sum(item.weight for item in lane)
+def _weight(task: Sequence[Load]) -> float:
+    return sum(item.weight for item in task)
 
 
-def _fullest(lanes: Sequence[Lane]) -> float:
-    return max(map(_weight, lanes), default=0.0)
+def _fullest(tasks: Sequence[Task]) -> float:
+    return max(map(_weight, tasks), default=0.0)
 
 
 def _name(item: Load) -> tuple[str, int]:
     return item.topic, item.partition
 
 
-# --- Partitions to lanes ----------------------------------------------------------------------------------------------
+# --- Partitions to tasks ----------------------------------------------------------------------------------------------
 
-#: A lane copies hundreds of megabytes a second of large batches; the other core is for the kernel, which moves the
-#: bytes, and for Spark's JVM. On two cores shared with both clusters one lane is as fast as two or faster, and takes
+#: A task copies hundreds of megabytes a second of large batches; the other core is for the kernel, which moves the
+#: bytes, and for Spark's JVM. On two cores shared with both clusters one task is as fast as two or faster, and takes
 #: two thirds of their CPU (`mirror bench`). Flows that rewrite may want more.
-_CORES_A_LANE: Final = 2
+_CORES_A_TASK: Final = 2
 #: More tasks than this only help on a Spark cluster.
 _MOST_BY_DEFAULT: Final = 8
 _SECONDS_A_PARTITION: Final = 0.1
 #: More than any configuration has: the number of partitions sets no limit where it may grow.
-MOST_LANES: Final = 1 << 20
+MOST_TASKS: Final = 1 << 20
 
 
-def lane_count(wanted: int | None, partitions: int) -> int:
-    """How many lanes: what the configuration says, else one for two cores; never more than partitions."""
-    return _bounded(wanted, partitions, _CORES_A_LANE)
+def task_count(wanted: int | None, partitions: int) -> int:
+    """How many tasks: what the configuration says, else one for two cores; never more than partitions."""
+    return _bounded(wanted, partitions, _CORES_A_TASK)
 
 
-def task_count(wanted: int | None, parts: int) -> int:
+def computing_task_count(wanted: int | None, parts: int) -> int:
     """The same for tasks that read and compare, which keep a core busy: one for each core."""
     return _bounded(wanted, parts, 1)
 
@@ -124,11 +124,11 @@ def _bounded(wanted: int | None, parts: int, cores: int) -> int:
     return max(1, min(parts, wanted or min((os.cpu_count() or 1) // cores, _MOST_BY_DEFAULT)))
 
 
-def epoch_length(wanted: float, partitions: int, lanes: int) -> float:
-    """Seconds of an epoch: what the configuration says, or more where a lane has thousands of partitions. It begins
+def epoch_length(wanted: float, partitions: int, tasks: int) -> float:
+    """Seconds of an epoch: what the configuration says, or more where a task has thousands of partitions. It begins
     with their positions, some hundred in a second, and should spend its time on copying.
     """
-    return max(wanted, _SECONDS_A_PARTITION * math.ceil(partitions / lanes))
+    return max(wanted, _SECONDS_A_PARTITION * math.ceil(partitions / tasks))
 
 
 def renewed(
@@ -140,7 +140,7 @@ def renewed(
     """What to mirror from now on: what is planned, and of what was mirrored all that `is_wanted` by its source topic.
 
     A topic that was begun keeps the id that it had then, so that one made anew is noticed; it gets no partitions that
-    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its lane tells. Of
+    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its task tells. Of
     target topics that begin `anew`, by other ids than before, what is planned holds.
     """
     kept = [one for one in current if is_wanted(one.source.topic) and one.target.topic not in anew]
@@ -155,14 +155,14 @@ def renewed(
     return tuple(one for one in found.values() if replaced.get(one.source, one.target) == one.target)
 
 
-def lanes_of(
+def tasks_of(
     assignments: Sequence[Assignment],
     leaders: Mapping[TopicPartition, Leader],
     tallies: Mapping[TopicPartition, PartitionCounters],
-    lanes: int,
+    tasks: int,
 ) -> list[tuple[Assignment, ...]]:
-    """Assignments packed by source leader and by what each partition has moved so far; in a lane those come first that
-    nothing is known of, which are new, and then those that move most: a lane begins them in this order.
+    """Assignments packed by source leader and by what each partition has moved so far; in a task those come first that
+    nothing is known of, which are new, and then those that move most: a task begins them in this order.
     """
     by_source = {assignment.source: assignment for assignment in assignments}
     loads = [
@@ -174,25 +174,25 @@ def lanes_of(
         )
         for source in by_source
     ]
-    sources = (sorted(lane, key=lambda load: -load.weight) for lane in pack(loads, lanes))
-    named = ([TopicPartition(load.topic, load.partition) for load in lane] for lane in sources)
-    return [tuple(by_source[at] for at in sorted(lane, key=tallies.__contains__)) for lane in named]
+    sources = (sorted(task, key=lambda load: -load.weight) for task in pack(loads, tasks))
+    named = ([TopicPartition(load.topic, load.partition) for load in task] for task in sources)
+    return [tuple(by_source[at] for at in sorted(task, key=tallies.__contains__)) for task in named]
 
 
 def rates_of(
     bound: float | None,
-    lanes: Sequence[Sequence[Assignment]],
+    tasks: Sequence[Sequence[Assignment]],
     figures: Mapping[TopicPartition, PartitionStatus],
     moved: Mapping[TopicPartition, int],
 ) -> list[float | None]:
-    """What each lane may fetch of a bound, in bytes per second; None without one. A lane needs what its partitions lag
+    """What each task may fetch of a bound, in bytes per second; None without one. A task needs what its partitions lag
     behind, and what they have `moved` (bytes) since the last plan.
     """
     if bound is None:
-        return [None] * len(lanes)
-    lags = {source: figures[source].lag_bytes or 0 for lane in lanes for source in _sources(lane) if source in figures}
-    return [*shares(bound, [sum(lags.get(at, 0) + moved.get(at, 0) for at in _sources(lane)) for lane in lanes])]
+        return [None] * len(tasks)
+    lags = {source: figures[source].lag_bytes or 0 for task in tasks for source in _sources(task) if source in figures}
+    return [*shares(bound, [sum(lags.get(at, 0) + moved.get(at, 0) for at in _sources(task)) for task in tasks])]
 
 
-def _sources(lane: Sequence[Assignment]) -> list[TopicPartition]:
-    return [assignment.source for assignment in lane]
+def _sources(task: Sequence[Assignment]) -> list[TopicPartition]:
+    return [assignment.source for assignment in task]

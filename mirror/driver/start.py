@@ -152,7 +152,7 @@ async def bounded(
     source: Cluster, flow: str, assignments: Sequence[Assignment]
 ) -> tuple[list[Assignment], dict[TopicPartition, str]]:
     """The assignments with the end of each partition as a committed reader sees it now, and why others have none: they
-    are left out of the copy. A topic that is another one by now has no end to copy up to: its lane says so. What lies
+    are left out of the copy. A topic that is another one by now has no end to copy up to: its task says so. What lies
     behind an open transaction is not copied, and is told.
     """
     written: dict[TopicPartition, int] = {}

@@ -1,6 +1,6 @@
 """What a failover finds: how far each partition and each group got on the target, and what is missing.
 
-A partition vouches by its lane, which compared both logs as it began, or by being compared here: one that is paused,
+A partition vouches by its task, which compared both logs as it began, or by being compared here: one that is paused,
 that waits, or that no mirror has had since, may hold all that its source does.
 """
 
@@ -54,7 +54,7 @@ class Doubt(NamedTuple):
 async def doubts_of(
     settings: Settings, source: Cluster | None, known: JournalSnapshot, instances: Collection[str]
 ) -> dict[TopicPartition, Doubt]:
-    """By source partition. Those that a lane of one of these instances has copied without a stop need no comparison;
+    """By source partition. Those that a task of one of these instances has copied without a stop need no comparison;
     without a source that can be asked (None) there is none. Both clusters know the topics. Raises nothing that a
     cluster can cause.
     """
@@ -115,7 +115,7 @@ async def _compared(
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
 ) -> Doubt | None:
-    """What comparing both logs tells, as a lane that began now would; nothing is written."""
+    """What comparing both logs tells, as a task that began now would; nothing is written."""
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
@@ -133,7 +133,7 @@ async def _compared(
     except MalformedBatch as damage:
         return Doubt(str(damage), State.CORRUPT)
     except (ClusterError, WireError) as problem:
-        # It was compared when its lane began, and has not been found to be unlike since.
+        # It was compared when its task began, and has not been found to be unlike since.
         return None if is_vouched(one) else Doubt(f"both logs could not be compared: {problem}")
     return None
 

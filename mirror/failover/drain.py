@@ -1,7 +1,7 @@
-"""A bounded copy by one lane in this process: what a failover still gets over where no mirror runs.
+"""A bounded copy by one task in this process: what a failover still gets over where no mirror runs.
 
-Decision: without Spark. Its start takes eight seconds in which an application waits for its data; one lane begins at
-once, and copies as fast as the target's broker appends. It is the lane that Spark's tasks run (`relay.run_lane`).
+Decision: without Spark. Its start takes eight seconds in which an application waits for its data; one task begins at
+once, and copies as fast as the target's broker appends. It runs what a Spark task runs (`spark/task.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
 from mirror.spark.session import LOOPBACK
-from mirror.spark.task import TaskAssignment, TaskResult, run_lane
+from mirror.spark.task import TaskAssignment, TaskResult, run_task
 
 #: A stretch in which nothing moved is the last one.
 STRETCH_SECONDS: Final = 10.0
@@ -33,7 +33,7 @@ WATCH_SECONDS: Final = 1.0
 
 
 async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
-    """Copy up to the source's ends of now, for as long as there is headway; lanes report to the journal how far. Topics
+    """Copy up to the source's ends of now, for as long as there is headway; tasks report to the journal how far. Topics
     that a person lets rest are passed over, as a mirror does. It ends where another mirror takes the flow. `gone` are
     instances that are known to have ended. Returns what a person should know of other mirrors.
 
@@ -103,14 +103,14 @@ async def _stretches(
     mark: ControlAddress,
     ended: asyncio.Event,
 ) -> None:
-    """One lane after another, each with what the last one left, until all is done or nothing moves."""
+    """One task after another, each with what the last one left, until all is done or nothing moves."""
     receipts: dict[TopicPartition, TaskResult] = {}
     left, before = tuple(assignments), -1
     while (
         left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before
     ):
         before = reached
-        lane = TaskAssignment(
+        task = TaskAssignment(
             flow=flow.name,
             instance=owner.instance,
             claim=owner.claim or 0,
@@ -124,7 +124,7 @@ async def _stretches(
             stop_mark=mark,
             so_far={at: one.tally for at, one in receipts.items()},
         )
-        for one in await run_lane(lane):
+        for one in await run_task(task):
             receipts[TopicPartition(one.figures.topic, one.figures.partition)] = one
         left = tuple(
             a for a in left if a.source not in receipts or not _is_over(receipts[a.source].figures, a.until or 0)

@@ -158,8 +158,8 @@ LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, eq=False)
 class JournalSnapshot:
-    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a lane that
-    had the source before it; a lane that waits tells no news of it. `target_of` is the name of now of a source topic's
+    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a task that
+    had the source before it; a task that waits tells no news of it. `target_of` is the name of now of a source topic's
     copy, None for a topic that is mirrored no longer: records of other copies are left alone. `is_plain`: a source
     topic is copied as it is, partition by partition.
     """

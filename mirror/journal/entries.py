@@ -3,7 +3,7 @@
 The position is the target's log end, and says nothing about a source topic that was deleted and created again; its id
 does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
 
-B1  it is settled once, at the flow's first start and before any lane runs, and kept with what the topic was first
+B1  it is settled once, at the flow's first start and before any task runs, and kept with what the topic was first
     seen as: who dies before the first append begins at the same offset
 B2  a target that holds anything already, or did, says itself where to go on
 B3  what the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is

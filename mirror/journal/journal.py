@@ -12,7 +12,7 @@ worth knowing later.
                                and where it began to be mirrored (`journal/entries.py`); the target topic's id, whether
                                the flow made or adopted it, and the clusters that the data came through
     state/<topic>/<partition>  live figures, every second
-    lane/<number>              how long a lane's requests take, with the live figures
+    task/<number>              how long a task's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
     position/<topic>/<partition>       the last acknowledged position of a copy (`journal/positions.py`)

@@ -140,11 +140,11 @@ def _value(runs: OffsetRanges) -> bytes:
     return json.dumps(told, separators=(",", ":")).encode()
 
 
-# --- The ledgers of a lane --------------------------------------------------------------------------------------------
+# --- The ledgers of a task --------------------------------------------------------------------------------------------
 
 
 class OffsetMapStore:
-    """Of the target partitions of one lane. `recall` is what a pipeline asks (`retracing.Recall`)."""
+    """Of the target partitions of one task. `recall` is what a pipeline asks (`retracing.Recall`)."""
 
     def __init__(self, journal: Journal, last: Mapping[TopicPartition, OffsetRanges], read_until: int | None) -> None:
         """`last`: the newest runs of each partition as the journal had them before offset `read_until`; None where it

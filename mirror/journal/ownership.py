@@ -25,7 +25,7 @@ H1  a mirror that finds another one at work stands by, until that one has said t
     to be gone, or nothing of it has arrived in the journal for `LIVENESS_SECONDS`, by the clock of the one that
     waits: clocks of two machines are never compared. Whoever runs a flow says so again every `RESTATE_SECONDS`
 H2  of several that wait one gets the flow: claims have numbers (U1)
-H3  whoever is told to take the flow over claims it at once. The one before, when it reads that, ends its lanes and
+H3  whoever is told to take the flow over claims it at once. The one before, when it reads that, ends its tasks and
     says so; who took over waits for that as in H1. Data that both send is harmless, since the broker knows it again
     by its number, but control markers have none, and two mirrors that fill one gap fill it twice
 
@@ -279,7 +279,7 @@ def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
 
 # --- From one mirror of a flow to the next, over the flow's journal ---------------------------------------------------
 
-#: A mirror of which nothing arrives for so long is taken for dead. Its lanes end sooner without it
+#: A mirror of which nothing arrives for so long is taken for dead. Its tasks end sooner without it
 #: (`driver/control.py`).
 LIVENESS_SECONDS: Final = 15.0
 #: How often whoever has the flow says so.
@@ -354,7 +354,7 @@ class Watched:
         return owner.instance in self._heard
 
     def has_said(self, owner: Owner) -> bool:
-        """It said that it ended, which is behind the last of its lanes."""
+        """It said that it ended, which is behind the last of its tasks."""
         return owner.instance in self._ended
 
     def has_ended(self, owner: Owner) -> bool:

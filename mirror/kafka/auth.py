@@ -459,7 +459,7 @@ class Gssapi:
 
 
 class Security(Protocol):
-    """Implementations pickle, since lanes carry them, and hold every secret as one that does not print."""
+    """Implementations pickle, since tasks carry them, and hold every secret as one that does not print."""
 
     def tls(self) -> ssl.SSLContext | None:
         """The context to wrap a socket with, or None for a bare one. Raises TlsRefused."""

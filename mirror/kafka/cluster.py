@@ -136,7 +136,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a cluster is and how to talk to it. Pickles: lanes carry it, and its secrets, which do not print.
+    """Where a cluster is and how to talk to it. Pickles: tasks carry it, and its secrets, which do not print.
 
     `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
     `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded. `cluster_id` is

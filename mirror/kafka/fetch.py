@@ -2,7 +2,7 @@
 
 Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes
 in and the epoch of the last batch it has, so that a stale leader and a truncated log are told by the broker
-(KIP-320, KIP-595). Sessions are not used: (0, -1) asks for everything each time, and a lane has few partitions.
+(KIP-320, KIP-595). Sessions are not used: (0, -1) asks for everything each time, and a task has few partitions.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ SASL_AUTHENTICATE: Final = Api(36, "sasl_authenticate", 1, 2)
 DESCRIBE_CLUSTER: Final = Api(60, "describe_cluster", 0, 1)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
 
-#: What every lane speaks; those of consumer groups and of transactions are not for lanes.
+#: What every task speaks; those of consumer groups and of transactions are not for tasks.
 APIS: Final = (
     *(PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DELETE_RECORDS),
     *(LEADER_EPOCH, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS),

@@ -56,7 +56,7 @@ _EVENLY: Final = 0.2
 
 
 def shares(rate: float, demands: Sequence[float]) -> list[float]:
-    """What each lane gets of a bound: a part evenly, the rest by what it has to move; they add up to the bound."""
+    """What each task gets of a bound: a part evenly, the rest by what it has to move; they add up to the bound."""
     evenly, wanted = rate / len(demands), sum(demands)
     if not wanted:
         return [evenly] * len(demands)

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential with full jitter, so that lanes do not come back in step."""
+"""How long to wait before trying again: exponential with full jitter, so that tasks do not come back in step."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ then a machine reads it. structlog takes a third of a second to import, so it is
 worker that logs nothing does not pay for it, and an unconfigured process logs like a configured one.
 
     log = get(__name__)
-    log.info("epoch_started", flow="eu-to-us", lanes=4)
+    log.info("epoch_started", flow="eu-to-us", tasks=4)
 
 G1  logging never ends or holds up what it tells of: a line that stderr does not take (a full disk, a reader that is
     gone, or one that does not read) is lost and counted, and the first line that is taken again is followed by that

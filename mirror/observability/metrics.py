@@ -1,8 +1,8 @@
 """Prometheus metrics of a flow and the HTTP endpoint that serves them.
 
-Lanes count anew where Spark starts them again, and forget at most what they had not reported: a counter here goes on
+Tasks count anew where Spark starts them again, and forget at most what they had not reported: a counter here goes on
 from where it was, and never back. Cardinality is bounded: gauges are by partition, and only of the state that a
-partition has; counters and latencies are by topic; what concerns a lane's connections is by flow.
+partition has; counters and latencies are by topic; what concerns a task's connections is by flow.
 
 Whoever can connect must not be able to use the driver up. A connection that is silent for `SILENCE_SECONDS` is closed,
 and where more than `MOST_CONNECTIONS` are open, the oldest one is: whoever asks anew always gets in.
@@ -32,7 +32,7 @@ from mirror.errors import ConfigError
 from mirror.observability import logs
 from mirror.observability.status import BOUNDS, Histogram, PartitionStatus, TaskStatus
 
-# --- What the Prometheus endpoint tells of a flow, kept by the driver from the reports of its lanes -------------------
+# --- What the Prometheus endpoint tells of a flow, kept by the driver from the reports of its tasks -------------------
 
 #: What may be started again.
 TASK, EPOCH = "task", "epoch"
@@ -52,7 +52,7 @@ class Metrics(Collector):
         self._lost: Counter[str] = Counter()
         self._target_lost: Counter[str] = Counter()
         self._latency: dict[str, Histogram] = {}
-        self._lanes: dict[int, TaskStatus] = {}
+        self._tasks: dict[int, TaskStatus] = {}
         self._fetch, self._produce = Histogram(), Histogram()
         self._throttled_ms: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter({TASK: 0, EPOCH: 0})
@@ -68,20 +68,20 @@ class Metrics(Collector):
                     self._count(one, before)
                     self._newest[at] = one
 
-    def learn_lane(self, lane: TaskStatus) -> None:
-        """A lane's report by this instance."""
+    def learn_task(self, task: TaskStatus) -> None:
+        """A task's report by this instance."""
         with self._lock:
-            before = self._lanes.get(lane.lane)
-            known = before is not None and (before.epoch, before.attempt) == (lane.epoch, lane.attempt)
+            before = self._tasks.get(task.task)
+            known = before is not None and (before.epoch, before.attempt) == (task.epoch, task.attempt)
             same = before if known else None
-            self._fetch.join(lane.fetch.since(same.fetch) if same else lane.fetch)
-            self._produce.join(lane.produce.since(same.produce) if same else lane.produce)
+            self._fetch.join(task.fetch.since(same.fetch) if same else task.fetch)
+            self._produce.join(task.produce.since(same.produce) if same else task.produce)
             for side in _SIDES:
                 name = f"{side}_throttled_ms"
-                self._throttled_ms[side] += _grown(getattr(lane, name), getattr(same, name) if same else 0)
-            tries = before.attempt if before and before.epoch == lane.epoch else 0
-            self._restarts[TASK] += max(0, lane.attempt - tries)
-            self._lanes[lane.lane] = lane
+                self._throttled_ms[side] += _grown(getattr(task, name), getattr(same, name) if same else 0)
+            tries = before.attempt if before and before.epoch == task.epoch else 0
+            self._restarts[TASK] += max(0, task.attempt - tries)
+            self._tasks[task.task] = task
 
     def epoch_failed(self) -> None:
         """A Spark job failed as a whole, and another one follows."""
@@ -197,7 +197,7 @@ class Metrics(Collector):
 
 
 def _grown(now: int, before: int) -> int:
-    """What a count grew by; one that went back is another lane's, which began where the epoch did."""
+    """What a count grew by; one that went back is another task's, which began where the epoch did."""
     return max(0, now - before)
 
 

@@ -114,7 +114,7 @@ class Histogram:
         return cls(counts, float(total))
 
 
-# --- The live figures of one partition, as a lane reports them every second -------------------------------------------
+# --- The live figures of one partition, as a task reports them every second -------------------------------------------
 
 #: What the keys of all of them begin with.
 PREFIX: Final = b"state/"
@@ -271,22 +271,22 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 _REQUIRED = {one.name for one in fields(PartitionStatus) if one.default is MISSING and one.default_factory is MISSING}
 
 
-# --- What a lane as a whole reports beside its partitions -------------------------------------------------------------
+# --- What a task as a whole reports beside its partitions -------------------------------------------------------------
 
-LANE_PREFIX: Final = b"lane/"
+TASK_PREFIX: Final = b"task/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """One lane in one epoch, counted since this attempt at it began.
+    """One task in one epoch, counted since this attempt at it began.
 
-    `attempt` is 0 unless Spark started the lane again. `fetch`: from a fetch request to its answer, of answers with
+    `attempt` is 0 unless Spark started the task again. `fetch`: from a fetch request to its answer, of answers with
     records; `produce`: from a produce request to its acks; both in seconds. `throttled_ms`: how long the brokers of
     either side muted us for a quota.
     """
 
     instance: str
-    lane: int
+    task: int
     epoch: int
     attempt: int = 0
     at_ms: int
@@ -296,8 +296,8 @@ class TaskStatus:
     target_throttled_ms: int = 0
 
     def key(self) -> bytes:
-        """The record key on the flow's topic: the newest report of a lane replaces the older ones."""
-        return LANE_PREFIX + str(self.lane).encode()
+        """The record key on the flow's topic: the newest report of a task replaces the older ones."""
+        return TASK_PREFIX + str(self.task).encode()
 
     def to_json(self) -> bytes:
         """The record value."""
@@ -306,18 +306,18 @@ class TaskStatus:
     @classmethod
     def from_json(cls, data: bytes) -> TaskStatus:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        values = read_fields(data, _LANE_KINDS, _LANE_REQUIRED, "figures of a lane")
+        values = read_fields(data, _TASK_KINDS, _TASK_REQUIRED, "figures of a task")
         for name in _HISTOGRAMS & values.keys():
             values[name] = Histogram.read(values[name])
         return cls(**values)
 
 
 _HISTOGRAMS: Final = {"fetch", "produce"}
-_LANE_REQUIRED: Final = ("instance", "lane", "epoch", "at_ms")
-_LANE_COUNTS: Final = ("lane", "epoch", "attempt", "at_ms", "source_throttled_ms", "target_throttled_ms")
-_LANE_KINDS: Final[dict[str, tuple[type, ...]]] = {
+_TASK_REQUIRED: Final = ("instance", "task", "epoch", "at_ms")
+_TASK_COUNTS: Final = ("task", "epoch", "attempt", "at_ms", "source_throttled_ms", "target_throttled_ms")
+_TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
     "instance": (str,),
-    **dict.fromkeys(_LANE_COUNTS, (int,)),
+    **dict.fromkeys(_TASK_COUNTS, (int,)),
     **dict.fromkeys(_HISTOGRAMS, (dict,)),
 }
 

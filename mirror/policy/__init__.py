@@ -1,1 +1,1 @@
-"""Decisions as pure functions: which topics, under which rules, in which lanes. Values in, values out."""
+"""Decisions as pure functions: which topics, under which rules, in which tasks. Values in, values out."""

@@ -21,7 +21,7 @@ lz4 with blocks of 256 KB: 830 at 0.47, of 64 KB: 546. Snappy, raw or framed: 52
 
 Decision: gzip is written by libdeflate, which is half as fast as igzip in large batches and as fast in small ones.
 igzip runs other code on each family of processors and does not promise that all of it gives the same bytes; what is
-written must be a function of the source log, whichever host a lane runs on.
+written must be a function of the source log, whichever host a task runs on.
 
 Where a payload declares its size without compression:
 

@@ -15,7 +15,7 @@ idle partition costs a request every half second and a new record arrives at onc
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition;
         so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever.
         Where that is allowed, the batch is left out instead, to where the next sound one begins
-    R4  where the flow has a bound, no request goes out before the lane's bucket has something for it; what comes is
+    R4  where the flow has a bound, no request goes out before the task's bucket has something for it; what comes is
         taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
         their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
         that was cut back
@@ -71,7 +71,7 @@ DEBT_LOOK: Final = 1.0
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
 MEMORY_TURN: Final = 1.0
 
-#: Starts a task whose failure ends the lane.
+#: Starts a coroutine whose failure ends the task.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 

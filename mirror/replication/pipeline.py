@@ -1,6 +1,6 @@
 """The story, one page: raw batches come from the fetcher, get their verdict, and go to the writer.
 
-The partitions of a lane begin together, and each asks a dozen questions. Thousands at once would keep the event loop
+The partitions of a task begin together, and each asks a dozen questions. Thousands at once would keep the event loop
 from every answer for seconds, until answers that came in time count as late.
 
 Decision: a turn ends after a moment even if its work does not. What waits for a broker that is gone costs no time of
@@ -13,9 +13,9 @@ the loop, and must not keep the others from beginning.
 Around that loop each partition has a keeper. It finds the position in the target's log, starts fetcher and writer
 there, and sleeps; when the writer is no longer sure what was appended, the keeper reads the position again and
 starts over. A partition that must not go on stops in a named state while the others run. Nothing is cleaned up and
-nothing is remembered: a lane may die at any point.
+nothing is remembered: a task may die at any point.
 
-    L1  a lane ends when its time is over, on the stop mark, or when every partition is done or stopped; then it waits
+    L1  a task ends when its time is over, on the stop mark, or when every partition is done or stopped; then it waits
         for acks, not for data
     L2  what a receipt counts was acknowledged
 """
@@ -94,7 +94,7 @@ class StartupLimiter:
             end()
 
 
-# --- One partition's life in a lane -----------------------------------------------------------------------------------
+# --- One partition's life in a task -----------------------------------------------------------------------------------
 
 #: Seconds for which a partition's report tells of what its target lost.
 NOTED_SECONDS: Final = 600.0
@@ -104,7 +104,7 @@ HELD_SECONDS: Final = 3.0
 
 @dataclass(slots=True, eq=False)
 class PartitionTask:
-    """What is known of it. `is_new`: it has not begun, and what its lane learned a moment ago tells of it, too. `note`
+    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago tells of it, too. `note`
     is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
@@ -274,7 +274,7 @@ _BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
 
 
 class Pipeline:
-    """The partitions of one lane between two clusters."""
+    """The partitions of one task between two clusters."""
 
     def __init__(
         self,
@@ -337,14 +337,14 @@ class Pipeline:
                 self._relayed(arrival)
             timer.cancel()
             self._writer.finish()
-            for task in self._keeping:
-                task.cancel()
+            for keeping in self._keeping:
+                keeping.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self._drained()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose failure ends the lane: a fault in the program is told, not swallowed."""
+        """A coroutine whose failure ends the task: a fault in the program is told, not swallowed."""
         return self._tasks.create_task(work)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -364,7 +364,7 @@ class Pipeline:
         self._keeping += [self._spawn(self._keep(keeper, turns)) for keeper in keepers]
 
     def extend(self, assignments: Iterable[Assignment]) -> bool:
-        """Mirror these partitions as well, but for those that are mirrored here; false where the lane is ending."""
+        """Mirror these partitions as well, but for those that are mirrored here; false where the task is ending."""
         if self._fetcher.is_finished:
             return False
         more = {one.source: PartitionTask(one, is_new=False) for one in assignments if one.source not in self._keepers}
@@ -413,11 +413,11 @@ class Pipeline:
             for at, keeper in self._keepers.items()
         ]
 
-    def lane_figures(self, instance: str, lane: int, epoch: int, attempt: int) -> TaskStatus:
-        """How long requests took since this lane began."""
+    def task_figures(self, instance: str, task: int, epoch: int, attempt: int) -> TaskStatus:
+        """How long requests took since this task began."""
         return TaskStatus(
             instance=instance,
-            lane=lane,
+            task=task,
             epoch=epoch,
             attempt=attempt,
             at_ms=int(time.time() * 1000),
@@ -649,7 +649,7 @@ class Pipeline:
         keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}")
 
     async def _what_became_of(self, keeper: PartitionTask) -> str:
-        """What became of the source topic, asked for now, or known since the lane looked as it began."""
+        """What became of the source topic, asked for now, or known since the task looked as it began."""
         topic, topic_id = keeper.assignment.source.topic, keeper.assignment.topic_id
         is_new, keeper.is_new = keeper.is_new, False
         if is_new and topic in self._source.topics:

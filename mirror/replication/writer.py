@@ -455,7 +455,7 @@ class Writer:
         if gap.first == gap.next_offset:
             tally.verdicts.update(gap.verdicts)
             tally.verdict_bytes.update(gap.verdict_bytes)
-            if sink.queue:  # forgotten where the lane ends meanwhile
+            if sink.queue:  # forgotten where the task ends meanwhile
                 sink.queue.popleft()
 
     def _acknowledged(self, sink: PartitionWriter, ack: Ack, sent_at: float) -> None:

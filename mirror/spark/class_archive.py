@@ -25,8 +25,8 @@ from pyspark import SparkContext
 from mirror import host
 from mirror.errors import ConfigError
 
-#: What for: lanes alone, or re-key queries, too.
-Kind = Literal["lanes", "queries"]
+#: What for: tasks alone, or re-key queries, too.
+Kind = Literal["tasks", "queries"]
 
 _FOLDER: Final = Path(sys.prefix) / "share" / "mirror"
 #: Long for what takes half a minute.
@@ -78,7 +78,7 @@ def train(kind: Kind, path: Path) -> None:
 
     is_query = kind == "queries"
     option = f"-XX:ArchiveClassesAtExit={path}"
-    context = open_context(SparkSettings(), "classes", lanes=2, evaluates=is_query, archive=option)
+    context = open_context(SparkSettings(), "classes", tasks=2, evaluates=is_query, archive=option)
     for _ in range(_ROUNDS):
         context.parallelize([1, 2], 2).mapPartitions(list).collect()
         if is_query:
@@ -113,7 +113,7 @@ def _query(context: SparkContext) -> None:
 def main() -> None:
     """`python -m mirror.spark.class_archive`; with a kind and a path, be the process that is watched for it."""
     match sys.argv[1:]:
-        case [("lanes" | "queries") as kind, path]:
+        case [("tasks" | "queries") as kind, path]:
             train(kind, Path(path))
         case _:
             _make_all()

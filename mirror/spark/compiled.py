@@ -1,7 +1,7 @@
-"""The kernels that rewrite batches, compiled before a lane needs them.
+"""The kernels that rewrite batches, compiled before a task needs them.
 
 Compilation takes some seconds, once for a machine and a version of the kernels. The driver sees to it while nothing is
-under way yet; a lane on another machine, where nobody did, compiles when it first rewrites a batch.
+under way yet; a task on another machine, where nobody did, compiles when it first rewrites a batch.
 """
 
 from __future__ import annotations

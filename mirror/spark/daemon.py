@@ -22,7 +22,7 @@ from mirror.kafka.protocol import APIS, Api, preload
 
 
 def serve(*more: Api) -> None:
-    """Fork workers until Spark ends it; they know how to ask for what lanes ask for, and `more`."""
+    """Fork workers until Spark ends it; they know how to ask for what tasks ask for, and `more`."""
     preload((*APIS, *more))
     keep_what_is_freed()
     gc.collect()

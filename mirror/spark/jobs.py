@@ -24,23 +24,23 @@ from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.session import LOOPBACK, Engine, asked, is_local, may_live, rows_of, told_by
 from mirror.spark.task import TaskAssignment, TaskResult, relay
 
-# --- The lanes of an epoch, as Spark takes them to its workers --------------------------------------------------------
+# --- The tasks of an epoch, as Spark takes them to its workers --------------------------------------------------------
 
 
-def lanes_for(
+def tasks_for(
     flow: Flow,
     number: int,
     packed: Sequence[tuple[Assignment, ...]],
     rates: Sequence[float | None],
     tallies: Mapping[TopicPartition, PartitionCounters],
     tidings: JournalState,
-) -> LanesFor:
+) -> TasksFor:
     """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told
     up to now is as of now, whenever the epoch begins.
     """
     last, until = tidings.runs.last(), tidings.until
 
-    def lanes(seconds: float, mark: ControlAddress) -> list[TaskAssignment]:
+    def tasks(seconds: float, mark: ControlAddress) -> list[TaskAssignment]:
         return [
             TaskAssignment(
                 flow=flow.name,
@@ -49,25 +49,25 @@ def lanes_for(
                 number=index,
                 source=flow.source,
                 target=flow.target,
-                assignments=lane,
+                assignments=task,
                 seconds=seconds,
                 memory_bytes=flow.memory_bytes // len(packed),
                 stop_mark=mark,
-                so_far={one.source: tallies[one.source] for one in lane if one.source in tallies},
-                runs={one.target: last[one.target] for one in lane if one.target in last},
+                so_far={one.source: tallies[one.source] for one in task if one.source in tallies},
+                runs={one.target: last[one.target] for one in task if one.target in last},
                 journal_offset=until,
                 epoch=number,
                 bytes_per_second=rates[index],
             )
-            for index, lane in enumerate(packed)
+            for index, task in enumerate(packed)
         ]
 
-    return lanes
+    return tasks
 
 
 # --- One epoch --------------------------------------------------------------------------------------------------------
 
-#: What the lanes of an epoch whose time is over may take to end before its job is cancelled; and where they are told to
+#: What the tasks of an epoch whose time is over may take to end before its job is cancelled; and where they are told to
 #: end early.
 GRACE_SECONDS: Final = 15.0
 STOP_SECONDS: Final = 2.5
@@ -82,45 +82,45 @@ FAILED_EPOCHS: Final = 3
 FAILED_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
 
-#: What may join an epoch beside the partitions that it began with, for which its lanes shared out memory and work.
+#: What may join an epoch beside the partitions that it began with, for which its tasks shared out memory and work.
 JOINING: Final = 1 / 8
 
-#: The lanes of an epoch of so many seconds, or until its stop mark is set.
-LanesFor = Callable[[float, ControlAddress], Sequence[TaskAssignment]]
-#: Given a lane's number, its report, and the partitions that it has.
+#: The tasks of an epoch of so many seconds, or until its stop mark is set.
+TasksFor = Callable[[float, ControlAddress], Sequence[TaskAssignment]]
+#: Given a task's number, its report, and the partitions that it has.
 HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
 
 _log = logs.get("mirror.supervisor")
 
 
-def deaf(_lane: int, _report: bytes, _held: Collection[TopicPartition]) -> None:
+def deaf(_task: int, _report: bytes, _held: Collection[TopicPartition]) -> None:
     """Where nobody watches but by the journal."""
 
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """The epoch that runs: what each lane has, by its number, and of how many partitions more it takes."""
+    """The epoch that runs: what each task has, by its number, and of how many partitions more it takes."""
 
     mark: ControlServer
-    lanes: list[set[TopicPartition]]
+    tasks: list[set[TopicPartition]]
     room: int
 
     @classmethod
-    def of(cls, mark: ControlServer, lanes: Sequence[TaskAssignment]) -> UnderWay:
+    def of(cls, mark: ControlServer, tasks: Sequence[TaskAssignment]) -> UnderWay:
         """As it begins."""
-        held = [{one.source for one in lane.assignments} for lane in lanes]
+        held = [{one.source for one in task.assignments} for task in tasks]
         return cls(mark, held, int(JOINING * sum(map(len, held))))
 
     async def join(self, more: Sequence[Assignment]) -> bool:
-        """Each goes to the lane that has fewest, unless one has it already. False where not all are taken."""
-        more = [one for one in more if not any(one.source in lane for lane in self.lanes)]
+        """Each goes to the task that has fewest, unless one has it already. False where not all are taken."""
+        more = [one for one in more if not any(one.source in task for task in self.tasks)]
         if len(more) > self.room:
             return False
         self.room -= len(more)
         shares: dict[int, list[Assignment]] = {}
         for one in more:
-            number = min(range(len(self.lanes)), key=lambda lane: len(self.lanes[lane]))
-            self.lanes[number].add(one.source)
+            number = min(range(len(self.tasks)), key=lambda task: len(self.tasks[task]))
+            self.tasks[number].add(one.source)
             shares.setdefault(number, []).append(one)
         return all(await asyncio.gather(*(self.mark.hand(number, tuple(of)) for number, of in shares.items())))
 
@@ -128,7 +128,7 @@ class UnderWay:
 @dataclass(slots=True, eq=False)
 class Epochs:
     """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is told of a job that failed, and
-    `hear` gets what lanes tell straight.
+    `hear` gets what tasks tell straight.
     """
 
     context: SparkContext
@@ -138,7 +138,7 @@ class Epochs:
     on_failure: Callable[[], None]
     hear: HearOf = deaf
     is_bounded: bool = False
-    #: A job was given up without having been seen to end, so its lanes may still write.
+    #: A job was given up without having been seen to end, so its tasks may still write.
     may_run_on: bool = field(default=False, init=False)
     engine: Engine = field(init=False)
     _where: tuple[str, str] = field(init=False)
@@ -156,7 +156,7 @@ class Epochs:
         self.engine, self._backoff = Engine(self.context), Backoff(FAILED_PAUSE, LONGEST_PAUSE)
 
     async def slots(self, wanted: int) -> int:
-        """Of the lanes wanted, as many as can run at a time now: a cluster's executors come and go, and a lane that
+        """Of the tasks wanted, as many as can run at a time now: a cluster's executors come and go, and a task that
         waits for another to end would get nothing done.
         """
         if is_local(self.context):
@@ -167,20 +167,20 @@ class Epochs:
 
     async def join(self, more: Sequence[Assignment]) -> bool:
         """Let the epoch under way mirror these partitions as well; false where there is none, where they are many
-        beside its own, or where a lane does not take them.
+        beside its own, or where a task does not take them.
         """
         return self._under_way is not None and await self._under_way.join(more)
 
-    async def run(self, number: int, lanes_for: LanesFor) -> list[TaskResult]:
+    async def run(self, number: int, tasks_for: TasksFor) -> list[TaskResult]:
         """One job; no receipts where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
         executors may take minutes to come.
 
         Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
         """
         mark = await ControlServer.open(*self._where, self._heard)
-        lanes = lanes_for(self.seconds, mark.address)
-        self._under_way = UnderWay.of(mark, lanes)
-        job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, lanes)))
+        tasks = tasks_for(self.seconds, mark.address)
+        self._under_way = UnderWay.of(mark, tasks)
+        job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, tasks)))
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one that ends late
         stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
         hanging: asyncio.Future[Any] = asyncio.create_task(self.engine.watch())
@@ -230,18 +230,18 @@ class Epochs:
                 one.cancel()
             await mark.close()
 
-    def _heard(self, lane: int, report: bytes) -> None:
-        held = self._under_way.lanes if self._under_way is not None else []
-        self.hear(lane, report, held[lane] if lane < len(held) else ())
+    def _heard(self, task: int, report: bytes) -> None:
+        held = self._under_way.tasks if self._under_way is not None else []
+        self.hear(task, report, held[task] if task < len(held) else ())
 
     def _group(self, number: int) -> str:
         return f"mirror-{self.flow}-epoch-{number}"
 
-    def _job(self, number: int, lanes: Sequence[TaskAssignment]) -> list[TaskResult]:
+    def _job(self, number: int, tasks: Sequence[TaskAssignment]) -> list[TaskResult]:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         self.engine.mend_scratch()
-        self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(lanes)} tasks", True)
-        receipts: list[TaskResult] = rows_of(self.context, lanes).mapPartitions(relay).collect()
+        self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(tasks)} tasks", True)
+        receipts: list[TaskResult] = rows_of(self.context, tasks).mapPartitions(relay).collect()
         return receipts
 
     async def _count_failure(self, number: int, failure: Exception) -> None:

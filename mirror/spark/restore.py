@@ -1,7 +1,7 @@
 """Partitions copied from files by tasks of Spark: each one job of one task, as many at a time as there are slots.
 
-A task looks its partition's files over, and then is a lane whose source is these files: what it appends, and under
-which numbers, is what a live lane would. So a task may die and be tried again, a copy that was interrupted goes on, and
+A task looks its partition's files over, and then mirrors with these files as its source: what it appends, and under
+which numbers, is what a live task would. So a task may die and be tried again, a copy that was interrupted goes on, and
 a live mirror goes on behind it.
 """
 

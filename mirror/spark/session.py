@@ -1,6 +1,6 @@
 """A SparkContext with the settings that tasks need, and Spark's JVM as the driver's event loop sees it.
 
-Decision: a SparkContext and not a SparkSession. The live lane moves no rows, so it pays neither the start of the SQL
+Decision: a SparkContext and not a SparkSession. The live task moves no rows, so it pays neither the start of the SQL
 engine nor its memory. The JVM does almost nothing, hence the quick compiler and the serial collector.
 
 E1  no call to the JVM is made on the event loop; each has a deadline, after which nobody waits for it any more
@@ -39,11 +39,11 @@ from mirror.errors import ConfigError, EngineLost
 from mirror.observability import logs
 from mirror.spark import class_archive
 
-# --- A SparkContext with the settings that lanes need, on this machine or under `spark-submit` ------------------------
+# --- A SparkContext with the settings that tasks need, on this machine or under `spark-submit` ------------------------
 
 T = TypeVar("T")
 
-#: A lane that fails is tried this often within its epoch; the next epoch tries again.
+#: A task that fails is tried this often within its epoch; the next epoch tries again.
 ATTEMPTS: Final = 4
 LOOPBACK: Final = "127.0.0.1"
 _SPARE_SLOTS: Final = 2
@@ -67,7 +67,7 @@ _EVALUATING_JVM: Final = (
 
 
 def open_context(
-    settings: SparkSettings, flow: str, lanes: int, *, evaluates: bool = False, archive: str = ""
+    settings: SparkSettings, flow: str, tasks: int, *, evaluates: bool = False, archive: str = ""
 ) -> SparkContext:
     """Start, or join what `spark-submit` started; `evaluates`: there are expressions for Spark to evaluate. `archive`:
     what Java is told of an archive of classes, instead of where one is.
@@ -82,9 +82,9 @@ def open_context(
         SparkContext._ensure_initialized()
     conf = SparkConf()
     submitted = conf.get("spark.master")
-    master = local_master(submitted or settings.master, lanes)
+    master = local_master(submitted or settings.master, tasks)
     jvm = _EVALUATING_JVM if evaluates else _QUICK_JVM
-    archive = archive or class_archive.option("queries" if evaluates else "lanes")
+    archive = archive or class_archive.option("queries" if evaluates else "tasks")
     defaults = {
         "spark.app.name": f"mirror {flow}",
         "spark.python.daemon.module": "mirror.spark.rekey.daemon" if evaluates else "mirror.spark.daemon",
@@ -183,10 +183,10 @@ def close_context(context: SparkContext) -> None:
         context.stop()
 
 
-def local_master(master: str, lanes: int) -> str:
-    """`master` with slots for every lane and two more, and retries, where it is a local one; another one as it is.
+def local_master(master: str, tasks: int) -> str:
+    """`master` with slots for every task and two more, and retries, where it is a local one; another one as it is.
 
-    Lanes mostly wait on sockets, so there may be more of them than cores. Plain `local[N]` never tries a task again,
+    Tasks mostly wait on sockets, so there may be more of them than cores. Plain `local[N]` never tries a task again,
     hence `local[N,4]`. Raises ConfigError for `local[N]` with N too small.
     """
     if not master.startswith("local"):
@@ -196,9 +196,9 @@ def local_master(master: str, lanes: int) -> str:
         raise ConfigError(
             f"spark.master {master} is not one that mirror can extend: use local[*], local[N] or a cluster's address"
         )
-    needed = lanes + _SPARE_SLOTS
+    needed = tasks + _SPARE_SLOTS
     if match[1] and match[1] != "*" and int(match[1]) < needed:
-        raise ConfigError(f"spark.master {master} has too few slots for {lanes} tasks: use local[*] or local[{needed}]")
+        raise ConfigError(f"spark.master {master} has too few slots for {tasks} tasks: use local[*] or local[{needed}]")
     slots = needed if match[1] in (None, "*") else int(match[1])
     return f"local[{slots},{ATTEMPTS}]"
 

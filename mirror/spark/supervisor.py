@@ -42,7 +42,7 @@ from mirror.driver.reports import (
     resting_of,
     unfinished_of,
 )
-from mirror.driver.scheduling import lanes_of, rates_of
+from mirror.driver.scheduling import rates_of, tasks_of
 from mirror.driver.start import bounded, recorded, warn_of_open
 from mirror.driver.topic_watcher import Look, TopicWatcher
 from mirror.errors import ClusterError, PreflightError, WireError
@@ -66,7 +66,7 @@ from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.position import located
 from mirror.replication.topic_identity import recreated, what_became_of
-from mirror.spark.jobs import Epochs, lanes_for
+from mirror.spark.jobs import Epochs, tasks_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
 from mirror.spark.task import TaskResult
 from mirror.states import State
@@ -124,7 +124,7 @@ class Supervisor:
         listening: Callable[[], None] = lambda: None,
     ) -> None:
         """`watch` is called about once a second; `metrics` learns all that there is to tell; `lookout` finds what is
-        new while the mirror runs: a bounded copy needs none. `queries` re-key what no lane copies.
+        new while the mirror runs: a bounded copy needs none. `queries` re-key what no task copies.
         `listening` is called when signals end this mirror and nothing else.
         """
         self._listening, self._has_terminal = listening, os.isatty(0)
@@ -160,7 +160,7 @@ class Supervisor:
             self._taken_over,
             self._failed_over,
             self._metrics,
-            on_lost=self._early.set,  # what the journal lost is written again when no lane writes
+            on_lost=self._early.set,  # what the journal lost is written again when no task writes
             make_journal=flow.make_journal,
             is_planned=self._is_planned,
         )
@@ -232,7 +232,7 @@ class Supervisor:
                 await self._queries.cancel()
                 await _cancelled(beside)
             await self._ask_ends_last()
-            if not self._jobs.may_run_on:  # who reads it believes that no lane writes any more
+            if not self._jobs.may_run_on:  # who reads it believes that no task writes any more
                 await ownership.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome
@@ -282,7 +282,7 @@ class Supervisor:
             self._watch(self._outcome.figures)
             log_epoch(self._flow.name, number, time.monotonic() - began, self._outcome.figures.values())
             self._stops.tell(self._outcome.figures.values())
-            if receipts:  # an epoch that failed as a whole says nothing about what hinders lanes
+            if receipts:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
                 is_written = all(receipt.is_written for receipt in receipts)
                 self._warn_of_no_headway(idle)
@@ -291,7 +291,7 @@ class Supervisor:
             number += 1
             early = began + self._flow.epoch_seconds - time.monotonic()
             if idle and early > 0 and self._unfinished():
-                # It ended early of itself and moved nothing: only stops are left, or something hinders every lane.
+                # It ended early of itself and moved nothing: only stops are left, or something hinders every task.
                 # A stop that the journal lacks is known to nobody else: the next epoch writes it there.
                 await self._pause(early if self._all_stopped() and is_written else min(early, IDLE_PAUSE))
             await unless(self._stopping, self._refreshed())
@@ -425,7 +425,7 @@ class Supervisor:
 
     async def _joined(self, added: Sequence[Assignment]) -> bool:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
-        what the journal tells of those, a lane learns as it begins.
+        what the journal tells of those, a task learns as it begins.
         """
         tidings = self._tidings
         moved = tidings.runs.last()
@@ -451,7 +451,7 @@ class Supervisor:
             self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _conclude(self) -> None:
-        """What the receipts do not tell, since a lane was cut short, its last live figures do; and what is missing
+        """What the receipts do not tell, since a task was cut short, its last live figures do; and what is missing
         is said.
         """
         mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
@@ -486,17 +486,17 @@ class Supervisor:
     async def _epoch(self, number: int, assignments: list[Assignment]) -> list[TaskResult]:
         """One Spark job; empty where it failed as a whole."""
         flow, tidings = self._flow, self._tidings
-        with contextlib.suppress(TimeoutError):  # what the lanes of the epoch before said last
+        with contextlib.suppress(TimeoutError):  # what the tasks of the epoch before said last
             async with asyncio.timeout(WATCH_SECONDS):
                 await unless(self._stopping, self._hear_journal())
         self._obeyed = self._acts()
         assignments = [tidings.handed(one) for one in assignments]
         leaders = {one.source: self._source.leader(one.source) for one in assignments}
-        packed = lanes_of(assignments, leaders, self._tallies, await self._jobs.slots(flow.lanes))
+        packed = tasks_of(assignments, leaders, self._tallies, await self._jobs.slots(flow.tasks))
         moved = {at: tally.bytes - self._planned.get(at, 0) for at, tally in self._tallies.items()}
         rates = rates_of(flow.copy_rate, packed, self._outcome.figures, moved)
         self._planned = {at: tally.bytes for at, tally in self._tallies.items()}
-        return await self._jobs.run(number, lanes_for(flow, number, packed, rates, self._tallies, tidings))
+        return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._tallies, tidings))
 
     def _unfinished(self) -> list[Assignment]:
         return left_of(self._assignments, self._outcome.figures) if self._flow.once else self._assignments
@@ -588,7 +588,7 @@ class Supervisor:
                 await self._early.wait()
 
     async def _refreshed(self) -> None:
-        """Leaders for the next plan; an unreachable source is the lanes' to report."""
+        """Leaders for the next plan; an unreachable source is the tasks' to report."""
         try:
             await self._source.refresh()
         except ClusterError as problem:
@@ -606,7 +606,7 @@ class Supervisor:
             await asyncio.sleep(WATCH_SECONDS)
             was_read = await self._tidings.read(self._journal)
             self._judge(live.values())
-            self._watch(live)  # lanes may have told more than the journal
+            self._watch(live)  # tasks may have told more than the journal
             self._stops.tell(live.values())
             if not was_read:
                 continue

@@ -1,7 +1,7 @@
-"""What a Spark task does: run one lane until its epoch ends, and return a receipt for each partition.
+"""What a Spark task does: mirror its partitions until its epoch ends, and return a receipt for each of them.
 
-The rows that Spark moves are lanes and receipts; record batches go from socket to socket inside this process. A lane
-is crash-only: killed at any point, its next attempt finds the position in the target's log.
+The rows that Spark moves are assignments and receipts; record batches go from socket to socket inside this process. A
+task is crash-only: killed at any point, its next attempt finds the position in the target's log.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ REPORT_SECONDS = 1.0
 REPORT_ROUNDS = 10
 #: Reports told straight in one turn of the loop, which moves data as well.
 _TOLD_AT_ONCE = 100
-#: How long the last report may take: where others wait for this lane, and where it ended because all of its partitions
-#: stopped. Nobody hears of these from its receipts before the other lanes' epoch is over.
+#: How long the last report may take: where others wait for this task, and where it ended because all of its partitions
+#: stopped. Nobody hears of these from its receipts before the other tasks' epoch is over.
 LAST_WORD_SECONDS, STOPPED_SECONDS = 1.0, CALL_TIMEOUT
-#: How long a lane that begins waits for the journal, and the pause between looks at one that could not be read then.
+#: How long a task that begins waits for the journal, and the pause between looks at one that could not be read then.
 GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 
@@ -48,7 +48,7 @@ class TaskAssignment:
     """One task's work for one epoch, as that begins: more partitions may join (`driver/control.py`). It ends on the
     stop mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
     differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last ones that the journal
-    has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is the lane's share of
+    has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is the task's share of
     the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
     """
 
@@ -80,42 +80,42 @@ class TaskResult:
     is_written: bool = True
 
 
-def relay(lanes: Iterable[TaskAssignment]) -> Iterator[TaskResult]:
+def relay(tasks: Iterable[TaskAssignment]) -> Iterator[TaskResult]:
     """For `RDD.mapPartitions`."""
-    for lane in lanes:
-        yield from asyncio.run(run_lane(lane))
+    for task in tasks:
+        yield from asyncio.run(run_task(task))
 
 
-async def run_lane(lane: TaskAssignment) -> list[TaskResult]:
-    """Run one lane to its end; the receipts say where each partition stands."""
-    async with Cluster(lane.source) as source, Cluster(lane.target) as target:
-        journal = Journal(target, lane.flow)
+async def run_task(task: TaskAssignment) -> list[TaskResult]:
+    """Run one task to its end; the receipts say where each partition stands."""
+    async with Cluster(task.source) as source, Cluster(task.target) as target:
+        journal = Journal(target, task.flow)
 
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])
 
-        ledgers = OffsetMapStore(journal, lane.runs, lane.journal_offset)
+        ledgers = OffsetMapStore(journal, task.runs, task.journal_offset)
         attempt = _attempt()
         pipeline = Pipeline(
-            lane.flow,
+            task.flow,
             source,
             target,
-            await _known_now(lane, journal) if attempt else lane.assignments,
-            lane.memory_bytes,
-            lane.so_far,
+            await _known_now(task, journal) if attempt else task.assignments,
+            task.memory_bytes,
+            task.so_far,
             on_loss,
             ledgers.recall,
-            lane.bytes_per_second,
+            task.bytes_per_second,
         )
         standing = StandingLog()
         voice = Voice()
-        guard = _Guard(lane, journal)
+        guard = _Guard(task, journal)
         beside: list[asyncio.Task[None]] = []
 
         def alone() -> None:
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
 
-        marked = watch(lane.stop_mark, lane.number, pipeline.extend, pipeline.finish, voice, attempt, alone)
+        marked = watch(task.stop_mark, task.number, pipeline.extend, pipeline.finish, voice, attempt, alone)
         try:
             async with asyncio.timeout(GUARD_SECONDS):
                 may_begin = await guard.may_go_on()
@@ -125,24 +125,24 @@ async def run_lane(lane: TaskAssignment) -> list[TaskResult]:
         if not may_begin:
             marked.cancel()
             await asyncio.wait([marked])
-            return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(lane.instance)]
-        reporting = asyncio.create_task(_report(lane, pipeline, ledgers, journal, standing, voice))
+            return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(task.instance)]
+        reporting = asyncio.create_task(_report(task, pipeline, ledgers, journal, standing, voice))
         try:
-            await pipeline.run(lane.seconds)
+            await pipeline.run(task.seconds)
         finally:
             beside += [marked, reporting]
-            for task in beside:
-                task.cancel()
+            for one in beside:
+                one.cancel()
             await asyncio.wait(beside)
         if not reporting.cancelled():
             reporting.result()  # a fault in the program is told, not swallowed
         tallies = pipeline.tallies
-        figures = pipeline.figures(lane.instance)
+        figures = pipeline.figures(task.instance)
         is_written = False
         # The receipts carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
-                await _write(ledgers, journal, pipeline, standing, figures, _of_the_lane(lane, pipeline))
+                await _write(ledgers, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
             is_written = True
         return [
             TaskResult(f, tallies.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
@@ -150,29 +150,29 @@ async def run_lane(lane: TaskAssignment) -> list[TaskResult]:
         ]
 
 
-async def _known_now(lane: TaskAssignment, journal: Journal) -> tuple[Assignment, ...]:
+async def _known_now(task: TaskAssignment, journal: Journal) -> tuple[Assignment, ...]:
     """A task that is tried again learns what the attempt before wrote of its copies, unless the journal is away."""
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
             await journal.cluster.refresh([journal.partition.topic])
-            entries, _ = await journal.read(lane.journal_offset)
+            entries, _ = await journal.read(task.journal_offset)
     except (ClusterError, WireError, MalformedBatch, TimeoutError) as problem:
-        logs.get("mirror.relay").warning("journal_not_read", flow=lane.flow, reason=str(problem))
-        return lane.assignments
+        logs.get("mirror.relay").warning("journal_not_read", flow=task.flow, reason=str(problem))
+        return task.assignments
     known = Standing()
     for entry in entries:
         with contextlib.suppress(*NOT_OURS):
             known.learn(entry)
-    return tuple(known.updated(one) for one in lane.assignments)
+    return tuple(known.updated(one) for one in task.assignments)
 
 
 @dataclass(slots=True, eq=False)
 class _Guard:
-    """Whether the lane's driver still has the flow, by its journal: a task that Spark begins late, or again, must not
+    """Whether the task's driver still has the flow, by its journal: a task that Spark begins late, or again, must not
     write for a driver that is gone, nor to topics that were failed over.
     """
 
-    lane: TaskAssignment
+    task: TaskAssignment
     journal: Journal
 
     async def may_go_on(self) -> bool:
@@ -181,7 +181,7 @@ class _Guard:
         await self.journal.cluster.refresh([topic])
         if topic not in self.journal.cluster.topics:  # the driver makes it anew
             return True
-        end, known = await list_offset(self.journal.cluster, self.journal.partition, LATEST), self.lane.journal_offset
+        end, known = await list_offset(self.journal.cluster, self.journal.partition, LATEST), self.task.journal_offset
         entries, _ = await self.journal.read(known if known is not None and known <= end else None)
         failed_over = False
         for entry in entries:
@@ -190,12 +190,12 @@ class _Guard:
             elif entry.key == OWNER and entry.value:
                 with contextlib.suppress(*NOT_OURS):
                     owner = Owner.read(entry.value)
-                    if owner.instance != self.lane.instance and (owner.claim or 0) > self.lane.claim > 0:
+                    if owner.instance != self.task.instance and (owner.claim or 0) > self.task.claim > 0:
                         return False
         return not failed_over
 
     async def watch(self, finish: Callable[[], None], seconds: float) -> None:
-        """Look again and again, and finish the lane where it may not go on."""
+        """Look again and again, and finish the task where it may not go on."""
         while True:
             await asyncio.sleep(seconds)
             with contextlib.suppress(ClusterError, WireError, MalformedBatch):
@@ -204,7 +204,7 @@ class _Guard:
 
 
 async def _report(
-    lane: TaskAssignment,
+    task: TaskAssignment,
     pipeline: Pipeline,
     ledgers: OffsetMapStore,
     journal: Journal,
@@ -224,17 +224,17 @@ async def _report(
             async with asyncio.timeout(REPORT_SECONDS):
                 await pipeline.stopped.wait()
         pipeline.stopped.clear()
-        moved = written.moved(pipeline.figures(lane.instance))
-        reports = ledgers, journal, pipeline, standing, moved, _of_the_lane(lane, pipeline)
+        moved = written.moved(pipeline.figures(task.instance))
+        reports = ledgers, journal, pipeline, standing, moved, _of_the_task(task, pipeline)
         writing = asyncio.create_task(_write(*reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
-                await _tell(voice, straight, pipeline.figures(lane.instance))
+                await _tell(voice, straight, pipeline.figures(task.instance))
             writing.result()
         except (ClusterError, WireError, MalformedBatch) as problem:
             if hindrances.is_new(problem):  # the data does not depend on it: say so, go on
-                log.warning("figures_not_written", flow=lane.flow, reason=str(problem))
-            await _tell(voice, straight, pipeline.figures(lane.instance))
+                log.warning("figures_not_written", flow=task.flow, reason=str(problem))
+            await _tell(voice, straight, pipeline.figures(task.instance))
         else:
             hindrances.over()
             written.told(moved)
@@ -281,14 +281,14 @@ def _standing(figures: PartitionStatus) -> tuple[object, ...]:
     return figures.state, figures.detail, figures.next_offset, figures.log_end
 
 
-def _of_the_lane(lane: TaskAssignment, pipeline: Pipeline) -> TaskStatus:
-    return pipeline.lane_figures(lane.instance, lane.number, lane.epoch, _attempt())
+def _of_the_task(task: TaskAssignment, pipeline: Pipeline) -> TaskStatus:
+    return pipeline.task_figures(task.instance, task.number, task.epoch, _attempt())
 
 
 def _attempt() -> int:
     """Which one of Spark's attempts at its task this is."""
-    task = TaskContext.get()  # None outside a Spark task
-    return task.attemptNumber() if task else 0
+    context = TaskContext.get()  # None outside a Spark task
+    return context.attemptNumber() if context else 0
 
 
 async def _write(
@@ -297,7 +297,7 @@ async def _write(
     pipeline: Pipeline,
     standing: StandingLog,
     figures: list[PartitionStatus],
-    lane: TaskStatus,
+    task: TaskStatus,
 ) -> None:
     """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling
     of either.
@@ -306,6 +306,6 @@ async def _write(
     await ledgers.record()
     entries = standing.changes(positions, stops)
     if figures:
-        entries += [(lane.key(), lane.to_json()), *((one.key(), one.to_json()) for one in figures)]
+        entries += [(task.key(), task.to_json()), *((one.key(), one.to_json()) for one in figures)]
     await journal.append_all(entries)
     standing.written(positions, stops)

@@ -18,7 +18,7 @@ from typing import Self
 from pyspark import SparkContext
 
 from mirror.config import SparkSettings
-from mirror.driver.scheduling import task_count
+from mirror.driver.scheduling import computing_task_count
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
 from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
 from mirror.verify.flow import Found, prove
@@ -53,7 +53,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
 
     def __init__(self, settings: SparkSettings, flow: str, shares: int) -> None:
         """Start Spark for at most `shares` at a time. Raises ConfigError as `open_context` does."""
-        self._context = open_context(settings, flow, task_count(settings.tasks, shares))
+        self._context = open_context(settings, flow, computing_task_count(settings.tasks, shares))
         self._group = f"mirror-verify-{flow}"
         self.slots = slots_of(self._context, settings, shares)
         self._threads = ThreadPoolExecutor(self.slots, "proof")

@@ -333,7 +333,7 @@ def _fillings(
             reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
             begin = since or span.start
-            # a copy that ends elsewhere before its source begins has lost records: its lane tells
+            # a copy that ends elsewhere before its source begins has lost records: its task tells
             if (offsets := begin - reached) > 0 and (not reached or reached < since):
                 padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
             left = span.end - max(reached, begin)

@@ -6,7 +6,7 @@
     python -m tests.adversary --mends                             # take each mend out, and see it missed
 
 `operations` makes a schedule from its seed, `driving` runs the mirror's own commands in forked processes (all of the
-driver and its lanes, but no JVM), `world` holds two clusters and what is done to them, `logs` reads partitions batch by
+driver and its tasks, but no JVM), `world` holds two clusters and what is done to them, `logs` reads partitions batch by
 batch, `journal` reads what the mirror says, `judging` holds one against the other, `play` plays a schedule, `shrinking`
 drops what is not needed of one that failed, `mends` takes single mends out of a copy of the mirror.
 

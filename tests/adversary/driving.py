@@ -1,5 +1,5 @@
 """The mirror's own commands, each in a process forked from one that has imported them, and without a JVM: a stand-in
-for SparkContext runs lanes in threads of the driver. Everything else is the command line as people call it.
+for SparkContext runs tasks in threads of the driver. Everything else is the command line as people call it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SparkInThreads:
         return {}
 
     def setJobGroup(self, *_: Any, **__: Any) -> None:  # noqa: N802 -- Spark's name
-        """Threads cannot be cancelled; lanes end by their stop mark."""
+        """Threads cannot be cancelled; tasks end by their stop mark."""
 
     def cancelAllJobs(self) -> None:  # noqa: N802 -- Spark's name
         """The same."""

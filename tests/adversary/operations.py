@@ -243,7 +243,7 @@ class Schedule:
     deletes: bool
     acls: bool
     continues: bool
-    lanes: int
+    tasks: int
     lasts: bool
     created: tuple[str, ...]
     partitions: tuple[int, ...]
@@ -296,12 +296,12 @@ def schedule(seed: int, repertoire: str = "clusters", *, without: frozenset[str]
         if name in LIFTING and chance.random() < 0.5:
             operations.append(_produced(chance, topics))
     operations += [Op("run"), Op("verify")]
-    lanes, lasts = chance.choice((1, 2)), chance.random() < 0.2
+    tasks, lasts = chance.choice((1, 2)), chance.random() < 0.2
     return Schedule(
         seed=seed,
         repertoire=repertoire,
         **traits,
-        lanes=lanes,
+        tasks=tasks,
         lasts=lasts,
         created=created,
         partitions=partitions,

@@ -506,7 +506,7 @@ class _Player:
                 "acls": self._schedule.acls,
             },
             "limits": {"memory_mb": 16},
-            "spark": {"epoch_s": epoch_s or self._epoch_seconds, "tasks": self._schedule.lanes},
+            "spark": {"epoch_s": epoch_s or self._epoch_seconds, "tasks": self._schedule.tasks},
         }
         path = self._folder / f"{flow}.yaml"
         path.write_text(json.dumps(content))

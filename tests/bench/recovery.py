@@ -1,4 +1,4 @@
-"""How soon a mirror appends again: after its lane or its driver was killed, after the target's leader was, after a
+"""How soon a mirror appends again: after its task or its driver was killed, after the target's leader was, after a
 network came back.
 
 One partition is written all the time, and mirrored to a target of three brokers that stamps records itself
@@ -6,14 +6,14 @@ One partition is written all the time, and mirrored to a target of three brokers
 time ends with the first append after it began; what a killed process had sent lands within LANDING_SECONDS, and is not
 taken for it.
 
-    lane            SIGKILL to the Python worker that runs the lane; Spark starts it again
+    task            SIGKILL to the Python worker that runs the task; Spark starts it again
     driver          SIGKILL to the whole process tree of `mirror run`, which is started again at once
     target leader   SIGKILL to the broker that leads the target partition; brokers of these clusters are given up after
                     `broker.session.timeout.ms` = 3 s, a part of the time that no client can save
     source network  from the moment when connections to the source are possible again, after OUTAGE_SECONDS without any
     target network  the same at the target
 
-    python -m tests.bench.recovery [--repeats 10] [--faults lane driver ...]
+    python -m tests.bench.recovery [--repeats 10] [--faults task driver ...]
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TOPIC = "ticks"
 EPOCH_SECONDS = 3
 OUTAGE_SECONDS = 3.0
 LANDING_SECONDS = 0.05
-FAULTS = ("lane", "source network", "target network", "target leader", "driver")
+FAULTS = ("task", "source network", "target network", "target leader", "driver")
 #: Records a second: 10 ms is what a time may be too long.
 RATE = 100
 PATIENCE = 300.0
@@ -124,8 +124,8 @@ class Mirror:
         """How many have ended."""
         return self._log.read_text().count("event=epoch_ended")
 
-    def kill_lane(self) -> None:
-        """SIGKILL to the workers that Spark's daemon forked: with one partition there is one lane."""
+    def kill_task(self) -> None:
+        """SIGKILL to the workers that Spark's daemon forked: with one partition there is one task."""
         parents: dict[psutil.Process, int] = {}
         for one in psutil.Process(self._process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):  # a worker that ends now
@@ -133,7 +133,7 @@ class Mirror:
                     parents[one] = one.ppid()
         pids = {one.pid for one in parents}
         workers = [one for one, parent in parents.items() if parent in pids]
-        assert workers, "no lane runs"
+        assert workers, "no task runs"
         for worker in workers:
             worker.kill()
 
@@ -162,11 +162,11 @@ class Bench:
         """Seconds from one fault to the next append."""
         self._reader.until(self._writer.sent)
         match what:
-            case "lane":
+            case "task":
                 epochs = mirror.epochs  # a job survives three deaths of a task: no two in one epoch
                 wait_for(lambda: mirror.epochs > epochs + 1, "no epoch ended")
                 self._reader.until(self._writer.sent)
-                return self._after(mirror.kill_lane)
+                return self._after(mirror.kill_task)
             case "driver":
                 return self._after(mirror.kill, mirror.restart)
             case "target leader":

@@ -3,7 +3,7 @@ and turn about.
 
 Both read one source topic and write to topics of their own on one target. Speed and CPU per GB are those of the time
 from the first record on the target to the last one; CPU is that of every process of the mirror and, on the cluster, of
-the master, the workers, their executors and the lanes. All share one machine here: what a cluster's own machines would
+the master, the workers, their executors and the tasks. All share one machine here: what a cluster's own machines would
 add is not measured, only what its processes cost.
 
     python -m tests.bench.standalone [--megabytes 2000] [--rounds 3]
@@ -31,20 +31,20 @@ from mirror.lab.embedded import Spec, start_many
 
 WORKERS: Final = 2
 PARTITIONS: Final = 4
-LANES: Final = 2
+TASKS: Final = 2
 _LOOPBACK: Final = "127.0.0.1"
 
 
 def spark_of(master: str) -> dict[str, Any]:
-    """A section `spark` with one lane for each worker."""
+    """A section `spark` with one task for each worker."""
     conf = {
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
-        "spark.cores.max": LANES,
+        "spark.cores.max": TASKS,
         "spark.executor.cores": 1,
         "spark.executor.memory": "512m",
     }
-    return {"master": master, "tasks": LANES, "conf": conf}
+    return {"master": master, "tasks": TASKS, "conf": conf}
 
 
 def told(name: str, found: Sequence[float], form: str) -> str:
@@ -76,7 +76,7 @@ def main() -> None:
         warm, load = (source_of(source, replace(shape, partitions=PARTITIONS, keyed=0)) for shape in shapes)
         copied(Mirror(), warm, target, "warm-up")  # brokers compile what they are about to do
         ways = {
-            "local": Settings(spark={"tasks": LANES}),
+            "local": Settings(spark={"tasks": TASKS}),
             "standalone": Settings(spark=spark_of(spark.address), beside=spark.pids),
         }
         for number in range(options.rounds):
@@ -93,7 +93,7 @@ def main() -> None:
         "CPU-s from the start to the exit": (lambda copy: copy.cpu_s, ".1f"),
         "MB resident at most, shared pages once": (lambda copy: (copy.peak_pss_bytes or 0) / 1e6, ".0f"),
     }
-    print(f"{size / 1e6:.0f} MB of batches, {LANES} lanes, {options.rounds} rounds")
+    print(f"{size / 1e6:.0f} MB of batches, {TASKS} tasks, {options.rounds} rounds")
     for way, copies in found.items():
         print(way)
         for name, (figure, form) in rows.items():

@@ -1,7 +1,7 @@
-"""The mirror as a process of its own that may be killed, frozen and doubled: lanes as a Spark task runs them, no Spark.
+"""The mirror as a process of its own that may be killed, frozen and doubled: tasks as a Spark task runs them, no Spark.
 
 Processes are forked from one that has imported the mirror already, as Spark's workers are from `mirror.spark.daemon`,
-so that one begins within milliseconds. Each claims the journal, reads the source's ends, and runs lane after lane until
+so that one begins within milliseconds. Each claims the journal, reads the source's ends, and runs task after task until
 all that it was asked for is mirrored or stopped, as the supervisor does for `mirror run --once`.
 """
 
@@ -54,7 +54,7 @@ PATIENCE: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one process is to do. It gives up, with what it has, after `seconds`. `journal_share`: a lane is handed the
+    """What one process is to do. It gives up, with what it has, after `seconds`. `journal_share`: a task is handed the
     runs that this share of the journal tells of, as by a driver that read no further; None for none at all.
     """
 
@@ -200,7 +200,7 @@ async def _epoch(
     runs, journal_offset = known
     mark = await ControlServer.open("127.0.0.1")
     try:
-        return await task.run_lane(  # by its module, where a point may have wrapped it
+        return await task.run_task(  # by its module, where a point may have wrapped it
             TaskAssignment(
                 flow=flow.name,
                 instance=instance,
@@ -221,7 +221,7 @@ async def _epoch(
 
 
 async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], int | None]:
-    """The runs that a driver tells a lane of, and how far it had read the journal; none where a lane reads it."""
+    """The runs that a driver tells a task of, and how far it had read the journal; none where a task reads it."""
     if work.journal_share is None:
         return {}, None
     async with Cluster(work.flow.target) as target:
@@ -231,7 +231,7 @@ async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges
 
 
 async def _standing(flow: Flow) -> positions.Standing:
-    """What the journal tells of the copies, as a driver hands it to a lane."""
+    """What the journal tells of the copies, as a driver hands it to a task."""
     async with Cluster(flow.target) as target:
         return positions.standing_in(await Journal(target, flow.name).newest())
 

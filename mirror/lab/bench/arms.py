@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import yaml
 
-from mirror.driver.scheduling import lane_count
+from mirror.driver.scheduling import task_count
 from mirror.errors import ConfigError
 from mirror.lab.bench.loop import CONSUMER, PRODUCER
 from mirror.lab.bench.result import Arm as Facts
@@ -86,8 +86,8 @@ class Arm(Protocol):
 
 # --- The mirror itself, and what bounds it ----------------------------------------------------------------------------
 
-#: Processes of a replay: as many as the mirror's planner makes lanes of four partitions on this machine.
-REPLAY_LANES: Final = lane_count(None, 4)
+#: Processes of a replay: as many as the mirror's planner makes tasks of four partitions on this machine.
+REPLAY_TASKS: Final = task_count(None, 4)
 
 
 def settings(
@@ -216,7 +216,7 @@ class Replay:
             title="replay from memory",
             kind="limit",
             what="The mirror's writer alone, fed from memory: what the target takes when nothing has to be read.",
-            settings=f"{REPLAY_LANES} processes, 8 MB in flight each\n",
+            settings=f"{REPLAY_TASKS} processes, 8 MB in flight each\n",
         )
 
     def fits(self, shape: Shape) -> bool:
@@ -235,7 +235,7 @@ class Replay:
         topic = self.target_topic(job)
         create(job.target, topic, job.shape.partitions, job.replicas)
         command = [sys.executable, "-m", "mirror.lab.bench.replay", job.source, job.target, job.topic, topic]
-        return Bound([*command, str(job.shape.partitions), str(REPLAY_LANES)], job.folder / "log", grace=GRACE_S)
+        return Bound([*command, str(job.shape.partitions), str(REPLAY_TASKS)], job.folder / "log", grace=GRACE_S)
 
 
 # --- What else copies topics ------------------------------------------------------------------------------------------

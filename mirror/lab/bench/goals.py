@@ -47,13 +47,13 @@ _WHY: Final = {
     "small": "Batches are kept as they are, so the target's broker has as many to take as the source's had; who "
     "consumes records writes larger ones. A request takes one batch of each partition, so fewer partitions mean more "
     "requests. `topics.coalesce_bytes` lets the mirror join small batches, too, which costs a rewrite.",
-    "memory": "Spark is there however little is copied: a JVM, and a Python process for the driver and each lane. "
+    "memory": "Spark is there however little is copied: a JVM, and a Python process for the driver and each task. "
     "Resident memory counts the pages that these share once for each of them.",
-    "rewrite": "By a profile of a lane that rewrites 64 KB batches, of which compaction left half of the records: the "
+    "rewrite": "By a profile of a task that rewrites 64 KB batches, of which compaction left half of the records: the "
     "codec has a fifth of its time, taking records apart and together again and noting where they went two fifths, "
     "and requests for the small batches that are left three tenths. With batches of 1 MB the codec has seven to nine "
     "tenths, decompressing and compressing; MirrorMaker 2 pays that as well.",
-    "latency": "A lane rests while one epoch ends and the next is planned, 0.1 to 0.2 s once a minute; records that "
+    "latency": "A task rests while one epoch ends and the next is planned, 0.1 to 0.2 s once a minute; records that "
     "come in that time wait.",
     "start": "A start is mostly that of Spark: its JVM, then its Python workers.",
 }

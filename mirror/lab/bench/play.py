@@ -35,7 +35,7 @@ from mirror.lab.embedded.jars import fetch
 # --- The mirror with one thing changed at a time ----------------------------------------------------------------------
 
 PARTITIONS: Final = (1, 100, 1000)
-LANES: Final = (1, 2, 4)
+TASKS: Final = (1, 2, 4)
 ROUND_TRIPS_MS: Final = (0, 50, 200)
 REPLICAS: Final = (1, 3)
 #: What lies in these topics.
@@ -61,8 +61,8 @@ class Scaling:
     def points(self) -> Iterator[Point]:
         """Axis by axis, each thing once."""
         large = source_of(self.source, LARGE)
-        for lanes in LANES:
-            yield from self._point("lanes", lanes, large, self.target, Settings(spark={"tasks": lanes}))
+        for tasks in TASKS:
+            yield from self._point("tasks", tasks, large, self.target, Settings(spark={"tasks": tasks}))
         with started(Spec(name="bench-three", nodes=3, jit="full")) as three:
             copied(Replay(), large, three, "warm-up")  # its brokers compile what they are about to do
             for replicas in REPLICAS:

@@ -182,7 +182,7 @@ _PARTS: Final = {
 #: What may be changed -> the title of its plot, and what stands at its scale.
 AXES: Final[dict[Axis, tuple[str, str]]] = {
     "partitions": ("Speed and CPU by partitions", "partitions"),
-    "lanes": ("Speed and CPU by lanes", "lanes"),
+    "tasks": ("Speed and CPU by tasks", "tasks"),
     "round_trip_ms": ("Speed and CPU by round trip", "round trip, ms"),
     "loss": ("Speed and CPU by loss of packets", "packets lost, share"),
     "replication": ("Speed and CPU by replicas", "replicas of each partition"),

@@ -27,12 +27,12 @@ MEMORY_BYTES: Final = 8 << 20
 
 def main() -> None:
     """Load the batches, then append them all."""
-    source, target, topic, copy, partitions, lanes = sys.argv[1:]
+    source, target, topic, copy, partitions, tasks = sys.argv[1:]
     batches = loaded(source, topic, int(partitions))
     context = multiprocessing.get_context("fork")  # the batches are shared, not copied
-    go = context.Barrier(int(lanes))
-    shares = [{p: b for p, b in batches.items() if p % int(lanes) == lane} for lane in range(int(lanes))]
-    workers = [context.Process(target=_lane, args=(target, copy, share, go)) for share in shares]
+    go = context.Barrier(int(tasks))
+    shares = [{p: b for p, b in batches.items() if p % int(tasks) == task} for task in range(int(tasks))]
+    workers = [context.Process(target=_task, args=(target, copy, share, go)) for share in shares]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -40,7 +40,7 @@ def main() -> None:
     sys.exit(any(worker.exitcode for worker in workers))
 
 
-def _lane(target: str, topic: str, batches: Mapping[int, Sequence[RawBatch]], go: Barrier) -> None:
+def _task(target: str, topic: str, batches: Mapping[int, Sequence[RawBatch]], go: Barrier) -> None:
     keep_what_is_freed()  # as Spark's workers have it
     asyncio.run(_replay(target, topic, batches, go))
 

@@ -37,7 +37,7 @@ Kind = Literal["mirror", "rival", "limit"]
 Amount = Annotated[float, Field(ge=0, le=1e15)]
 Difference = Annotated[float, Field(ge=-1e15, le=1e15)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
-Axis = Literal["partitions", "lanes", "round_trip_ms", "loss", "replication"]
+Axis = Literal["partitions", "tasks", "round_trip_ms", "loss", "replication"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class Line:
     """One topic. `wanted` and `written` are the producer's codec and number of records; the rest was found afterwards.
 
     `bytes` are those of the batches as stored. `judged` batches had a verdict that copies them, `passed` of them one
-    that does not decompress; an epoch's last batches may lack one, where a lane could not wait for their
+    that does not decompress; an epoch's last batches may lack one, where a task could not wait for their
     acknowledgements. `hidden` batches hold no record for a reader: markers and what was aborted.
     """
 

@@ -482,7 +482,7 @@ async def _pause(stopping: asyncio.Event, seconds: float) -> None:
             await stopping.wait()
 
 
-# --- The re-key queries of a flow, beside its lanes -------------------------------------------------------------------
+# --- The re-key queries of a flow, beside its tasks -------------------------------------------------------------------
 
 _CONF: Final = {
     # what a plan has shuffled must go where it says; and failures are ours to see, one by one

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from mirror.config import Settings
-from mirror.driver.scheduling import task_count
+from mirror.driver.scheduling import computing_task_count
 from mirror.errors import ClusterError, MirrorError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import Log, driven, last_committed
@@ -108,8 +108,8 @@ def proofs(
     the topics `dating`; `seconds` as `extent_of` takes them. Raises ConfigError, ClusterError.
     """
     rate = settings.limits.bytes_per_second
-    lanes = task_count(settings.spark.tasks, max(rule.partitions for rule in rules))
-    context = open_context(settings.spark, settings.flow, lanes, evaluates=True)
+    tasks = computing_task_count(settings.spark.tasks, max(rule.partitions for rule in rules))
+    context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
     try:
         session = session_of(context)
         readers = context.defaultParallelism

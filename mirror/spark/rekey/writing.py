@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Decoded bytes of records that become one batch, as with a producer whose `batch.size` this is.
 BATCH_BYTES: Final = 1 << 20
-#: What is counted, as the live lane's verdicts are: batches of re-keyed records, and those that kept their bytes.
+#: What is counted, as the live task's verdicts are: batches of re-keyed records, and those that kept their bytes.
 RE_KEYED: Final = "REWRITE/re-keyed"
 KEPT_WHOLE: Final = "RESTAMP/kept-whole"
 DEAD_LETTER: Final = "DROP/dead-letter"

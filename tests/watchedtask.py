@@ -1,4 +1,4 @@
-"""A lane in this process that notes when a fault could first be seen, and when its partition's stop was named."""
+"""A task in this process that notes when a fault could first be seen, and when its partition's stop was named."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Watched(Pipeline):
         super()._stop(keeper, stop)
 
 
-class WatchedLane:
+class WatchedTask:
     """Mirrors partitions from one cluster to the other in a thread, until it is left. A context manager.
 
     `first_seen` are the ids under which the flow first saw a topic, where they are not those of now. With
@@ -135,13 +135,13 @@ class WatchedLane:
         return self.until(at, lambda one: one.next_offset >= upto)
 
     def stopped(self, at: TopicPartition) -> PartitionStatus:
-        """Wait until the partition stops, and print how long after the first affected answer that was; after the lane's
+        """Wait until the partition stops, and print how long after the first affected answer that was; after the task's
         begin where none was.
         """
         found = self.until(at, lambda one: one.state.is_stop)
         seen = self._pipeline.affected.get(at, [])
         since = self._pipeline.named[at] - (seen[0] if seen else self._began)
-        what = f"the first of {len(seen)} affected answers" if seen else "the lane began"
+        what = f"the first of {len(seen)} affected answers" if seen else "the task began"
         print(f"{found.state} named {since:.3f} s after {what}: {found.detail}")
         return found
 
