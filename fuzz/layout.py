@@ -16,7 +16,7 @@ from mirror.records.transactions import Aborted, Outcomes, TransactionScan
 #: Bytes of an entry of the aborted index in front of a record set: producer id and first offset, one byte each.
 _ENTRY: Final = 2
 _MOST_ENTRIES: Final = 8
-#: Bytes that a glance takes at a time; so small that one ends inside a batch, too.
+#: Bytes that a scan takes at a time; so small that one ends inside a batch, too.
 _WINDOW: Final = 100
 
 
@@ -79,7 +79,7 @@ def transactions(data: bytes) -> None:
     entries = data[1 : 1 + _ENTRY * (data[0] % _MOST_ENTRIES)] if data else b""
     index = [(producer, first) for producer, first in zip(entries[::2], entries[1::2], strict=False)]
     view = memoryview(data)[1 + len(entries) :]
-    aborted, outcomes, glance = Aborted(index), Outcomes(index), TransactionScan()
+    aborted, outcomes, scan = Aborted(index), Outcomes(index), TransactionScan()
     for raw in _sound(view):
         with suppress(BadRecords):
             aborted.covers(raw)
@@ -87,13 +87,13 @@ def transactions(data: bytes) -> None:
             with suppress(BadRecords):
                 marker_type(raw)
         outcomes.of(raw)
-    assert glance.over(view) == len(view)
+    assert scan.over(view) == len(view)
     in_pieces, at = TransactionScan(), 0
     while at < len(view):
         following = in_pieces.over(view, at, at + _WINDOW)
         assert following > at
         at = following
-    whole, pieces = glance.outcomes(), in_pieces.outcomes()
+    whole, pieces = scan.outcomes(), in_pieces.outcomes()
     for raw in _sound(view):
         assert whole.of(raw) is pieces.of(raw)
 

@@ -151,7 +151,7 @@ TARGETS: Final = {
     "answers": Target(wire.answers, wire.sound_and_lying),
     "versions": Target(wire.versions, wire.first_answers),
     "journal": Target(wire.entries, wire.journals),
-    "runs": Target(wire.runs, wire.ledgers),
+    "runs": Target(wire.runs, wire.recorded_maps),
     "standing": Target(wire.copies, wire.standings),
     "replica": Target(disks.replica, _replicas),
     "sidecars": Target(disks.sidecars, disks.small_files),

@@ -148,13 +148,15 @@ def standings(random: Random) -> Iterator[bytes]:
         yield key + b"\n" + value
 
 
-def ledgers(random: Random) -> Iterator[bytes]:
+def recorded_maps(random: Random) -> Iterator[bytes]:
     """Seeds."""
     for count in (1, 2, 300):
-        ledger = OffsetMap()
+        offset_map = OffsetMap()
         for _ in range(count):
-            ledger.add(ledger.runs.next_source + random.randrange(3), ledger.runs.next_target, random.randrange(1, 9))
-        for key, value in offset_maps.map_entries(TopicPartition("t", 0), ledger):
+            offset_map.add(
+                offset_map.runs.next_source + random.randrange(3), offset_map.runs.next_target, random.randrange(1, 9)
+            )
+        for key, value in offset_maps.map_entries(TopicPartition("t", 0), offset_map):
             yield key + b"\n" + (value or b"")
 
 

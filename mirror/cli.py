@@ -311,8 +311,8 @@ def inspect(
     from mirror.commands.inspect import inspect as inspect_log
     from mirror.commands.inspect_view import InspectOptions
 
-    wish = InspectOptions(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio, wide=wide)
-    raise typer.Exit(inspect_log(target, wish, config=config_file, side=side, bootstrap=bootstrap))
+    options = InspectOptions(first=first, limit=limit, summary=summary, as_json=as_json, ratio=ratio, wide=wide)
+    raise typer.Exit(inspect_log(target, options, config=config_file, side=side, bootstrap=bootstrap))
 
 
 @app.command()

@@ -193,7 +193,7 @@ async def _copied(
         bounded = [replace(assignment, until=end) for assignment, end in zip(assignments, ends, strict=True)]
         journal = Journal(target, settings.flow)
         standing = standing_in(await journal.newest())
-        ledgers = OffsetMapStore(journal, {}, None)
+        offset_maps = OffsetMapStore(journal, {}, None)
         handed = [standing.handed(assignment) for assignment in bounded]
         if names_copies:
             await target.refresh({assignment.target.topic for assignment in assignments})
@@ -202,9 +202,11 @@ async def _copied(
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])
 
-        pipeline = Pipeline(settings.flow, source, target, handed, MEMORY_BYTES, on_loss=on_loss, recall=ledgers.recall)
+        pipeline = Pipeline(
+            settings.flow, source, target, handed, MEMORY_BYTES, on_loss=on_loss, recall=offset_maps.recall
+        )
         await pipeline.run(COPY_SECONDS)
         if records_runs:
-            await ledgers.record()
+            await offset_maps.record()
             await journal.append_all(StandingLog().changes(pipeline.positions(), pipeline.stops()))
         return {TopicPartition(f.topic, f.partition): f for f in pipeline.figures("test")}

@@ -52,23 +52,23 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
     heard: list[tuple[int, bytes]] = []
     opened = await ControlServer.open(HOST, hear=lambda task, report: heard.append((task, report)))
     try:
-        voice = Voice()
-        assert not voice.tell(b"nobody is there yet")
-        task = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, voice))
+        channel = Voice()
+        assert not channel.tell(b"nobody is there yet")
+        task = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, channel))
         await known(opened, 7)
-        while voice.frames is None:  # the task hears a moment later that it is known
+        while channel.frames is None:  # the task hears a moment later that it is known
             await asyncio.sleep(0.01)
         reports = [b"+" * 1000, b"", b"=", b"x" * control.LARGEST_REPORT]
         for one in reports:
-            assert voice.tell(one)
+            assert channel.tell(one)
             assert await opened.hand(7, ())
         assert heard == [(7, one) for one in reports]
-        assert voice.tell(b"x" * (control.LARGEST_REPORT + 1)), "no later try would do"
+        assert channel.tell(b"x" * (control.LARGEST_REPORT + 1)), "no later try would do"
         assert await opened.hand(7, ())
         assert len(heard) == len(reports)
         opened.set()
         await ended(task)
-        assert not voice.tell(b"nobody is there any more")
+        assert not channel.tell(b"nobody is there any more")
     finally:
         await opened.close()
 
@@ -76,16 +76,16 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
 @in_loop
 async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async with mark() as opened:
-        voice = Voice()
-        task = asyncio.create_task(until_marked(opened.address, 0, none, voice))
+        channel = Voice()
+        task = asyncio.create_task(until_marked(opened.address, 0, none, channel))
         await known(opened, 0)
-        while voice.frames is None:
+        while channel.frames is None:
             await asyncio.sleep(0)
         taken = 0
-        while voice.tell(b"x" * 10_000):  # without a turn of the loop nothing is read
+        while channel.tell(b"x" * 10_000):  # without a turn of the loop nothing is read
             taken += 1
-        assert voice.frames.unsent < 2 * control._UNSENT_BYTES
-        assert not voice.tell(b"one more"), "it says so, that it may be told again"
+        assert channel.frames.unsent < 2 * control._UNSENT_BYTES
+        assert not channel.tell(b"one more"), "it says so, that it may be told again"
         opened.set()
         await ended(task)
 
@@ -133,7 +133,7 @@ async def reporting(
     """A task's reports, to a journal that `write` stands for."""
 
     async def writing(
-        _ledgers: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _task: Any
+        _offset_maps: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _task: Any
     ) -> None:
         await write(figures)
 
@@ -236,7 +236,7 @@ AT = TopicPartition("orders", 0)
 MINUTES = 5 * 60_000
 
 
-def tidings(metrics: Metrics | None = None) -> JournalState:
+def journal_state(metrics: Metrics | None = None) -> JournalState:
     return JournalState("eu-to-us", "one", lambda _: None, lambda _: None, metrics or Metrics("eu-to-us"))
 
 
@@ -250,7 +250,7 @@ def now_ms() -> int:
 
 def test_what_was_heard_stands_over_what_its_task_wrote_before() -> None:
     metrics = Metrics("eu-to-us")
-    told = tidings(metrics)
+    told = journal_state(metrics)
     waiting = report(state=State.UNAVAILABLE, lag_records=None)
     older, later = (
         replace(waiting, state=State.MIRRORING, at_ms=waiting.at_ms - 1),
@@ -270,7 +270,7 @@ def test_what_was_heard_stands_over_what_its_task_wrote_before() -> None:
 
 def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """By our own clock: a task whose clock is ahead may be followed by one whose is not."""
-    told = tidings()
+    told = journal_state()
     told.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
     corrupt = report(state=State.CORRUPT, at_ms=now_ms())
     learn(told, corrupt)
@@ -284,8 +284,8 @@ def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch)
 def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.CaptureFixture[str]) -> None:
     """For all who look at the newest report: metrics, the log, and who follows groups."""
     metrics, stops = Metrics("eu-to-us"), StopLog()
-    told = tidings(metrics)
-    receipts = {AT: told.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
+    told = journal_state(metrics)
+    results = {AT: told.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
     reports = [
         report(state=State.UNAVAILABLE, at_ms=now_ms() + MINUTES),
         report(state=State.CAUGHT_UP, at_ms=now_ms() + 2 * MINUTES),
@@ -300,15 +300,15 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
         assert told.live[AT].state is one.state
         assert told.live[AT].at_ms <= now_ms()
         assert value(metrics, "mirror_partition_state", state=str(one.state)) == 1
-        assert told.newest(receipts)[AT].state is one.state or told.live[AT].at_ms == receipts[AT].at_ms
-    assert not is_vouched(told.live[AT], receipts[AT])
+        assert told.newest(results)[AT].state is one.state or told.live[AT].at_ms == results[AT].at_ms
+    assert not is_vouched(told.live[AT], results[AT])
     assert capfd.readouterr().err.count("partition_stopped") == 2
 
 
-def test_a_receipt_stands_over_what_its_task_wrote_before() -> None:
+def test_a_result_stands_over_what_its_task_wrote_before() -> None:
     """However far its clock is ahead; so nothing is counted twice."""
     metrics = Metrics("eu-to-us")
-    told = tidings(metrics)
+    told = journal_state(metrics)
     ahead = now_ms() + MINUTES
     before, after = ({"PASS/": many} for many in (3, 5))
     done = told.receive(report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
@@ -319,7 +319,7 @@ def test_a_receipt_stands_over_what_its_task_wrote_before() -> None:
 
 @pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])
 def test_what_a_task_cannot_mean_is_told_once_with_its_name(garbled: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    told = tidings()
+    told = journal_state()
     for _ in range(3):
         told.hear(12, garbled, {AT})
     assert told.live == {}
@@ -331,7 +331,7 @@ def test_what_a_task_cannot_mean_is_told_once_with_its_name(garbled: bytes, capf
 @pytest.mark.parametrize("changed", [{"topic": "a\ud800b"}, {"detail": "\udfff"}, {"verdicts": {"PASS/\ud800": 1}}])
 def test_text_that_cannot_be_encoded_never_gets_into_the_metrics(changed: dict[str, Any]) -> None:
     metrics = Metrics("eu-to-us")
-    told = tidings(metrics)
+    told = journal_state(metrics)
     learn(told, report(), report(**changed))
     assert told.live == {AT: report()}
     learn(told, fine := report(detail="ein Stück \N{OPEN BOOK}", at_ms=now_ms()))
@@ -357,7 +357,7 @@ class Unreadable:
 async def test_each_reason_why_a_journal_is_not_read_is_told_once() -> None:
     with pytest.MonkeyPatch.context() as patched:
         said: list[str] = []
-        told = tidings()
+        told = journal_state()
         patched.setattr(
             told, "_log", SimpleNamespace(warning=lambda event, **of: said.append(f"{event} {of['reason']}"))
         )
@@ -434,7 +434,7 @@ def test_a_target_that_is_away_is_told_at_once(
             wait_for(
                 lambda: value(metrics, "mirror_partition_state", state=str(state)),
                 PATIENCE,
-                lambda: str(mirror._tidings.live),
+                lambda: str(mirror._journal_state.live),
             )
 
         def story() -> None:

@@ -46,27 +46,27 @@ def test_records_are_the_same_every_time_and_like_those_of_an_application() -> N
 DRIVER, WORKER = Identity(pid=1, started=10.0), Identity(pid=2, started=11.0)
 
 
-def test_a_tally_keeps_what_ended_processes_used() -> None:
-    tally = UsageTally()
-    tally.add({DRIVER: Usage(cpu_s=1.0, rss=100, pss=80)})
-    tally.add({DRIVER: Usage(cpu_s=2.0, rss=100), WORKER: Usage(cpu_s=5.0, rss=50)})
-    tally.add({DRIVER: Usage(cpu_s=3.0, rss=90, pss=70)})
-    assert (tally.cpu_s, tally.peak_rss, tally.peak_pss) == (8.0, 150, 80)
+def test_a_counters_keeps_what_ended_processes_used() -> None:
+    counters = UsageTally()
+    counters.add({DRIVER: Usage(cpu_s=1.0, rss=100, pss=80)})
+    counters.add({DRIVER: Usage(cpu_s=2.0, rss=100), WORKER: Usage(cpu_s=5.0, rss=50)})
+    counters.add({DRIVER: Usage(cpu_s=3.0, rss=90, pss=70)})
+    assert (counters.cpu_s, counters.peak_rss, counters.peak_pss) == (8.0, 150, 80)
 
 
 def test_a_reused_process_id_is_another_process() -> None:
-    tally = UsageTally()
-    tally.add({WORKER: Usage(cpu_s=5.0, rss=1)})
-    tally.add({replace(WORKER, started=99.0): Usage(cpu_s=1.0, rss=1)})
-    assert tally.cpu_s == 6.0
+    counters = UsageTally()
+    counters.add({WORKER: Usage(cpu_s=5.0, rss=1)})
+    counters.add({replace(WORKER, started=99.0): Usage(cpu_s=1.0, rss=1)})
+    assert counters.cpu_s == 6.0
 
 
 def test_cpu_time_never_falls() -> None:
-    tally = UsageTally()
-    tally.add({DRIVER: Usage(cpu_s=5.0, rss=1)})
-    tally.add({DRIVER: Usage(cpu_s=4.0, rss=1)})
-    assert tally.cpu_s == 5.0
-    assert tally.peak_pss is None
+    counters = UsageTally()
+    counters.add({DRIVER: Usage(cpu_s=5.0, rss=1)})
+    counters.add({DRIVER: Usage(cpu_s=4.0, rss=1)})
+    assert counters.cpu_s == 5.0
+    assert counters.peak_pss is None
 
 
 def test_a_tree_holds_descendants_and_remembers_them() -> None:
@@ -80,12 +80,12 @@ def test_a_tree_holds_descendants_and_remembers_them() -> None:
         try:
             assert process.stdout.readline() == b"burnt\n"
             burnt = tree.sample()
-            with_child = tree.tally.peak_rss
+            with_child = tree.counters.peak_rss
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"over\n"
             assert tree.sample() >= burnt >= 0.28  # user's and system's time are told in whole ticks of 0.01 s
-            assert tree.tally.peak_rss == with_child > psutil.Process(process.pid).memory_info().rss
+            assert tree.counters.peak_rss == with_child > psutil.Process(process.pid).memory_info().rss
         finally:
             process.kill()
     assert tree.sample() >= burnt

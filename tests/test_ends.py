@@ -329,7 +329,7 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             async with Wire(Endpoint.of(settings.target)) as wire:
                 await wire.refresh([journal])
                 await Journal(wire, settings.flow).append([pause])
-            await eventually(lambda: "elsewhere" in live.supervisor._tidings.paused)
+            await eventually(lambda: "elsewhere" in live.supervisor._journal_state.paused)
             await asyncio.to_thread(lose)
             await eventually(lambda: "journal_rewritten" in told())
             assert "journal_lost_records" in told()
@@ -373,24 +373,24 @@ def test_what_was_written_since_stands_where_a_journal_is_written_again(
             await wire.refresh([journal.partition.topic])
             taken = await take(journal, "me", asyncio.Event())
             assert taken is not None
-            tidings = JournalState(settings.flow, "me", print, print, Metrics(settings.flow))
-            tidings.begin(taken)
+            journal_state = JournalState(settings.flow, "me", print, print, Metrics(settings.flow))
+            journal_state.begin(taken)
             await journal.append([lost, kept])
-            assert await tidings.read(journal)
+            assert await journal_state.read(journal)
             await asyncio.to_thread(delete_topics, target_cluster.bootstrap, journal.partition.topic)
             ensure_flow_topic(theirs, settings.flow)
-            await eventually(lambda: asyncio.run(is_read(tidings, settings)))
+            await eventually(lambda: asyncio.run(is_read(journal_state, settings)))
             await journal.append([(key, b"as it is")])
-            await tidings.rewrite(journal)
+            await journal_state.rewrite(journal)
             return await journal.newest()
 
     found = asyncio.run(story())
     assert (found[key], found[lost[0]]) == (b"as it is", lost[1])
 
 
-async def is_read(tidings: JournalState, settings: Settings) -> bool:
+async def is_read(journal_state: JournalState, settings: Settings) -> bool:
     async with Wire(Endpoint.of(settings.target)) as wire:
-        return await tidings.read(Journal(wire, settings.flow))
+        return await journal_state.read(Journal(wire, settings.flow))
 
 
 async def newest(settings: Settings) -> dict[bytes, bytes]:

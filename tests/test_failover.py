@@ -243,8 +243,8 @@ def test_a_record_of_a_failover_that_cannot_be_read_counts_as_one(value: bytes) 
     with pytest.raises(PreflightError, match=r"cannot be read .* mirror failover CONFIG --undo"):
         refuse_failed_over("eu-to-us", journal)
     ended = list[FailedOver | Garbled]()
-    tidings = JournalState("eu-to-us", "one", lambda _: None, ended.append, Metrics("eu-to-us"))
-    tidings.learn([Entry(0, b"failover", value), Entry(1, b"failover", None)])
+    journal_state = JournalState("eu-to-us", "one", lambda _: None, ended.append, Metrics("eu-to-us"))
+    journal_state.learn([Entry(0, b"failover", value), Entry(1, b"failover", None)])
     assert ended == [FailedOver.standing(journal)], "a mirror that runs ends, too"
 
 

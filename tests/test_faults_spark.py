@@ -19,7 +19,7 @@ from mirror.lab.embedded import Cluster
 
 TESTS = Path(__file__).parent
 SAMPLE = ["produce-sent", "before-journal"]
-MORE = ["fetch-answered", "before-ack", "after-count", "markers-sent", "after-filled", "before-resume", "after-receipt"]
+MORE = ["fetch-answered", "before-ack", "after-count", "markers-sent", "after-filled", "before-resume", "after-result"]
 
 
 @pytest.mark.brokers

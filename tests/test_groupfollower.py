@@ -1,4 +1,4 @@
-"""Look after look: each hindrance told once, figures in the journal when they change, an end within its time."""
+"""Look after look: each blocker told once, figures in the journal when they change, an end within its time."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def follower(*looks: Look | Exception | float, interval: float = 0.01) -> tuple[
     return made, sync, journal
 
 
-def look(*hindrances: Blocker, **standings: int) -> Look:
-    return Look({Standing(name): many for name, many in standings.items()}, 0, hindrances)
+def look(*blockers: Blocker, **standings: int) -> Look:
+    return Look({Standing(name): many for name, many in standings.items()}, 0, blockers)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -141,7 +141,7 @@ def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[
         task.cancel()
 
     asyncio.run(run())
-    assert [one["event"] for one in warnings] == ["groups_not_followed", "groups_hindered"]
+    assert [one["event"] for one in warnings] == ["groups_not_followed", "groups_blocked"]
 
 
 @in_loop
@@ -193,7 +193,7 @@ async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, mon
         sync = GroupSync(source, target, [re.compile(".*")], preserved({}), {}, lambda _: True)
         found = await sync.look()
     assert not found.is_complete
-    assert [one.cause for one in found.hindrances] == ["cluster us: it cannot be asked"] * 2
+    assert [one.cause for one in found.blockers] == ["cluster us: it cannot be asked"] * 2
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, mon
 def test_what_a_broker_refuses(code: int, partition: TopicPartition | None, cause: str, passing: bool) -> None:
     side = Side(Cluster(Endpoint("us", ())), "READ")
     side.refused([Refusal("readers", ErrorCode(code), partition)])
-    assert side.hindrances == [Blocker(f"cluster us: {cause}", "readers", passing)]
+    assert side.blockers == [Blocker(f"cluster us: {cause}", "readers", passing)]
 
 
 def test_what_concerns_a_whole_cluster() -> None:
     side = Side(Cluster(Endpoint("us", ())), "READ")
     for problem in (AccessDenied("SASL"), ConnectionLost("reset"), ClusterUnreachable("nobody")):
         side.lost(problem)
-    assert [(one.cause, one.detail, one.passing) for one in side.hindrances] == [
+    assert [(one.cause, one.detail, one.passing) for one in side.blockers] == [
         ("cluster us: a right is missing", "SASL", True),
         ("cluster us: a broker does not answer", "reset", True),
         ("cluster us: it cannot be asked", "nobody", True),

@@ -72,7 +72,7 @@ class Pair:
 
     async def standings(self) -> dict[str, int]:
         look = await self.look()
-        assert not look.hindrances
+        assert not look.blockers
         return {str(standing): many for standing, many in look.standings.items() if many}
 
     async def committed(self, cluster: Wire, group: str) -> dict[TopicPartition, Committed]:
@@ -336,10 +336,10 @@ def test_a_group_is_not_moved_by_a_source_topic_made_anew(
         await asyncio.to_thread(make_anew, source, topic_name, 50)
         await pair.commit(pair.source, topic_name, topic_name, offset)
         look = await pair.look()
-        assert [hindrance.cause for hindrance in look.hindrances] == [
+        assert [blocker.cause for blocker in look.blockers] == [
             f"cluster us: offsets of {topic_name} stay: its source topic is gone or another one"
         ]
-        assert look.standings == {Standing.HINDERED: 1}
+        assert look.standings == {Standing.BLOCKED: 1}
         assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(40)}
 
     with_pair(source, target, topic_name, story)
@@ -356,7 +356,7 @@ def test_a_group_is_not_moved_in_a_target_topic_made_anew(
         await asyncio.to_thread(make_anew, target, topic_name, 50)
         await pair.commit(pair.target, topic_name, topic_name, 5)
         look = await pair.look()
-        assert [hindrance.cause for hindrance in look.hindrances] == [
+        assert [blocker.cause for blocker in look.blockers] == [
             f"cluster us: offsets of {topic_name} stay: it is gone, or another one than was mirrored to"
         ]
         assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(5)}
@@ -566,33 +566,33 @@ def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, top
             made_for = [right(AclOperation.READ, "User:somebody"), *map(right, operations)]  # then others have none
             put_acls(admin, every_acl(ResourceType.GROUP, denied), made_for)
 
-        async def hindered(pair: Pair, *causes: str) -> None:
+        async def blocked(pair: Pair, *causes: str) -> None:
             """A change of rights reaches the broker a moment later."""
             deadline = time.monotonic() + 20
             wanted = {(cause, denied) for cause in causes}
             look = await pair.look()
-            while {(one.cause, one.group) for one in look.hindrances} != wanted:
+            while {(one.cause, one.group) for one in look.blockers} != wanted:
                 assert time.monotonic() < deadline, look
                 look = await pair.look()
-            assert look.standings == ({Standing.SYNCED: 1, Standing.HINDERED: 1} if causes else {Standing.SYNCED: 2})
+            assert look.standings == ({Standing.SYNCED: 1, Standing.BLOCKED: 1} if causes else {Standing.SYNCED: 2})
 
         async def as_target(pair: Pair) -> None:
             for group in (free, denied):
                 await pair.commit(pair.source, group, topic_name, 0)
             for granted in ((), (AclOperation.DESCRIBE,)):
                 await asyncio.to_thread(grant, *granted)
-                await hindered(pair, "cluster us: grant READ on the group")
+                await blocked(pair, "cluster us: grant READ on the group")
             await asyncio.to_thread(grant, AclOperation.READ)
-            await hindered(pair)
+            await blocked(pair)
             assert await pair.committed(pair.target, denied) == {TopicPartition(topic_name, 0): Committed(0)}
 
         async def as_source(pair: Pair) -> None:
             for group in (free, denied):
                 await pair.commit(pair.source, group, topic_name, 0)
             pair.sync.include = (re.compile(re.escape(free)), re.compile(denied))
-            await hindered(pair)
+            await blocked(pair)
             await asyncio.to_thread(grant)
-            await hindered(pair, "cluster eu: grant DESCRIBE on the group")
+            await blocked(pair, "cluster eu: grant DESCRIBE on the group")
 
         with_pair(other, guarded.bootstrap, topic_name, as_target)
         with_pair(guarded.bootstrap, other, topic_name, as_source)

@@ -307,14 +307,14 @@ def test_an_owner_s_record_that_lands_twice_ends_nobody(settings: Settings) -> N
             await journal.append([OWNED, (ENDED, b'{"instance": "older"}')])
             taken = await take(journal, "living", asyncio.Event())
             assert taken is not None
-            tidings = JournalState(settings.flow, "living", ended.append, lambda _: None, Metrics(settings.flow))
-            tidings.begin(taken)
+            journal_state = JournalState(settings.flow, "living", ended.append, lambda _: None, Metrics(settings.flow))
+            journal_state.begin(taken)
             await journal.append([OWNED])
-            assert await tidings.read(journal)
+            assert await journal_state.read(journal)
             assert ended == []
             assert Owner.read((await journal.newest())[OWNER]).instance == "living"
             await journal.append([(OWNER, claim("next", 3).to_json())])
-            assert await tidings.read(journal)
+            assert await journal_state.read(journal)
             assert [one.instance for one in ended] == ["next"]
 
     asyncio.run(story())

@@ -269,17 +269,17 @@ ENDINGS = [
 
 
 def test_a_segments_markers_tell_how_its_transactions_ended() -> None:
-    glance = TransactionScan()
-    glance.over(memoryview(b"".join(HISTORY)))
-    assert [one or "-" for one in outcomes_of(HISTORY, glance.outcomes())] == ENDINGS
+    scan = TransactionScan()
+    scan.over(memoryview(b"".join(HISTORY)))
+    assert [one or "-" for one in outcomes_of(HISTORY, scan.outcomes())] == ENDINGS
 
 
 @given(st.integers(0, len(HISTORY)))
 def test_transactions_may_span_segments(cut: int) -> None:
-    glance = TransactionScan()
+    scan = TransactionScan()
     for part in (HISTORY[:cut], HISTORY[cut:]):
-        glance.over(memoryview(b"".join(part)))
-    assert [one or "-" for one in outcomes_of(HISTORY, glance.outcomes())] == ENDINGS
+        scan.over(memoryview(b"".join(part)))
+    assert [one or "-" for one in outcomes_of(HISTORY, scan.outcomes())] == ENDINGS
 
 
 def test_the_index_of_a_fetch_answer_tells_the_same() -> None:
@@ -291,7 +291,7 @@ def test_the_index_of_a_fetch_answer_tells_the_same() -> None:
 
 @given(st.binary(max_size=200), st.integers(1, 150))
 @example(batch(0, attributes=CONTROL | TRANSACTIONAL, length=49)[:62], 10)
-def test_a_glance_over_any_bytes_ends_and_windows_change_nothing(data: bytes, window: int) -> None:
+def test_a_scan_over_any_bytes_ends_and_windows_change_nothing(data: bytes, window: int) -> None:
     log = HISTORY[0] + HISTORY[5] + data
     whole, parts = TransactionScan(), TransactionScan()
     assert whole.over(memoryview(log)) == len(log)

@@ -118,7 +118,7 @@ def test_a_task_that_starts_again_takes_nothing_back() -> None:
 
 
 def test_a_report_that_comes_late_changes_nothing() -> None:
-    """A receipt overtakes what a task wrote to the journal."""
+    """A result overtakes what a task wrote to the journal."""
     one = metrics()
     one.learn([report(verdicts={"RESTAMP/own_producer": 7}, at_ms=NOW_MS + 5)])
     one.learn([report(verdicts={"RESTAMP/own_producer": 4}, state=State.UNAVAILABLE)])

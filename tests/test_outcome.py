@@ -1,4 +1,4 @@
-"""When a bounded run may say that it is done, with the epochs' receipts given (no Spark, no brokers)."""
+"""When a bounded run may say that it is done, with the epochs' results given (no Spark, no brokers)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def figures(state: State, offset: int, partition: int = 0) -> PartitionStatus:
 
 
 class Scripted(Supervisor):
-    """Epochs with given receipts instead of Spark jobs."""
+    """Epochs with given results instead of Spark jobs."""
 
     def __init__(self, epochs: Sequence[Sequence[PartitionStatus]], *, is_written: bool = True, **flow: Any) -> None:
         assignments = (Assignment(AT, AT, None, Rules(), 1000),)
@@ -159,7 +159,7 @@ def test_a_signal_before_everything_caught_up() -> None:
 
 def test_a_stop_that_only_the_live_figures_told_is_not_lost() -> None:
     scripted = Scripted([])
-    scripted._tidings.live[AT] = figures(State.REFUSED, 7)
+    scripted._journal_state.live[AT] = figures(State.REFUSED, 7)
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK
 
 

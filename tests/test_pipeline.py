@@ -30,21 +30,21 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     nowhere: Any = None
     assignment = Assignment(AT, AT, None, Rules(), until=20)
     pipeline = Pipeline("any", nowhere, nowhere, [assignment], 1 << 26)
-    (keeper,) = pipeline._keepers.values()
-    keeper.sink = PartitionWriter(AT, AT, Position(10, ProducerState(1 << 52), True, -1))
-    keeper.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
-    pipeline._changed(keeper.sink)
-    assert (keeper.finished, keeper.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
+    (partition_task,) = pipeline._partition_tasks.values()
+    partition_task.sink = PartitionWriter(AT, AT, Position(10, ProducerState(1 << 52), True, -1))
+    partition_task.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
+    pipeline._changed(partition_task.sink)
+    assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
 
 
 @pytest.mark.parametrize("end", [0, 20])
 def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> None:
     nowhere: Any = None
     pipeline = Pipeline("any", nowhere, nowhere, [Assignment(AT, AT, None, Rules(), until=end)], 1 << 26)
-    (keeper,) = pipeline._keepers.values()
-    keeper.sink = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
-    keeper.cursor = Cursor(AT, None, next_offset=end, until=end)
-    pipeline._changed(keeper.sink)
+    (partition_task,) = pipeline._partition_tasks.values()
+    partition_task.sink = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
+    partition_task.cursor = Cursor(AT, None, next_offset=end, until=end)
+    pipeline._changed(partition_task.sink)
     (figures,) = pipeline.figures("here")
     assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
     assert Totals.of([figures]).lag_unknown == 0
@@ -66,8 +66,8 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
         mine = Assignment(AT, AT, None, Rules(offsets=offsets))
         source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
         pipeline = Pipeline("test", source, target, [mine], 1 << 20, recall=holding(OffsetMap(runs)))
-        (keeper,) = pipeline._keepers.values()
-        await pipeline._begin(keeper)
+        (partition_task,) = pipeline._partition_tasks.values()
+        await pipeline._begin(partition_task)
 
     monkeypatch.setattr("mirror.replication.pipeline.what_became_of", became)
     monkeypatch.setattr("mirror.replication.pipeline.settled_end", ends)
@@ -87,7 +87,7 @@ def test_damage_is_looked_at_on_the_side_where_it_is(alias: str, inspected: str)
     mine = Assignment(AT, TopicPartition("eu.orders", 0), None, Rules())
     source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
     pipeline = Pipeline("test", source, target, [mine], 1 << 20)
-    (keeper,) = pipeline._keepers.values()
+    (partition_task,) = pipeline._partition_tasks.values()
     damaged = MalformedBatch(f"{source if alias == 'eu' else target}: nothing can be read at offset 7", 0, 7)
-    pipeline._stop(keeper, pipeline._damaged(keeper, damaged))
-    assert (keeper.state, inspected in keeper.advice) == (State.CORRUPT, True), keeper.advice
+    pipeline._stop(partition_task, pipeline._damaged(partition_task, damaged))
+    assert (partition_task.state, inspected in partition_task.advice) == (State.CORRUPT, True), partition_task.advice

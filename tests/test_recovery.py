@@ -189,7 +189,7 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
     assert committed(target, groups["end"], topics["clicks"]) == 24
     for kind, offset in stood.items():
         assert next_value(target, groups[kind], topics["orders"]) == (offset, b"value %d" % offset)
-    assert (told["groups"]["not_reached"], told["groups"]["hindrances"]) == ([], [])
+    assert (told["groups"]["not_reached"], told["groups"]["blockers"]) == ([], [])
 
     commit(target, groups["plain"], topics["orders"], 180)  # it has read on
     code, again = restore()

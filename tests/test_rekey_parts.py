@@ -220,8 +220,8 @@ def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> N
     (made,) = packer.drain(all_of_it=True)
     rows = made.to_pylist()
     assert sum(row["records"] for row in rows if row["kind"] == Kind.RECORDS) == 2
-    tallies = {row["reason"]: row["records"] for row in rows if row["kind"] == Kind.TALLY}
-    assert tallies == {"filtered": 1} | ({left: 2} if left else {})
+    all_counters = {row["reason"]: row["records"] for row in rows if row["kind"] == Kind.COUNTERS}
+    assert all_counters == {"filtered": 1} | ({left: 2} if left else {})
     dead = [row for row in rows if row["kind"] == Kind.DEAD]
     found = [decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"]) for row in dead]
     every = [(columns.value(one, at), dict(columns.headers(one, at))) for one in found for at in range(len(one))]

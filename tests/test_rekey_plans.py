@@ -131,8 +131,8 @@ class Story:
 
         class Here(Rekeyer):
             def _in_spark(self, work: Work) -> list[Any]:
-                receipts = [story.write(work.plan, slot) for slot in range(2)]
-                return [SimpleNamespace(**row) for each in receipts for row in each.to_pylist()]
+                results = [story.write(work.plan, slot) for slot in range(2)]
+                return [SimpleNamespace(**row) for each in results for row in each.to_pylist()]
 
         nowhere: Any = None  # Spark is not asked
         driver = Here(nowhere, replace(self.flow, once=True), self.rule, frozenset())
@@ -619,8 +619,8 @@ def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Sto
     async def recorded() -> None:
         one = story.driver()
         async with one._source, one._target:
-            await one._ledger.take_over()
-            await one._ledger.record(new)
+            await one._plans.take_over()
+            await one._plans.record(new)
 
     asyncio.run(recorded())  # and the driver dies before it has fenced the slots
     again = story.planned()

@@ -21,7 +21,7 @@ from mirror.states import State
 
 
 @pytest.mark.brokers
-def test_a_journal_that_does_not_answer_costs_no_receipt(
+def test_a_journal_that_does_not_answer_costs_no_result(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is while the target restarts. A task that failed instead would be run again, and its epoch with it."""
@@ -30,15 +30,15 @@ def test_a_journal_that_does_not_answer_costs_no_receipt(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(task, "_write", hangs)
-    (receipt,) = receipts_of(source_cluster, target_cluster, topic_name)
-    assert (receipt.figures.topic, receipt.figures.partition) == (topic_name, 0)
+    (result,) = results_of(source_cluster, target_cluster, topic_name)
+    assert (result.figures.topic, result.figures.partition) == (topic_name, 0)
 
 
 @pytest.mark.brokers
 def test_a_stop_that_ends_a_task_is_told_by_a_slow_journal_too(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its receipts come to the driver when the other tasks' epoch is over, which may be minutes later."""
+    """Its results come to the driver when the other tasks' epoch is over, which may be minutes later."""
     make_topic(source_cluster.bootstrap, topic_name)
     told: list[PartitionStatus] = []
 
@@ -48,7 +48,7 @@ def test_a_stop_that_ends_a_task_is_told_by_a_slow_journal_too(
 
     monkeypatch.setattr(task, "_write", slow)
     stop = KnownStop(state=State.DIVERGED, offset=0, detail="another record is there")
-    receipts_of(source_cluster, target_cluster, topic_name, seconds=60, stop=stop)
+    results_of(source_cluster, target_cluster, topic_name, seconds=60, stop=stop)
     assert [one.state for one in told] == [State.DIVERGED]
 
 
@@ -68,17 +68,17 @@ def test_a_fault_of_ours_while_reporting_is_told(
     monkeypatch.setattr(task, "REPORT_SECONDS", 0.01)
     monkeypatch.setattr(Pipeline, "figures", figures)
     with pytest.raises(ZeroDivisionError):
-        receipts_of(source_cluster, target_cluster, topic_name, seconds=1)
+        results_of(source_cluster, target_cluster, topic_name, seconds=1)
 
 
-def receipts_of(
+def results_of(
     source: Cluster, target: Cluster, topic: str, seconds: float = 0, stop: KnownStop | None = None
 ) -> list[TaskResult]:
     """What a task returns that has one partition and ends after so long."""
     settings = settings_between(source.bootstrap, target.bootstrap, [topic])
     at = TopicPartition(topic, 0)
 
-    async def receipts() -> list[TaskResult]:
+    async def results() -> list[TaskResult]:
         mark = await ControlServer.open("127.0.0.1")
         try:
             return await run_task(
@@ -98,4 +98,4 @@ def receipts_of(
         finally:
             await mark.close()
 
-    return asyncio.run(receipts())
+    return asyncio.run(results())

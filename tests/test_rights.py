@@ -221,8 +221,8 @@ def test_each_right_is_needed_and_named_where_it_is_missing(
         seen, code = str(error), error.exit_code
     else:
         (figures,) = outcome.figures.values()
-        hindered = capfd.readouterr().err
-        seen = f"{figures.state} {figures.detail}\n{hindered}"
+        blocked = capfd.readouterr().err
+        seen = f"{figures.state} {figures.detail}\n{blocked}"
         is_group = missing.kind is ResourceType.GROUP
         assert figures.state is (State.CAUGHT_UP if is_group else State.UNAUTHORIZED)
         code = ExitCode(outcome.exit_code)

@@ -194,7 +194,7 @@ def test_consumer_groups_follow(
         live.process.send_signal(signal.SIGTERM)
         assert live.ended() == 0, live.log
     assert committed(target, f"{topic_name}-late", topic_name) == 100, live.log
-    assert "groups_hindered" not in live.log
+    assert "groups_blocked" not in live.log
 
     told = subprocess.run(
         [sys.executable, "-m", "mirror", "status", str(config), "--json"], capture_output=True, check=True

@@ -1,4 +1,4 @@
-"""Where offsets moved to: runs, ledgers, their records, and the index over them, against a plain list."""
+"""Where offsets moved to: runs, offset maps, their records, and the index over them, against a plain list."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def offsets_of(log: list[tuple[int, int]]) -> list[int]:
     return found
 
 
-def ledger_of(log: list[tuple[int, int]]) -> OffsetMap:
-    ledger = OffsetMap()
+def offset_map_of(log: list[tuple[int, int]]) -> OffsetMap:
+    offset_map = OffsetMap()
     at = 0
     for skipped, count in log:
-        ledger.add(at + skipped, ledger.runs.next_target, count)
+        offset_map.add(at + skipped, offset_map.runs.next_target, count)
         at += skipped + count
-    return ledger
+    return offset_map
 
 
-def index_of(ledger: OffsetMap) -> OffsetRangeIndex:
-    written = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger)]
+def index_of(offset_map: OffsetMap) -> OffsetRangeIndex:
+    written = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map)]
     return Indexes(written).get(TARGET, OffsetRangeIndex())
 
 
@@ -82,9 +82,9 @@ def test_what_does_not_come_next_is_refused(source: int, target: int, count: int
 
 @given(LOGS)
 def test_every_lookup_is_exact(log: list[tuple[int, int]]) -> None:
-    records, ledger = offsets_of(log), ledger_of(log)
-    index = index_of(ledger)
-    end = ledger.runs.next_source
+    records, offset_map = offsets_of(log), offset_map_of(log)
+    index = index_of(offset_map)
+    end = offset_map.runs.next_source
     for offset in range(end + 1):
         assert index.to_target(offset) == sum(record < offset for record in records)
     for target, source in enumerate(records):
@@ -110,47 +110,47 @@ def test_a_cut_forgets_what_the_target_lost(log: list[tuple[int, int]], target: 
 
 @given(LOGS, st.data())
 def test_records_written_in_any_steps_are_the_same_index(log: list[tuple[int, int]], data: st.DataObject) -> None:
-    ledger, indexes, written = OffsetMap(), Indexes(), 0
+    offset_map, indexes, written = OffsetMap(), Indexes(), 0
     for source in (records := offsets_of(log)):
-        ledger.add(source, ledger.runs.next_target, 1)
+        offset_map.add(source, offset_map.runs.next_target, 1)
         if data.draw(st.booleans()):
-            changes = offset_maps.map_entries(TARGET, ledger)
+            changes = offset_maps.map_entries(TARGET, offset_map)
             indexes.learn(Entry(0, key, value) for key, value in changes)
-            ledger.recorded()
+            offset_map.recorded()
             written += len(changes)
-    indexes.learn(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger))
+    indexes.learn(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map))
     index = indexes.get(TARGET, OffsetRangeIndex())
     assert [index.to_source(target) for target in range(len(records))] == records
     assert all(len(piece) <= 4 for piece in index.pieces)
-    ledger.recorded()
-    assert offset_maps.map_entries(TARGET, ledger) == []
+    offset_map.recorded()
+    assert offset_maps.map_entries(TARGET, offset_map) == []
     assert written <= len(records) * 2
 
 
 def test_what_was_not_recorded_is_told_again() -> None:
-    ledger = ledger_of([(1, 1)] * 6)
-    first = offset_maps.map_entries(TARGET, ledger)
+    offset_map = offset_map_of([(1, 1)] * 6)
+    first = offset_maps.map_entries(TARGET, offset_map)
     assert [key for key, _ in first] == [b"runs/orders.eu/3/0", b"runs/orders.eu/3/4"]
-    assert offset_maps.map_entries(TARGET, ledger) == first
-    ledger.recorded()
-    ledger.add(50, 6, 1)
-    assert [key for key, _ in offset_maps.map_entries(TARGET, ledger)] == [b"runs/orders.eu/3/4"]
+    assert offset_maps.map_entries(TARGET, offset_map) == first
+    offset_map.recorded()
+    offset_map.add(50, 6, 1)
+    assert [key for key, _ in offset_maps.map_entries(TARGET, offset_map)] == [b"runs/orders.eu/3/4"]
 
 
 def test_a_record_can_be_read() -> None:
-    ledger = ledger_of([(10, 3), (2, 5)])
-    ledger.runs.pass_over(30)
-    assert offset_maps.map_entries(TARGET, ledger) == [
+    offset_map = offset_map_of([(10, 3), (2, 5)])
+    offset_map.runs.pass_over(30)
+    assert offset_maps.map_entries(TARGET, offset_map) == [
         (b"runs/orders.eu/3/0", b'{"source":10,"target":0,"runs":[3,2,5],"next":30}')
     ]
 
 
 def test_an_emptied_record_is_deleted() -> None:
-    ledger = ledger_of([(1, 1)] * 5)
-    index = index_of(ledger)
-    ledger.recorded()
-    ledger.cut(4)
-    changes = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger)]
+    offset_map = offset_map_of([(1, 1)] * 5)
+    index = index_of(offset_map)
+    offset_map.recorded()
+    offset_map.cut(4)
+    changes = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map)]
     assert changes == [Entry(0, b"runs/orders.eu/3/4", None)]
     for told in offset_maps.recorded_ranges(changes):
         index.learn(told.begin, told.runs)
@@ -159,7 +159,7 @@ def test_an_emptied_record_is_deleted() -> None:
 
 
 def test_a_record_that_is_missing_ends_what_holds_good() -> None:
-    entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger_of([(1, 1)] * 12))]
+    entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map_of([(1, 1)] * 12))]
     index = Indexes(entries[:1] + entries[2:])[TARGET]
     assert index.last is not None
     assert index.last.next_target == 4
@@ -177,7 +177,7 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
 
 def test_first_records_that_are_missing_put_nobody_ahead() -> None:
     """Below what is told of there may be any record, down to where the target begins."""
-    entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger_of([(1, 1)] * 12))]
+    entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map_of([(1, 1)] * 12))]
     index = Indexes(entries[1:])[TARGET]
     assert (index.begin, index.to_source(3)) == (4, None)
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [0, 0, 0, 4, 5]
@@ -188,9 +188,9 @@ def test_first_records_that_are_missing_put_nobody_ahead() -> None:
 
 
 def test_an_older_form_of_a_record_hides_nothing() -> None:
-    ledger = ledger_of([(1, 1)] * 2)
-    older = offset_maps.map_entries(TARGET, ledger)
-    whole = ledger_of([(1, 1)] * 6)
+    offset_map = offset_map_of([(1, 1)] * 2)
+    older = offset_maps.map_entries(TARGET, offset_map)
+    whole = offset_map_of([(1, 1)] * 6)
     indexes = Indexes(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, whole))
     indexes.learn(Entry(0, key, value) for key, value in older)
     index = indexes[TARGET]
@@ -220,7 +220,9 @@ def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> Non
 
 
 def test_what_the_target_deleted_is_not_kept() -> None:
-    indexes = Indexes(Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger_of([(1, 1)] * 12)))
+    indexes = Indexes(
+        Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map_of([(1, 1)] * 12))
+    )
     assert indexes.expired({TARGET: 3}) == []
     assert indexes.expired({TARGET: 9}) == [(b"runs/orders.eu/3/0", None), (b"runs/orders.eu/3/4", None)]
     assert indexes.expired({TARGET: 12}) == indexes.expired({TARGET: 9}), "the last says where to go on"

@@ -138,13 +138,13 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
         nothing: Any = None
         pipeline: Any = Pipeline("flow", nothing, nothing, [Assignment(AT, AT, None, rules)], 1 << 26)
         pipeline._writer.finish()  # it shall queue, and not send
-        keeper, cursor = pipeline._keepers[AT], Cursor(AT, None, 100)
-        keeper.sink, keeper.cursor = one, cursor
+        partition_task, cursor = pipeline._partition_tasks[AT], Cursor(AT, None, 100)
+        partition_task.sink, partition_task.cursor = one, cursor
         for raws in ((first,), (again,)):
             await pipeline._relay(Arrival(cursor, raws))
         cursor.readable_until = 0  # nothing more is to come
         await pipeline._relay(Arrival(cursor))
-        assert not keeper.detail
+        assert not partition_task.detail
 
     asyncio.run(relayed())
     queued = [

@@ -134,7 +134,7 @@ def test_only_what_changed_is_written() -> None:
     assert log.changes([(AT, last)], {AT: None}) == [(b"stop/orders.eu/1/12", None)]
 
 
-def keeper(stop: KnownStop | None, **rules: Any) -> PartitionTask:
+def partition_task(stop: KnownStop | None, **rules: Any) -> PartitionTask:
     return PartitionTask(Assignment(AT, AT, OURS, Rules(**rules), stop=stop))
 
 
@@ -149,7 +149,9 @@ def told(one: PartitionTask) -> tuple[State, str, int]:
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_known_stop_is_told_from_the_first_report_on(stands: bool) -> None:
-    one = keeper(KnownStop(state=State.TRUNCATED, offset=30, detail="cut back", stands=stands, target_topic_id=OTHER))
+    one = partition_task(
+        KnownStop(state=State.TRUNCATED, offset=30, detail="cut back", stands=stands, target_topic_id=OTHER)
+    )
     assert told(one) == (State.TRUNCATED, "cut back", 30)
     one.waits("cluster eu is away")
     assert told(one) == (State.TRUNCATED, "cut back", 30), "what is away mends no stop"
@@ -167,14 +169,14 @@ def test_a_known_stop_is_told_from_the_first_report_on(stands: bool) -> None:
 
 @pytest.mark.parametrize(("state", "goes_on"), [(State.TARGET_LOST, True), (State.TRUNCATED, False)])
 def test_a_policy_lifts_a_loss_and_nothing_else(state: State, goes_on: bool) -> None:
-    one = keeper(KnownStop(state=state, offset=3, detail="", target_topic_id=OURS), continues_on_loss=True)
+    one = partition_task(KnownStop(state=state, offset=3, detail="", target_topic_id=OURS), continues_on_loss=True)
     one.meets(OURS)
     assert (one.standing_stop() is None) == goes_on
 
 
 def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
     for state, stands in ((State.DIVERGED, True), (State.RETENTION_GAP, False), (State.RECREATED, False)):
-        one = keeper(None)
+        one = partition_task(None)
         one.meets(OURS)
         one.stopped(PartitionStop(state, *AT, 5, "why", told="what to do"))
         assert (one.stop is not None) == stands
@@ -183,7 +185,7 @@ def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
 
 
 def test_a_stop_is_told_once_what_precedes_it_is_acknowledged() -> None:
-    one = keeper(None)
+    one = partition_task(None)
     one.sink = sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     sink.fill(10)
     one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", told="what to do"))
@@ -210,7 +212,7 @@ def test_a_loss_of_any_length_is_passed_over_and_told_once() -> None:
 
 def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
     stop = KnownStop(state=State.DIVERGED, offset=3, detail="somebody wrote", advice="Begin anew", target_topic_id=OURS)
-    report = keeper(None).figures("flow", "instance", 1, PartitionCounters())
+    report = partition_task(None).figures("flow", "instance", 1, PartitionCounters())
     known = dict([(report.key(), report.to_json()), stop_entry(AT, stop)])
     (shown,) = status_of("flow", "us", known, 2).figures
     assert (shown.state, shown.detail) == (State.DIVERGED, "somebody wrote. Begin anew")

@@ -269,13 +269,13 @@ def test_an_alignment_that_was_broken_off(
     flow.fill(0, 25)
     tries: list[Any] = []
 
-    async def hindered(*given: Any) -> int:
+    async def blocked(*given: Any) -> int:
         tries.append(given)
         if len(tries) == 1:
             raise ClusterUnreachable("not now")
         return await delete_records(*given)
 
-    monkeypatch.setattr("mirror.replication.log_start.delete_records", hindered)
+    monkeypatch.setattr("mirror.replication.log_start.delete_records", blocked)
     flow.run()
     assert len(tries) == 2
     flow.fill(25, 20)

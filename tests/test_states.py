@@ -204,7 +204,7 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
             standing = standing_in(await Journal(cluster, flow).newest())
         mark = await ControlServer.open("127.0.0.1")
         try:
-            receipts = await run_task(
+            results = await run_task(
                 TaskAssignment(
                     flow=flow,
                     instance="any",
@@ -222,10 +222,10 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
             await mark.close()
         async with Wire(ends[1]) as cluster:
             await cluster.refresh([journal_topic(flow)])
-            return receipts, newest((await Journal(cluster, flow).read())[0])
+            return results, newest((await Journal(cluster, flow).read())[0])
 
-    (receipt,), journal = asyncio.run(task())
-    assert (receipt.figures.next_offset, receipt.tally.lost) == (200, 50)
+    (result,), journal = asyncio.run(task())
+    assert (result.figures.next_offset, result.counters.lost) == (200, 50)
     told = json.loads(journal[f"loss/{topic_name}/0/100".encode()])
     assert (told["topic"], told["first"], told["next"]) == (topic_name, 100, 150)
 

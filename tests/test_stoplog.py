@@ -70,7 +70,7 @@ def test_the_end_of_a_stop_is_told_and_a_later_one_again(told: list[tuple[str, A
 
 
 def test_what_comes_late_is_passed_over(told: list[tuple[str, Any]]) -> None:
-    """The journal is read a second after the receipts of an epoch may have come."""
+    """The journal is read a second after the results of an epoch may have come."""
     stops = StopLog()
     stops.tell([at(State.CORRUPT, 100, 5)])
     stops.tell([at(State.CAUGHT_UP, 100, 4)])

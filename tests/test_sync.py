@@ -129,10 +129,10 @@ def test_the_last_word_of_a_task_does_not_bring_back_a_partition_that_is_mirrore
         at_ms=1,
     )
     other = replace(figures, partition=1, state=State.CAUGHT_UP)
-    tidings = JournalState("f", "i", lambda _: None, lambda _: None, Metrics("f"))
+    journal_state = JournalState("f", "i", lambda _: None, lambda _: None, Metrics("f"))
     told = [(one.key(), one.to_json()) for one in (figures, other)]
-    tidings.learn([Entry(offset, *record) for offset, record in enumerate([*told, (figures.key(), None)])])
-    assert tidings.live == {TopicPartition("orders", 1): other}
+    journal_state.learn([Entry(offset, *record) for offset, record in enumerate([*told, (figures.key(), None)])])
+    assert journal_state.live == {TopicPartition("orders", 1): other}
 
 
 def test_what_a_configuration_changes_while_running() -> None:

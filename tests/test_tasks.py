@@ -14,9 +14,13 @@ from mirror.replication.partition_writer import PartitionCounters
 def test_a_task_begins_with_what_is_new_and_goes_on_with_what_moves_most() -> None:
     idle, new, busy, other = (TopicPartition(name, 0) for name in ("idle", "new", "busy", "other"))
     assignments = [Assignment(at, at, None, Rules()) for at in (idle, busy, new, other)]
-    tallies = {idle: PartitionCounters(), busy: PartitionCounters(bytes=10_000), other: PartitionCounters(bytes=500)}
+    all_counters = {
+        idle: PartitionCounters(),
+        busy: PartitionCounters(bytes=10_000),
+        other: PartitionCounters(bytes=500),
+    }
     leaders = dict.fromkeys((idle, new, busy, other), Leader(1, 0))
-    (task,) = tasks_of(assignments, leaders, tallies, tasks=1)
+    (task,) = tasks_of(assignments, leaders, all_counters, tasks=1)
     assert [one.source for one in task] == [new, busy, other, idle]
 
 

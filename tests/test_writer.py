@@ -142,7 +142,7 @@ async def test_a_batch_that_lands_elsewhere_is_the_last_one(target: Target) -> N
     await target.answer(0, 3)
     assert one.stop is not None
     assert one.stop.state is State.FENCED
-    assert (len(target.sent), len(one.queue), target.writer.tallies[AT].records) == (1, 0, 0)
+    assert (len(target.sent), len(one.queue), target.writer.all_counters[AT].records) == (1, 0, 0)
     assert target.changed == [one]
 
 
@@ -157,9 +157,9 @@ async def test_what_is_not_clear_is_told_by_the_logs_end_alone(target: Target) -
     await target.flush()
     assert "the target answered" in one.unsettled
     assert (len(target.sent), one.acked, one.is_idle, target.writer.room(AT)) == (4, 0, True, 0)
-    assert target.writer.tallies[AT].records == 0, "not one of them counts"
+    assert target.writer.all_counters[AT].records == 0, "not one of them counts"
     target.writer.settled(one, 20)
-    assert (target.writer.tallies[AT].records, one.doubted) == (20, [])
+    assert (target.writer.all_counters[AT].records, one.doubted) == (20, [])
 
 
 @in_loop
@@ -167,24 +167,24 @@ async def test_bytes_are_held_and_nothing_counts_before_the_ack(target: Target) 
     one = target.sink(0, 10)
     held = target.writer.holds()
     await target.flush()
-    assert (target.writer.holds(), one.acked, target.writer.tallies[AT].records) == (held, 0, 0)
+    assert (target.writer.holds(), one.acked, target.writer.all_counters[AT].records) == (held, 0, 0)
     await target.answer(0, 0)
-    assert (target.writer.holds(), one.acked, target.writer.tallies[AT].records) == (held // 2, 10, 10)
+    assert (target.writer.holds(), one.acked, target.writer.all_counters[AT].records) == (held // 2, 10, 10)
 
 
 @in_loop
 async def test_a_run_is_told_of_once_its_batch_is_acknowledged(target: Target) -> None:
-    ledger = OffsetMap()
-    one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, lands=0), ledger=ledger)
+    offset_map = OffsetMap()
+    one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, lands=0), offset_map=offset_map)
     target.writer.begin(one)
     for offset in (0, 12):
         one.append(raw(batch(offset, count=10)), OWN_PRODUCER)
     await target.flush()
-    assert map_entries(AT, ledger) == []
+    assert map_entries(AT, offset_map) == []
     await target.answer(0, 0)
-    assert [*ledger.runs] == [OffsetRange(0, 0, 10)]
+    assert [*offset_map.runs] == [OffsetRange(0, 0, 10)]
     await target.answer(1, 10)
-    assert [*ledger.runs] == [OffsetRange(0, 0, 10), OffsetRange(12, 10, 10)]
+    assert [*offset_map.runs] == [OffsetRange(0, 0, 10), OffsetRange(12, 10, 10)]
 
 
 @in_loop
@@ -194,8 +194,8 @@ async def test_a_task_that_ends_counts_what_is_acknowledged_and_sends_nothing_mo
     target.writer.finish()
     await target.answer(0, 0)
     assert (len(target.sent), one.is_idle) == (1, True)
-    tally = target.writer.tallies[AT]
-    assert (tally.records, tally.batches, one.acked) == (10, 1, 10)
+    counters = target.writer.all_counters[AT]
+    assert (counters.records, counters.batches, one.acked) == (10, 1, 10)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) 
     target.answers[4].set_result(SimpleNamespace(offset=13, error_code=0))
     await target.flush()
     assert target.apis[5:] == [PRODUCE]
-    assert (one.acked, target.writer.tallies[AT].filled) == (13, 3)
+    assert (one.acked, target.writer.all_counters[AT].filled) == (13, 3)
 
 
 @in_loop
@@ -310,7 +310,7 @@ def test_records_without_timestamps_have_no_latency(
     sink.append(raw(batch(0, base_timestamp=timestamp, max_timestamp=timestamp)), LEGACY)
     sink.doubted.append(sink.queue.popleft())  # type: ignore[arg-type] # a batch
     writer.settled(sink, 1)
-    assert writer.tallies[AT].latency_ms == latency_ms
+    assert writer.all_counters[AT].latency_ms == latency_ms
 
 
 @pytest.mark.parametrize(("batch_bytes", "connections", "a_request"), [(4_000, {0}, 3.0), (400_000, {0, 1}, 1.0)])
@@ -339,6 +339,6 @@ def test_small_batches_share_requests_and_large_ones_are_spread(
     asyncio.run(replay._replay(target_cluster.bootstrap, topic_name, batches, go))
     writer = made[0]
     many, requests = sum(map(len, batches.values())), sum(writer.took.counts)
-    assert sum(tally.batches for tally in writer.tallies.values()) == many > 20
+    assert sum(counters.batches for counters in writer.all_counters.values()) == many > 20
     assert many / requests >= a_request
     assert {number for _, number in writer._channels} == connections

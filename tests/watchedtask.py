@@ -54,9 +54,9 @@ class _Watched(Pipeline):
         self._fetcher._take = watched_take  # type: ignore[method-assign] # to look on
         self._writer._acknowledged = watched_ack  # type: ignore[method-assign] # the same
 
-    def _stop(self, keeper: Any, stop: PartitionStop) -> None:
-        self.named.setdefault(keeper.assignment.source, time.monotonic())
-        super()._stop(keeper, stop)
+    def _stop(self, partition_task: Any, stop: PartitionStop) -> None:
+        self.named.setdefault(partition_task.assignment.source, time.monotonic())
+        super()._stop(partition_task, stop)
 
 
 class WatchedTask:

@@ -507,7 +507,7 @@ class _FailoverRun:
             if self._look.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        self._tell(self._look.hindrances)
+        self._tell(self._look.blockers)
 
     async def compare_groups(
         self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[PartitionRpo]
@@ -530,15 +530,15 @@ class _FailoverRun:
             if tries:
                 await asyncio.sleep(LOOK_SECONDS)
                 await self._looked(sync)
-            gaps, hindrances = await sync.gaps(self._look.planned, holds, doubts, rekeyed)
+            gaps, blockers = await sync.gaps(self._look.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
-            if not gaps and not any(hindrance.passing for hindrance in hindrances):
+            if not gaps and not any(blocker.passing for blocker in blockers):
                 break
-        self._tell(hindrances)
+        self._tell(blockers)
 
-    def _tell(self, hindrances: Iterable[Blocker]) -> None:
-        for hindrance in hindrances:
-            self._warn(f"group {hindrance.group or 'sync'}: {hindrance.cause} {hindrance.detail}".rstrip())
+    def _tell(self, blockers: Iterable[Blocker]) -> None:
+        for blocker in blockers:
+            self._warn(f"group {blocker.group or 'sync'}: {blocker.cause} {blocker.detail}".rstrip())
 
     def rest(self, known: JournalSnapshot, exposures: list[PartitionRpo]) -> None:
         """Name the topics of which something is missing because a person lets them rest."""

@@ -15,19 +15,21 @@ from mirror.records.header import LAST_OFFSET
 from mirror.records.segment import RESYNC_BYTES, SPAN, DamageKind, Found, Walk
 from mirror.records.transactions import Outcome, Outcomes, TransactionScan
 from mirror.rendering import count, number, plain, size
-from mirror.segments.files import Mapped, glance_over, offset_of, segments_of
+from mirror.segments.files import Mapped, offset_of, scan_transactions, segments_of
 
 
-def inspect(target: str, wish: InspectOptions, *, config: Path | None, side: str | None, bootstrap: str | None) -> int:
+def inspect(
+    target: str, options: InspectOptions, *, config: Path | None, side: str | None, bootstrap: str | None
+) -> int:
     """Inspect a file or folder, or a topic where a cluster is named; the exit code: DATA_AT_RISK for damage.
 
     Raises ConfigError for what is not there or does not go together, and ClusterError.
     """
-    return _inspected(target, wish, config, side, bootstrap)
+    return _inspected(target, options, config, side, bootstrap)
 
 
 def _inspected(
-    target: str, wish: InspectOptions, config: Path | None, side: str | None, bootstrap: str | None
+    target: str, options: InspectOptions, config: Path | None, side: str | None, bootstrap: str | None
 ) -> ExitCode:
     if config and bootstrap:
         raise ConfigError("--config and --bootstrap both name a cluster: choose one")
@@ -36,22 +38,22 @@ def _inspected(
     if config or bootstrap:
         from mirror.commands.inspect_topic import inspect_topic  # noqa: PLC0415 -- a file needs no Kafka client
 
-        return inspect_topic(target, wish, config=config, side=side or "source", bootstrap=bootstrap)
+        return inspect_topic(target, options, config=config, side=side or "source", bootstrap=bootstrap)
     path = Path(target)
     if not path.exists():
         raise ConfigError(f"{target}: no such file or folder; for a topic, name its cluster by --bootstrap or --config")
-    return inspect_files(segments_of(path), wish)
+    return inspect_files(segments_of(path), options)
 
 
-def inspect_files(paths: Sequence[Path], wish: InspectOptions) -> ExitCode:
+def inspect_files(paths: Sequence[Path], options: InspectOptions) -> ExitCode:
     """Show segments that follow each other; DATA_AT_RISK where one is damaged. Raises ConfigError."""
-    glance = TransactionScan()
+    scan = TransactionScan()
     for path in paths:
-        glance_over(glance, Mapped.of(path))
-    outcomes = glance.outcomes()
+        scan_transactions(scan, Mapped.of(path))
+    outcomes = scan.outcomes()
     whole, least, at_risk = LogTotals(), 0, False
     for path in paths:
-        view = LogView(wish, plain(str(path)), {"file": str(path)}, Rules())
+        view = LogView(options, plain(str(path)), {"file": str(path)}, Rules())
         mapped, named = Mapped.of(path), offset_of(path)
         highest = LAST_OFFSET if named is None else named + SPAN - 1
         walk = Walk(mapped.data, max(least, named or 0), highest)
@@ -59,7 +61,7 @@ def inspect_files(paths: Sequence[Path], wish: InspectOptions) -> ExitCode:
         at_risk |= walk.damage is not None or view.totals.at_risk
         least = walk.next_offset
         whole.add(view.totals)
-    if len(paths) > 1 and not wish.as_json:
+    if len(paths) > 1 and not options.as_json:
         sums = whole.all
         title = f"{count(len(paths), 'segment')}: "
         batches = count(sums.batches, "batch", "batches")

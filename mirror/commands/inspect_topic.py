@@ -27,7 +27,7 @@ from mirror.topics.apply import DEFAULT_RULES, rules_for
 
 
 def inspect_topic(
-    target: str, wish: InspectOptions, *, config: Path | None, side: str, bootstrap: str | None
+    target: str, options: InspectOptions, *, config: Path | None, side: str, bootstrap: str | None
 ) -> ExitCode:
     """Show TOPIC, or TOPIC:PARTITION; DATA_AT_RISK where a batch is damaged. Raises ConfigError and ClusterError."""
     topic, partition = parse_target(target)
@@ -39,7 +39,7 @@ def inspect_topic(
             rules, judged_by = rules_for(settings, topic)
     else:
         cluster = cluster_at(bootstrap or "")
-    return asyncio.run(_inspect(Endpoint.of(cluster), topic, partition, wish, rules, judged_by))
+    return asyncio.run(_inspect(Endpoint.of(cluster), topic, partition, options, rules, judged_by))
 
 
 def parse_target(target: str) -> tuple[str, int | None]:
@@ -73,19 +73,19 @@ def cluster_at(bootstrap: str) -> ClusterSettings:
 
 
 async def _inspect(
-    endpoint: Endpoint, topic: str, partition: int | None, wish: InspectOptions, rules: Rules, judged_by: str
+    endpoint: Endpoint, topic: str, partition: int | None, options: InspectOptions, rules: Rules, judged_by: str
 ) -> ExitCode:
     async with Cluster(endpoint) as cluster:
         await cluster.refresh((topic,))
         known = cluster.topics.get(topic)
         at_risk = False
         for number in chosen(known.leaders if known else (), topic, partition, str(cluster)):
-            at_risk |= await _inspect_partition(cluster, TopicPartition(topic, number), wish, rules, judged_by)
+            at_risk |= await _inspect_partition(cluster, TopicPartition(topic, number), options, rules, judged_by)
     return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
 
 
 async def _inspect_partition(
-    cluster: Cluster, partition: TopicPartition, wish: InspectOptions, rules: Rules, judged_by: str
+    cluster: Cluster, partition: TopicPartition, options: InspectOptions, rules: Rules, judged_by: str
 ) -> bool:
     """Show one partition; whether anything in it is damaged."""
     start, stable, end = await asyncio.gather(
@@ -94,9 +94,9 @@ async def _inspect_partition(
         list_offset(cluster, partition, LATEST),
     )
     identity = {"topic": partition.topic, "partition": partition.partition}
-    view = LogView(wish, str(partition), identity, rules, start)
+    view = LogView(options, str(partition), identity, rules, start)
     log = Log(cluster, partition, stable, end)
-    async for raw, outcome in log.batches(max(start, wish.first)):
+    async for raw, outcome in log.batches(max(start, options.first)):
         view.take(raw, outcome)
         if view.is_full:
             break  # the rest would have to be fetched

@@ -418,25 +418,25 @@ class LogView:
     """
 
     def __init__(
-        self, wish: InspectOptions, title: str, identity: Mapping[str, Any], rules: Rules, next_offset: int = 0
+        self, options: InspectOptions, title: str, identity: Mapping[str, Any], rules: Rules, next_offset: int = 0
     ) -> None:
-        self._wish, self._title, self._identity, self._rules = wish, title, identity, rules
+        self._options, self._title, self._identity, self._rules = options, title, identity, rules
         self._next_offset = next_offset
-        self._left = wish.rows
+        self._left = options.rows
         self._page: Table | None = None
-        self._columns = columns_of(every=wish.wide or console().width >= WIDE, ratio=wish.ratio)
-        self._uncompressed = _measure() if wish.ratio else None
+        self._columns = columns_of(every=options.wide or console().width >= WIDE, ratio=options.ratio)
+        self._uncompressed = _measure() if options.ratio else None
         self._unwritable: list[Unfit] = []
         self.totals = LogTotals()
 
     @property
     def is_full(self) -> bool:
         """Every row that was asked for is shown; more batches change the totals alone."""
-        return not self._wish.summary and not self._left
+        return not self._options.summary and not self._left
 
     def take(self, raw: RawBatch, outcome: Outcome, position: int | None = None, *, crc_holds: bool = True) -> None:
-        """Count a batch, and show it where that is wished."""
-        if self._wish.first and raw.header.last_offset < self._wish.first:
+        """Count a batch, and show it where that is asked."""
+        if self._options.first and raw.header.last_offset < self._options.first:
             return
         verdict = classify(
             raw.header,
@@ -452,7 +452,7 @@ class LogView:
             except BadRecords:
                 self.totals.undecodable += 1
         found = None
-        if verdict is TOO_LARGE or (self._wish.ratio and verdict.action is Action.REWRITE):
+        if verdict is TOO_LARGE or (self._options.ratio and verdict.action is Action.REWRITE):
             found = _unwritable(raw, self._rules, self._next_offset)
         if found is not None:
             self._unwritable.append(found)
@@ -464,7 +464,7 @@ class LogView:
     def close(self, told: Mapping[str, Any], notes: list[Text]) -> None:
         """Show the totals. `told` is what scripts get besides them, `notes` what people do."""
         totals = self.totals
-        if self._wish.as_json:
+        if self._options.as_json:
             offsets = {
                 "first_offset": totals.first_offset if totals.first_offset >= 0 else None,
                 "last_offset": totals.last_offset if totals.last_offset >= 0 else None,
@@ -474,8 +474,8 @@ class LogView:
             return
         self._flush()
         whole = totals.all
-        hidden = whole.batches - self._wish.rows
-        if not self._wish.summary and hidden > 0:
+        hidden = whole.batches - self._options.rows
+        if not self._options.summary and hidden > 0:
             show(Text(f"and {count(hidden, 'batch', 'batches')} more: --limit N, --from OFFSET, --json", "dim"))
         heading = Text(f"{self._title}: ", "bold")
         if whole.batches:
@@ -486,7 +486,7 @@ class LogView:
                 "not bold",
             )
         else:
-            since = f" from offset {number(self._wish.first)} on" if self._wish.first else ""
+            since = f" from offset {number(self._options.first)} on" if self._options.first else ""
             heading.append(f"no batches{since}", "yellow")
         show(heading, *summed_up(totals), *self._unwritable_notes(), *notes, Text())
 
@@ -499,7 +499,7 @@ class LogView:
             yield Text(f"and {more} stop it, too: --json names them", "bold red")
 
     def _show(self, seen: Seen) -> None:
-        if self._wish.as_json:
+        if self._options.as_json:
             json_line({"type": "batch", **self._identity, **seen.as_dict()})
             return
         if self._page is None:

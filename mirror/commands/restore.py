@@ -64,7 +64,7 @@ class Disks:
     """What the folders hold.
 
     partitions: the folders of each partition.
-    topics: what a glance at the folders, and the metadata log, tell of each topic.
+    topics: what a scan of the folders, and the metadata log, tell of each topic.
     cluster_id: the lost cluster's; None where no folder tells.
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
@@ -211,7 +211,7 @@ def _of_now(
 def _topics(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None, counts: Mapping[str, int]
 ) -> dict[str, Found]:
-    """What the folders tell of each topic, as far as a glance at its segments goes, with as many partitions as there
+    """What the folders tell of each topic, as far as a scan of its segments tells, with as many partitions as there
     were by `counts`, where those are of this very topic.
     """
     mixed = mixed_in(found)

@@ -267,7 +267,7 @@ def _groups(report: GroupsReport) -> dict[str, Any]:
         "undecided": {group: [*map(str, of)] for group, of in report.undecided.items()},
         "of_former_topics": report.former,
         "not_reached": [asdict(gap) for gap in report.gaps],
-        "hindrances": [asdict(one) for one in report.hindrances],
+        "blockers": [asdict(one) for one in report.blockers],
         "skipped": [
             {"group": one.group, "topic": one.at.topic, "partition": one.at.partition, "records": one.records}
             for one in report.skips
@@ -293,7 +293,7 @@ def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
             f"groups: {one.cause}"
             + (f" ({one.group})" if one.group else "")
             + (f": {one.detail}" if one.detail else "")
-            for one in report.hindrances
+            for one in report.blockers
         ),
         *(
             f"group {one.group} had read {one.at} up to offset {one.offset}, and the files have it up to {one.end}: it"

@@ -293,7 +293,7 @@ def _groups(groups: GroupFigures, now_ms: int) -> Text:
         "ahead on the target": groups.ahead,
         "moved to the target's log start": groups.expired,
         "with members on the target": groups.active,
-        "hindered, see the log": groups.hindered,
+        "blocked, see the log": groups.blocked,
     }
     return Text.assemble(
         f"{count(groups.groups, 'consumer group')}: {number(groups.synced)} synced",

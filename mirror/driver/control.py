@@ -301,7 +301,7 @@ class Voice:
 
     def tell(self, report: bytes) -> bool:
         """Whether it was taken; that it arrives nobody waits for. False while the driver is not there or does not read:
-        then it is to be told again. One beyond `LARGEST_REPORT` is left to journal and receipt: no later try would do.
+        then it is to be told again. One beyond `LARGEST_REPORT` is left to journal and result: no later try would do.
         """
         if self.frames is None or self.frames.unsent >= _UNSENT_BYTES:
             return False
@@ -311,15 +311,15 @@ class Voice:
 
 
 async def until_marked(
-    address: ControlAddress, task: int, take: Take, voice: Voice | None = None, attempt: int = 0
+    address: ControlAddress, task: int, take: Take, channel: Voice | None = None, attempt: int = 0
 ) -> None:
     """Return when the mark is set or the driver is gone: its end of the connection closes, it is silent for
     `SILENT_SECONDS`, nobody listens any more, or somebody else does. Until then `take` gets what the driver hands to
-    this task, and `voice` reaches the driver.
+    this task, and `channel` reaches the driver.
 
     Raises OSError where the driver cannot be reached from here at all.
     """
-    voice = voice or Voice()
+    channel = channel or Voice()
     for tried in range(_TRIES):
         if tried:
             await asyncio.sleep(_PAUSE)
@@ -335,7 +335,7 @@ async def until_marked(
                 return
             except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
                 continue  # no mark: a driver with much to do shows out whom it does not know yet
-            voice.frames = frames
+            channel.frames = frames
             while True:
                 async with asyncio.timeout(SILENT_SECONDS):
                     kind, payload = await frames.read((_MORE, _ALIVE), LARGEST_WORK)
@@ -347,7 +347,7 @@ async def until_marked(
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:
-            voice.frames = None
+            channel.frames = None
             writer.close()
 
 
@@ -368,7 +368,7 @@ def watch(
     task: int,
     take: Take,
     marked: Callable[[], None],
-    voice: Voice | None = None,
+    channel: Voice | None = None,
     attempt: int = 0,
     alone: Callable[[], None] = lambda: None,
 ) -> asyncio.Task[None]:
@@ -378,7 +378,7 @@ def watch(
 
     async def wait() -> None:
         try:
-            await until_marked(address, task, take, voice, attempt)
+            await until_marked(address, task, take, channel, attempt)
         except OSError as problem:
             where = f"{address.host}:{address.port}"
             logs.get("mirror.stopmark").warning("driver_not_reached", address=where, reason=str(problem))

@@ -34,8 +34,8 @@ from mirror.replication.assignment import Assignment, KnownStop
 #: How long what a task told straight stands over what it had written before: as long as a write may take that was under
 #: way, and a little more.
 HEARD_SECONDS: Final = 15.0
-#: The same for a receipt: what its task wrote is in the journal by then, which is read every second.
-RECEIPT_SECONDS: Final = 3.0
+#: The same for a result: what its task wrote is in the journal by then, which is read every second.
+RESULT_SECONDS: Final = 3.0
 #: Keys of records that are said again anyway, or that are no longer true when they are.
 _FLEETING: Final = (OWNER, ENDED, ownership.KEY, STATE, TASK, GROUPS, RUNS)
 
@@ -92,7 +92,7 @@ class JournalState:
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _heard: dict[TopicPartition, _Heard] = field(default_factory=dict)
     _garbled: set[int] = field(default_factory=set)
-    _hindrances: LogOnce = field(default_factory=LogOnce)
+    _blockers: LogOnce = field(default_factory=LogOnce)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
 
     @property
@@ -117,12 +117,12 @@ class JournalState:
             try:
                 news = await journal.follow(self.place)
             except (ClusterError, WireError, MalformedBatch) as problem:
-                if self._hindrances.is_new(problem):
+                if self._blockers.is_new(problem):
                     self._log.warning("journal_not_read", flow=self.flow, reason=str(problem))
                 if isinstance(problem, JournalMissing) and not self._is_over:
                     await self._make_anew()
                 return False
-            self._hindrances.over()
+            self._blockers.over()
             self.place = news.place
             if news.lost is not None:
                 self._learn_anew(news.entries, news.lost)
@@ -205,9 +205,9 @@ class JournalState:
                 self._stands(at, figures)
 
     def receive(self, figures: PartitionStatus) -> PartitionStatus:
-        """Learn a partition's figures from the receipt of its task, which has ended; the same, dated by our clock."""
+        """Learn a partition's figures from the result of its task, which has ended; the same, dated by our clock."""
         at = TopicPartition(figures.topic, figures.partition)
-        self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RECEIPT_SECONDS)
+        self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RESULT_SECONDS)
         return self._stands(at, figures)
 
     def handed(self, one: Assignment) -> Assignment:
@@ -218,9 +218,9 @@ class JournalState:
             return replace(one, stop=met)
         return one
 
-    def newest(self, receipts: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
-        """The newest report of each partition; of a receipt and a live report of one moment, the receipt."""
-        reports = [*self.live.values(), *receipts.values()]
+    def newest(self, results: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
+        """The newest report of each partition; of a result and a live report of one moment, the result."""
+        reports = [*self.live.values(), *results.values()]
         return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
 
     def with_end(self, figures: PartitionStatus) -> PartitionStatus:
@@ -253,7 +253,7 @@ class JournalState:
         return figures
 
     def _is_older(self, at: TopicPartition, figures: PartitionStatus) -> bool:
-        """Whether a task told this straight, or by its receipt, after it had written what the journal has here."""
+        """Whether a task told this straight, or in its result, after it had written what the journal has here."""
         heard = self._heard.get(at)
         if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
             return True

@@ -158,7 +158,7 @@ def renewed(
 def tasks_of(
     assignments: Sequence[Assignment],
     leaders: Mapping[TopicPartition, Leader],
-    tallies: Mapping[TopicPartition, PartitionCounters],
+    all_counters: Mapping[TopicPartition, PartitionCounters],
     tasks: int,
 ) -> list[tuple[Assignment, ...]]:
     """Assignments packed by source leader and by what each partition has moved so far; in a task those come first that
@@ -170,13 +170,13 @@ def tasks_of(
             topic=source.topic,
             partition=source.partition,
             leader=leaders.get(source, Leader(-1, -1)).node,
-            weight=1 + tallies.get(source, PartitionCounters()).bytes,
+            weight=1 + all_counters.get(source, PartitionCounters()).bytes,
         )
         for source in by_source
     ]
     sources = (sorted(task, key=lambda load: -load.weight) for task in pack(loads, tasks))
     named = ([TopicPartition(load.topic, load.partition) for load in task] for task in sources)
-    return [tuple(by_source[at] for at in sorted(task, key=tallies.__contains__)) for task in named]
+    return [tuple(by_source[at] for at in sorted(task, key=all_counters.__contains__)) for task in named]
 
 
 def rates_of(

@@ -66,7 +66,7 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
             notes.append(f"another mirror ({owner}) took the flow over, so that no more was copied here")
             end()
 
-        tidings = JournalState(
+        journal_state = JournalState(
             flow.name,
             instance,
             taken_over,
@@ -74,12 +74,12 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
             Metrics(flow.name),
             make_journal=flow.make_journal,
         )
-        tidings.begin(taken)
-        watching = asyncio.create_task(_watch(tidings, journal))
+        journal_state.begin(taken)
+        watching = asyncio.create_task(_watch(journal_state, journal))
         try:
             await _stretches(flow, taken.owner, assignments, journal, standing, mark.address, ended)
             if not ended.is_set():
-                await tidings.rewrite(journal)
+                await journal_state.rewrite(journal)
         finally:
             watching.cancel()
             await asyncio.wait([watching])
@@ -88,9 +88,9 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         return notes
 
 
-async def _watch(tidings: JournalState, journal: Journal) -> None:
+async def _watch(journal_state: JournalState, journal: Journal) -> None:
     while True:
-        await tidings.read(journal)
+        await journal_state.read(journal)
         await asyncio.sleep(WATCH_SECONDS)
 
 
@@ -104,10 +104,10 @@ async def _stretches(
     ended: asyncio.Event,
 ) -> None:
     """One task after another, each with what the last one left, until all is done or nothing moves."""
-    receipts: dict[TopicPartition, TaskResult] = {}
+    results: dict[TopicPartition, TaskResult] = {}
     left, before = tuple(assignments), -1
     while (
-        left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in receipts.values())) > before
+        left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in results.values())) > before
     ):
         before = reached
         task = TaskAssignment(
@@ -122,12 +122,12 @@ async def _stretches(
             memory_bytes=flow.memory_bytes,
             bytes_per_second=flow.bytes_per_second,
             stop_mark=mark,
-            so_far={at: one.tally for at, one in receipts.items()},
+            so_far={at: one.counters for at, one in results.items()},
         )
         for one in await run_task(task):
-            receipts[TopicPartition(one.figures.topic, one.figures.partition)] = one
+            results[TopicPartition(one.figures.topic, one.figures.partition)] = one
         left = tuple(
-            a for a in left if a.source not in receipts or not _is_over(receipts[a.source].figures, a.until or 0)
+            a for a in left if a.source not in results or not _is_over(results[a.source].figures, a.until or 0)
         )
         if left:
             standing = standing_in(await journal.newest())

@@ -29,7 +29,7 @@ class Standing(StrEnum):
     #: The group has members on the target.
     ACTIVE = "active"
     #: A right is missing, a coordinator moves, a broker is away.
-    HINDERED = "hindered"
+    BLOCKED = "blocked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,11 +88,11 @@ class GroupFollower:
             try:
                 look = await self.sync.look()
                 self._tell_skips(look)
-                hindrances = list(look.hindrances)
+                blockers = list(look.blockers)
                 if look.is_complete:
                     self.on_look()
-                    hindrances += await self._report(look)
-                self._warn(hindrances)
+                    blockers += await self._report(look)
+                self._warn(blockers)
             except Exception as mistake:  # one of ours, which must not end the copy
                 if repr(mistake) != self._mistake:
                     self._mistake = repr(mistake)
@@ -111,7 +111,7 @@ class GroupFollower:
             expired=look.standings.get(Standing.EXPIRED, 0),
             ahead=look.standings.get(Standing.AHEAD, 0),
             active=look.standings.get(Standing.ACTIVE, 0),
-            hindered=look.standings.get(Standing.HINDERED, 0),
+            blocked=look.standings.get(Standing.BLOCKED, 0),
         )
         before = self._reported
         if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:
@@ -141,22 +141,22 @@ class GroupFollower:
                 reason="the target deleted them: the group goes on at its log start",
             )
 
-    def _warn(self, hindrances: Iterable[Blocker]) -> None:
+    def _warn(self, blockers: Iterable[Blocker]) -> None:
         """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What
         is expected to heal by itself, as a coordinator that is just being made, is told where the next look meets it.
         """
         met: dict[str, set[str]] = {}
         now: dict[str, set[str]] = {}
         details: dict[str, str] = {}
-        for hindrance in hindrances:
-            cause, group = hindrance.cause, hindrance.group
+        for blocker in blockers:
+            cause, group = blocker.cause, blocker.group
             met.setdefault(cause, set()).add(group)
-            if not hindrance.passing or group in self._met.get(cause, ()):
+            if not blocker.passing or group in self._met.get(cause, ()):
                 now.setdefault(cause, set()).add(group)
-            details.setdefault(cause, hindrance.detail)
+            details.setdefault(cause, blocker.detail)
         for cause, groups in now.items():
             if fresh := groups - self._told.get(cause, set()):
                 named = {"groups": first_of(sorted(fresh))} if any(fresh) else {}
                 more = {"reason": details[cause]} if details[cause] else {}
-                self._log.warning("groups_hindered", flow=self.journal.flow, cause=cause, **named, **more)
+                self._log.warning("groups_blocked", flow=self.journal.flow, cause=cause, **named, **more)
         self._met, self._told = met, now

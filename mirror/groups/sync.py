@@ -78,11 +78,11 @@ class Blocker:
 
 @dataclass(slots=True, eq=False)
 class Side:
-    """One cluster. `right` on a group is what the mirror needs there; `hindrances` grows until it is cleared."""
+    """One cluster. `right` on a group is what the mirror needs there; `blockers` grows until it is cleared."""
 
     cluster: Cluster
     right: str
-    hindrances: list[Blocker] = field(default_factory=list)
+    blockers: list[Blocker] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"cluster {self.cluster.endpoint.alias}"
@@ -133,20 +133,20 @@ class Side:
         answered = {group for node in answers for group in parts[node]}
         return answered, [one for refusals in answers.values() for one in refusals]
 
-    def hindered(self, cause: str, group: str, *, passing: bool = False) -> None:
+    def blocked(self, cause: str, group: str, *, passing: bool = False) -> None:
         """Take down what stands in the way here."""
-        self.hindrances.append(Blocker(f"{self}: {cause}", group, passing))
+        self.blockers.append(Blocker(f"{self}: {cause}", group, passing))
 
     def refused(self, refusals: Iterable[Refusal]) -> None:
         """Take down what a broker refused, rights by their names."""
         for refusal in refusals:
             code: Any = refusal.code
             if code == TOPIC_DENIED and refusal.partition:
-                self.hindered(f"grant READ on topic {refusal.partition.topic}", refusal.group)
+                self.blocked(f"grant READ on topic {refusal.partition.topic}", refusal.group)
             elif code in AUTHORIZATION_ERRORS:
-                self.hindered(f"grant {self.right} on the group", refusal.group)
+                self.blocked(f"grant {self.right} on the group", refusal.group)
             else:
-                self.hindered(f"the broker answered {int(code)} {code.name}", refusal.group, passing=code.retriable)
+                self.blocked(f"the broker answered {int(code)} {code.name}", refusal.group, passing=code.retriable)
 
     def lost(self, problem: ClusterError | WireError) -> None:
         """Take down what concerns a broker or all of them."""
@@ -154,7 +154,7 @@ class Side:
             cause = "a right is missing"
         else:
             cause = "a broker does not answer" if isinstance(problem, WireError) else "it cannot be asked"
-        self.hindrances.append(Blocker(f"{self}: {cause}", passing=True, detail=str(problem)))
+        self.blockers.append(Blocker(f"{self}: {cause}", passing=True, detail=str(problem)))
 
     async def _gathered(self, asked: Mapping[int, Awaitable[Result]]) -> dict[int, Result]:
         answers: dict[int, Result] = {}
@@ -187,7 +187,7 @@ METADATA_TOO_LARGE: Final = 12
 #: A group stands as the weightiest of its partitions.
 _BY_WEIGHT: Final = (
     *(Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED),
-    *(Standing.HELD_BACK, Standing.HINDERED, Standing.ACTIVE),
+    *(Standing.HELD_BACK, Standing.BLOCKED, Standing.ACTIVE),
 )
 #: Why a group is beyond where it stands on the source.
 FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
@@ -279,14 +279,14 @@ class Look:
 
     standings: Mapping[Standing, int]
     committed: int
-    hindrances: tuple[Blocker, ...]
+    blockers: tuple[Blocker, ...]
     skips: tuple[Skip, ...] = ()
     planned: Mapping[str, Offsets] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
         """Every group that may be followed was looked at."""
-        return not any(hindrance.passing for hindrance in self.hindrances)
+        return not any(blocker.passing for blocker in self.blockers)
 
 
 class _Stand(NamedTuple):
@@ -367,9 +367,9 @@ class GroupSync:
         """
         whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
         sides = (self._source, self._target)
-        stale = [side for side in sides if whole or any(hindrance.passing for hindrance in side.hindrances)]
+        stale = [side for side in sides if whole or any(blocker.passing for blocker in side.blockers)]
         for side in sides:
-            side.hindrances.clear()
+            side.blockers.clear()
         reached = await asyncio.gather(*(self._refreshed(side) for side in stale))
         work = _Work({}, {})
         if all(reached):
@@ -377,13 +377,13 @@ class GroupSync:
             if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
                 work = await self._follow(moved, rehearsing)
             self._whole_at = time.monotonic() if whole else self._whole_at
-        hindrances = [hindrance for side in sides for hindrance in side.hindrances]
-        for group in {hindrance.group for hindrance in hindrances if hindrance.group}:
-            self._standings[group] = Standing.HINDERED
+        blockers = [blocker for side in sides for blocker in side.blockers]
+        for group in {blocker.group for blocker in blockers if blocker.group}:
+            self._standings[group] = Standing.BLOCKED
             self._settled.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
         planned = work.commits() if rehearsing else {}
-        return Look(Counter(self._told_standings().values()), len(work.taken), tuple(hindrances), skips, planned)
+        return Look(Counter(self._told_standings().values()), len(work.taken), tuple(blockers), skips, planned)
 
     def _told_standings(self) -> dict[str, Standing]:
         """How groups stand, those that are below where the mirror began being held back at least (G6)."""
@@ -487,7 +487,7 @@ class GroupSync:
                     continue
                 known.add(told.group)
                 if not told.commits:
-                    self._target.hindered("a group of this name takes no offsets: rename one of them", told.group)
+                    self._target.blocked("a group of this name takes no offsets: rename one of them", told.group)
                 elif told.has_members:
                     work.standings[told.group].add(Standing.ACTIVE)
                 else:
@@ -510,7 +510,7 @@ class GroupSync:
                     end = min(ends[at], self._until[at])
                     made[at] = decide(committed, end, targets.get(at), agreed.get(at), starts[at])
                 else:
-                    self._target.hindered(f"the leader of {at} does not answer", group, passing=True)
+                    self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
         await self._tell_skips(work, starts)
 
     async def _tell_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
@@ -554,7 +554,7 @@ class GroupSync:
                 if (cause := ours.get(self._origins[at.topic][0], theirs.get(at.topic))) is not None:
                     del work.decisions[group][at]
                     if cause:
-                        self._target.hindered(f"offsets of {at.topic} stay: {cause}", group)
+                        self._target.blocked(f"offsets of {at.topic} stay: {cause}", group)
 
     async def _others(self, side: Side, ids: Mapping[str, UUID | None], cause: str) -> dict[str, str]:
         """The topics that are not there with these ids, by the `cause`; all of them where that cannot be asked."""
@@ -598,10 +598,10 @@ class GroupSync:
         standings = work.standings[group]
         decisions = work.decisions.get(group, {})
         if decisions.keys() != work.sources[group].keys():
-            standings.add(Standing.HINDERED)
+            standings.add(Standing.BLOCKED)
         for at, made in decisions.items():
             if made.commit and at not in work.taken.get(group, ()):
-                standings.add(Standing.HINDERED)
+                standings.add(Standing.BLOCKED)
                 continue
             standings.add(made.standing)
             if made.agreed:
@@ -632,7 +632,7 @@ class GroupSync:
         """
         sides = (self._source, self._target)
         for side in sides:
-            side.hindrances.clear()
+            side.blockers.clear()
         await asyncio.gather(*(self._refreshed(side) for side in sides))
         found: list[OffsetGap] = []
         pairs: dict[TopicPartition, TopicPartition] = {}
@@ -657,7 +657,7 @@ class GroupSync:
         for group in followed.keys() & targets.keys():
             for at, committed in followed[group].items():
                 if pairs[at] not in ends:
-                    self._target.hindered(f"the leader of {pairs[at]} does not answer", group, passing=True)
+                    self._target.blocked(f"the leader of {pairs[at]} does not answer", group, passing=True)
                     continue
                 there = planned.get(group, {}).get(pairs[at]) or targets[group].get(pairs[at])
                 one = _Stand(group, at, committed, there.offset if there else None, ends[pairs[at]])
@@ -665,7 +665,7 @@ class GroupSync:
                 if gap := self._gap(one, is_active, holds.get(at, -1), doubts.get(at, "")):
                     found.append(gap)
         found.sort(key=lambda gap: (gap.group, gap.topic, gap.partition))
-        return found, tuple(hindrance for side in sides for hindrance in side.hindrances)
+        return found, tuple(blocker for side in sides for blocker in side.blockers)
 
     async def _left_alone(
         self, alone: Mapping[str, Offsets], targets: Mapping[str, Offsets], rekeyed: Mapping[str, str]

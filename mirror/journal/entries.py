@@ -196,7 +196,7 @@ async def settled(source: Cluster, target: Cluster, copies: Iterable[Copy], when
     """By source partition, the offset below which nothing is to be mirrored; 0 where all is (B2).
 
     Raises ClusterUnreachable, AccessDenied, BrokerError where a single partition cannot be asked: to begin it
-    elsewhere than was wished for could not be mended later.
+    elsewhere than was asked for could not be mended later.
     """
 
     async def of(one: TopicPartition, other: TopicPartition | None) -> int:

@@ -44,9 +44,9 @@ class Recorded(NamedTuple):
     runs: OffsetRanges | None
 
 
-def map_entries(target: TopicPartition, ledger: OffsetMap) -> list[Change]:
+def map_entries(target: TopicPartition, offset_map: OffsetMap) -> list[Change]:
     """What is to be recorded of a partition, deletions first."""
-    pending, obsolete = ledger.pending()
+    pending, obsolete = offset_map.pending()
     return [
         *((_key(target, begin), None) for begin in obsolete),
         *((_key(target, runs.begin), _value(runs)) for runs in pending),
@@ -140,7 +140,7 @@ def _value(runs: OffsetRanges) -> bytes:
     return json.dumps(told, separators=(",", ":")).encode()
 
 
-# --- The ledgers of a task --------------------------------------------------------------------------------------------
+# --- The offset maps of a task ----------------------------------------------------------------------------------------
 
 
 class OffsetMapStore:
@@ -151,45 +151,45 @@ class OffsetMapStore:
         was not read.
         """
         self._journal, self._last, self._read_until = journal, dict(last), read_until
-        self._ledgers: dict[TopicPartition, OffsetMap] = {}
+        self._offset_maps: dict[TopicPartition, OffsetMap] = {}
         self._cut_back: set[TopicPartition] = set()
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._is_read = False
 
     async def recall(self, target: TopicPartition, end: int) -> OffsetMap:
-        """The ledger of a partition whose log ends at `end`, and neither it nor the journal tells of more than that; an
-        empty one where nothing is recorded.
+        """The offset map of a partition whose log ends at `end`, and neither it nor the journal tells of more than
+        that; an empty one where nothing is recorded.
 
         Raises as `Journal.read` and `Journal.append` do.
         """
         async with self._reading:  # once for all partitions
             if not self._is_read:
                 await self._read()
-        ledger = self._ledgers.get(target)
-        if ledger is None:
-            ledger = self._ledgers[target] = OffsetMap(self._last.pop(target, None))
-        if end < ledger.runs.next_target:
+        offset_map = self._offset_maps.get(target)
+        if offset_map is None:
+            offset_map = self._offset_maps[target] = OffsetMap(self._last.pop(target, None))
+        if end < offset_map.runs.next_target:
             self._cut_back.add(target)
         if target in self._cut_back:
             async with self._writing:
-                if ledger.runs.begin > end:
-                    await self._go_back(target, ledger, end)
-                ledger.cut(end)
-                await self._write({target: ledger})
+                if offset_map.runs.begin > end:
+                    await self._go_back(target, offset_map, end)
+                offset_map.cut(end)
+                await self._write({target: offset_map})
             self._cut_back.discard(target)
-        return ledger
+        return offset_map
 
     async def record(self) -> None:
         """Write down what was mirrored since the last time. Raises as `Journal.append` does."""
         async with self._writing:
-            await self._write(self._ledgers)
+            await self._write(self._offset_maps)
 
-    async def _write(self, ledgers: Mapping[TopicPartition, OffsetMap]) -> None:
-        entries = [entry for target, ledger in ledgers.items() for entry in map_entries(target, ledger)]
-        told = list(ledgers.values())  # others may begin meanwhile
+    async def _write(self, offset_maps: Mapping[TopicPartition, OffsetMap]) -> None:
+        entries = [entry for target, offset_map in offset_maps.items() for entry in map_entries(target, offset_map)]
+        told = list(offset_maps.values())  # others may begin meanwhile
         await self._journal.append_all(entries)
-        for ledger in told:
-            ledger.recorded()
+        for offset_map in told:
+            offset_map.recorded()
 
     async def _read(self) -> None:
         entries, _ = await self._journal.read(self._read_until)
@@ -218,7 +218,7 @@ class OffsetMapStore:
         elif runs.begin in (known.begin, known.next_target):
             self._last[recorded.target] = runs
 
-    async def _go_back(self, target: TopicPartition, ledger: OffsetMap, end: int) -> None:
+    async def _go_back(self, target: TopicPartition, offset_map: OffsetMap, end: int) -> None:
         """The target lost more than the last runs tell of: the whole journal has to be asked."""
         entries, _ = await self._journal.read()
         index = Indexes(entries).get(target, OffsetRangeIndex())
@@ -227,7 +227,7 @@ class OffsetMapStore:
         logs.get(__name__).warning(
             "target_lost_records", topic=target.topic, partition=target.partition, offset=end, runs=len(obsolete)
         )
-        ledger.restart(kept[-1] if kept else OffsetRanges(), obsolete)
+        offset_map.restart(kept[-1] if kept else OffsetRanges(), obsolete)
 
 
 async def indexes_of(journal: Journal) -> Indexes:

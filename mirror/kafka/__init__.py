@@ -1,7 +1,6 @@
 """The Kafka protocol: what goes over a socket and how an answer is read. Nothing here knows about mirroring.
 
-frames      bytes to frames, bounded (sans-io)           protocol    requests and answers to bytes, versions (sans-io)
-guard       counts that lie, found before kio reads them  connection  one socket: handshake, pipelining, deadlines
-security    the seam for TLS and SASL                     cluster     metadata, leaders, connections by purpose, retries
-fetch, produce, queries: the requests that the mirror sends, each in terms of its own values
+`protocol` is bytes and values alone; `connection` is one socket, `cluster` all of a cluster's; `fetch`, `produce`,
+`queries` and `groups` are the requests that the mirror sends, each in terms of its own values; and `admin` is the only
+module of the product that imports confluent-kafka.
 """

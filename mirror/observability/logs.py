@@ -163,7 +163,7 @@ class Log:
         getattr(structlog.get_logger(), level)(event, logger=self.name, **self.fields, **fields)
 
 
-# --- A hindrance that is met again every second is told once for each kind of reason, until it is over ----------------
+# --- A blocker that is met again every second is told once for each kind of reason, until it is over ----------------
 
 
 @dataclass(slots=True, eq=False)

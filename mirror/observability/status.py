@@ -333,7 +333,7 @@ class GroupFigures:
 
     `instance`: the process that reports; `at_ms`: wall clock of the look at all of them, Unix ms. `groups` is the sum
     of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `expired`, at the
-    target's log start, since what they would read next is deleted there; `active`, with members there; and `hindered`,
+    target's log start, since what they would read next is deleted there; `active`, with members there; and `blocked`,
     by what the log says.
     """
 
@@ -344,13 +344,13 @@ class GroupFigures:
     held_back: int = 0
     ahead: int = 0
     active: int = 0
-    hindered: int = 0
+    blocked: int = 0
     expired: int = 0
 
     @property
     def counts(self) -> tuple[int, ...]:
         """All but who reports, and when."""
-        return self.groups, self.synced, self.held_back, self.ahead, self.active, self.hindered, self.expired
+        return self.groups, self.synced, self.held_back, self.ahead, self.active, self.blocked, self.expired
 
     def to_json(self) -> bytes:
         """The record value."""

@@ -60,7 +60,7 @@ class Aborted:
 # --- How transactions ended, batch by batch ---------------------------------------------------------------------------
 
 #: Base offset, length, magic, attributes, producer id: all that a look over transactions needs of a header.
-_GLANCE: Final = Struct(">qi4xb4xh20xq")
+_SCAN: Final = Struct(">qi4xb4xh20xq")
 _SMALLEST_NEW: Final = HEADER_BYTES - LENGTH_PREFIX
 
 
@@ -117,10 +117,10 @@ class TransactionScan:
         """Look over the batches that begin in `begin` to before `stop`, both bytes of one segment; where the next one
         begins. That is the segment's end where it ends, or where bytes come that cannot be a batch.
         """
-        position, last = begin, len(data) - _GLANCE.size
+        position, last = begin, len(data) - _SCAN.size
         last = last if stop is None else min(last, stop - 1)
         while position <= last:
-            base_offset, length, magic, attributes, producer = _GLANCE.unpack_from(data, position)
+            base_offset, length, magic, attributes, producer = _SCAN.unpack_from(data, position)
             following = position + LENGTH_PREFIX + length
             if length < (_SMALLEST_NEW if magic == 2 else SMALLEST_LENGTH) or following > len(data):
                 return len(data)

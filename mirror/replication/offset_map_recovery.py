@@ -50,7 +50,7 @@ from mirror.states import State
 if TYPE_CHECKING:
     from mirror.records.columns import Records
 
-#: Gives the ledger of a target partition whose log ends at an offset, as far as its runs are recorded.
+#: Gives the offset map of a target partition whose log ends at an offset, as far as its runs are recorded.
 Recall = Callable[[TopicPartition, int], Awaitable[OffsetMap]]
 
 #: A record's key, value and headers.
@@ -58,15 +58,15 @@ Content = tuple[bytes | None, bytes | None, bytes]
 
 
 async def unrecorded(_target: TopicPartition, _end: int) -> OffsetMap:
-    """The ledger where nothing is ever recorded: each time, everything is retraced."""
+    """The offset map where nothing is ever recorded: each time, everything is retraced."""
     return OffsetMap()
 
 
-def holding(ledger: OffsetMap) -> Recall:
+def holding(offset_map: OffsetMap) -> Recall:
     """A recall for whoever looks at one partition only, and writes nothing."""
 
     async def recall(_target: TopicPartition, _end: int) -> OffsetMap:
-        return ledger
+        return offset_map
 
     return recall
 
@@ -91,13 +91,13 @@ async def complete(
 
     Raises as `resume_translated` does; what was found before that is learned.
     """
-    ledger = OffsetMap(index.last)
+    offset_map = OffsetMap(index.last)
     partitions = source, source_partition, target, target_partition
     try:
         with contextlib.suppress(*(() if confirmed else (Unconfirmed,))):
-            await resume_translated(flow, *partitions, accepted, holding(ledger), since, last, losses)
+            await resume_translated(flow, *partitions, accepted, holding(offset_map), since, last, losses)
     finally:
-        for runs in (*ledger.pending()[0], ledger.runs):
+        for runs in (*offset_map.pending()[0], offset_map.runs):
             index.learn(runs.begin, runs)
 
 
@@ -114,7 +114,7 @@ async def resume_translated(
     losses: tuple[tuple[int, int], ...] = (),
 ) -> tuple[Position, OffsetMap]:
     """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `replication/position.py`),
-    and its ledger, complete up to there.
+    and its offset map, complete up to there.
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
@@ -142,7 +142,7 @@ async def _resumed(
 ) -> tuple[Position, OffsetMap]:
     """The same by what both logs hold."""
     since = logs.since
-    ledger = await recall(target_partition, logs.end)
+    offset_map = await recall(target_partition, logs.end)
     batch: LastBatch | None = None
     epoch: tuple[int, int] | None = None
     compared = 0
@@ -150,31 +150,31 @@ async def _resumed(
         if since > logs.readable:
             raise logs.truncated(since, f"the flow begins at offset {since}; the source's log ends at {logs.readable}")
         acknowledged, _ = logs.target_loss(since) or (logs.begin, -1)  # that is not passed over
-        ledger.restart(OffsetRanges(min(logs.begin, acknowledged)), [])
-    elif logs.end < ledger.runs.begin:
-        detail = f"the target ends at offset {logs.end}, and the journal tells of none below {ledger.runs.begin}"
+        offset_map.restart(OffsetRanges(min(logs.begin, acknowledged)), [])
+    elif logs.end < offset_map.runs.begin:
+        detail = f"the target ends at offset {logs.end}, and the journal tells of none below {offset_map.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
     else:
-        ledger.cut(logs.end)
-        if not len(ledger.runs):  # those that are recorded say themselves where they are from
-            ledger.runs.pass_over(since)
-        if ledger.runs.next_source > logs.readable:
-            raise _truncated(logs, ledger.runs)
-        await _check_gap(ledger.runs, logs, source)
-        await _go_on_from_last(ledger, logs, source, target, target_partition)
-        if logs.end == ledger.runs.next_target:
+        offset_map.cut(logs.end)
+        if not len(offset_map.runs):  # those that are recorded say themselves where they are from
+            offset_map.runs.pass_over(since)
+        if offset_map.runs.next_source > logs.readable:
+            raise _truncated(logs, offset_map.runs)
+        await _check_gap(offset_map.runs, logs, source)
+        await _go_on_from_last(offset_map, logs, source, target, target_partition)
+        if logs.end == offset_map.runs.next_target:
             if logs.tail is None or logs.tail_is_ours:
-                batch, epoch = await _check_tail(ledger.runs, logs, source)
+                batch, epoch = await _check_tail(offset_map.runs, logs, source)
             else:  # its records may be the source's all the same, in other batches
-                begin = max(ledger.runs.begin, logs.tail.header.base_offset)
-                first = ledger.runs.to_source(begin)
+                begin = max(offset_map.runs.begin, logs.tail.header.base_offset)
+                first = offset_map.runs.to_source(begin)
                 assert first is not None, "the runs end with the log"
                 compared = await _retrace(OffsetMap(OffsetRanges(first, begin)), logs, source, target, target_partition)
-        elif not len(ledger.runs) and logs.target_start:
-            compared = await _retrace_from_the_first(ledger, logs, source, target, target_partition)
+        elif not len(offset_map.runs) and logs.target_start:
+            compared = await _retrace_from_the_first(offset_map, logs, source, target, target_partition)
         else:
-            compared = await _retrace(ledger, logs, source, target, target_partition)
-    at = ledger.runs.next_source
+            compared = await _retrace(offset_map, logs, source, target, target_partition)
+    at = offset_map.runs.next_source
     lost = logs.target_loss(at)
     if at < logs.start and not logs.is_accepted(at, accepted):
         logs.check_end(at)
@@ -197,10 +197,10 @@ async def _resumed(
         lands=logs.end,
         target_lost=lost,
         target_epoch=logs.target_epoch,
-        last=found_position(logs, at, stamp, batch, epoch, _begin_of(ledger.runs, logs)),
+        last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
         stamped=logs.is_stamped,
     )
-    return position, ledger
+    return position, offset_map
 
 
 def _begin_of(runs: OffsetRanges, logs: Logs) -> int:
@@ -211,20 +211,20 @@ def _begin_of(runs: OffsetRanges, logs: Logs) -> int:
 
 
 async def _go_on_from_last(
-    ledger: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+    offset_map: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> None:
     """Where the target has deleted records before it was recorded where they came from, the journal's last position
     says where to go on. Raises Unconfirmed where it does not.
     """
-    runs, last = ledger.runs, logs.last
+    runs, last = offset_map.runs, logs.last
     if logs.target_start <= runs.next_target or (not len(runs) and last is None):
         return  # nothing is missing, or the first records that are left have to tell
     if last is not None and last.source_next >= runs.next_source and last.target_end <= logs.end:
         if logs.target_start <= last.target_end:
-            ledger.restart(OffsetRanges(last.source_next, last.target_end), [])
+            offset_map.restart(OffsetRanges(last.source_next, last.target_end), [])
             return
         if (at := await _counted(last, logs, source, target, target_partition)) is not None:
-            ledger.restart(OffsetRanges(at, logs.end), [])
+            offset_map.restart(OffsetRanges(at, logs.end), [])
             return
     detail = f"offsets {runs.next_target} to {logs.target_start - 1} were deleted before it was recorded where they"
     raise logs.unconfirmed(-1, f"{detail} came from")
@@ -342,16 +342,16 @@ def _moved_difference(runs: OffsetRanges, tail: RawBatch, twin: RawBatch) -> str
 
 
 async def _retrace(
-    ledger: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+    offset_map: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> int:
-    """Add to the ledger what the target holds beyond it; how many of these records the source still has. Raises
+    """Add to the offset map what the target holds beyond it; how many of these records the source still has. Raises
     PartitionStop where they are not the source's (R2).
     """
     compared = 0
-    at, begin = ledger.runs.next_source, ledger.runs.next_target
+    at, begin = offset_map.runs.next_source, offset_map.runs.next_target
 
     def diverged(detail: str) -> PartitionStop:
-        runs = ledger.runs
+        runs = offset_map.runs
         detail = f"at offset {runs.next_target} of the target, {detail}"
         return logs.stop(State.DIVERGED, runs.next_source, detail, *ANOTHER_COPY)
 
@@ -359,7 +359,7 @@ async def _retrace(
         assert ours.marker is not None
         if logs.own.is_kin(ours.marker.header.producer_id):
             detail = f"the target has a control marker of this flow at offset {ours.marker.header.base_offset}"
-            return logs.begun_otherwise(ledger.runs.next_source, detail, "preserve")
+            return logs.begun_otherwise(offset_map.runs.next_source, detail, "preserve")
         return diverged("a control marker is there: its records were written in transactions, or with equal offsets")
 
     # a batch of which the source deleted the first records still has them inside
@@ -372,24 +372,24 @@ async def _retrace(
             goes_on = await theirs.more()
             if ours.marker:
                 raise marked()
-            if ours.offset != ledger.runs.next_target:
+            if ours.offset != offset_map.runs.next_target:
                 cleaned = "the target's cleaner took records before the journal told where they came from"
                 raise diverged(f"no record is there, the next one is at {ours.offset}: {cleaned}")
             count = _alike(theirs, ours) if goes_on else 0
             if count:
                 compared += count
-                ledger.add(theirs.offset, ours.offset, count)
+                offset_map.add(theirs.offset, ours.offset, count)
                 theirs.pass_by(count)
             else:
-                count, free = 1, theirs.free(ledger.runs.next_source)
+                count, free = 1, theirs.free(offset_map.runs.next_source)
                 if (theirs.offset if goes_on else stable) <= free:
                     if not goes_on and logs.tail_is_ours:  # what was committed never is not, but after a cut
-                        raise _truncated(logs, ledger.runs, stable)
-                    there = f"at offset {ledger.runs.next_target} of the target, the record is not the source's"
+                        raise _truncated(logs, offset_map.runs, stable)
+                    there = f"at offset {offset_map.runs.next_target} of the target, the record is not the source's"
                     twin = theirs.raw if goes_on else None
-                    at = ledger.runs.next_source
+                    at = offset_map.runs.next_source
                     raise logs.unlike(at, f"{there} at offset {at}", twin)
-                ledger.add(free, ours.offset, 1)
+                offset_map.add(free, ours.offset, 1)
             ours.pass_by(count)
         if ours.marker:
             raise marked()
@@ -399,7 +399,7 @@ async def _retrace(
 
 
 async def _retrace_from_the_first(
-    ledger: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
+    offset_map: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> int:
     """The same where nothing is recorded, and the target has deleted its first records. Raises PartitionStop as well
     where the source has none of those that are left.
@@ -408,11 +408,11 @@ async def _retrace_from_the_first(
         origin = await _origin(logs, source, target, target_partition)
     except BadRecords as damage:
         raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", *ANOTHER_COPY) from damage
-    ledger.restart(OffsetRanges(origin or logs.since, logs.target_start), [])
+    offset_map.restart(OffsetRanges(origin or logs.since, logs.target_start), [])
     compared = 0
     if origin is not None or logs.start:  # it may be one that the source has deleted since
-        compared = await _retrace(ledger, logs, source, target, target_partition)
-    if ledger.runs.next_source <= max(origin or 0, logs.begin, logs.start):
+        compared = await _retrace(offset_map, logs, source, target, target_partition)
+    if offset_map.runs.next_source <= max(origin or 0, logs.begin, logs.start):
         detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
         raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", *ANOTHER_COPY)
     return compared

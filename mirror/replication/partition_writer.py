@@ -2,10 +2,10 @@
 
 A queue holds batches and gaps. Where the source has an offset that the mirror does not write (a control marker, an
 aborted transaction, a hole that compaction left), the target gets a marker, which takes the offset and is seen by no
-consumer. Where offsets are translated there are no gaps: the ledger is told where records went.
+consumer. Where offsets are translated there are no gaps: the offset map is told where records went.
 
     W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
-        nothing repeated; what is missing is a gap, and is filled first. A sink with a ledger passes over what is
+        nothing repeated; what is missing is a gap, and is filled first. A sink with an offset map passes over what is
         missing instead, and the batch's place is behind the one before
 """
 
@@ -115,7 +115,7 @@ class PartitionWriter:
     """Where a partition is written, from one position on.
 
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
-    appended at `lands`, and everything of the target below `sent` was sent. `ledger`: of a partition whose offsets
+    appended at `lands`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
     `mistimed`: an ack told of another time than the batch has. `doubted` are the batches sent whose fate only the
     log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
@@ -131,7 +131,7 @@ class PartitionWriter:
     target: TopicPartition
     position: Position
     rules: Rules = field(default_factory=Rules)
-    ledger: OffsetMap | None = None
+    offset_map: OffsetMap | None = None
     opens: int = CAP
     next_offset: int = 0
     lands: int = 0
@@ -237,9 +237,9 @@ class PartitionWriter:
     ) -> None:
         """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
         `epoch` is the source's leader epoch of what is left out, or follows. Raises PartitionStop where there are more
-        than `longest`. A sink with a ledger passes them over.
+        than `longest`. A sink with an offset map passes them over.
         """
-        if self.ledger is not None:
+        if self.offset_map is not None:
             self._pass_over(upto, epoch)
             return
         count = upto - self.next_offset
@@ -266,17 +266,17 @@ class PartitionWriter:
         on_its_way = self.queue or self.in_flight
         if on_its_way:
             last = on_its_way[-1]
-            assert isinstance(last, PendingBatch)  # there are no gaps where there is a ledger
+            assert isinstance(last, PendingBatch)  # there are no gaps where there is an offset map
             on_its_way[-1] = replace(last, next_offset=self.next_offset, epoch=max(last.epoch, epoch))
         else:
             self._mirrored(self.next_offset, epoch)
 
     def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
-        if self.ledger is not None:
+        if self.offset_map is not None:
             lands = out.lands
             for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
-                self.ledger.add(source, lands, count)
+                self.offset_map.add(source, lands, count)
                 lands += count
         self.landed_at = out.end
         self.newest = out.header, out.raw.header, out.lands, out.is_rewritten
@@ -292,8 +292,8 @@ class PartitionWriter:
         self.acked = upto
         if epoch >= 0:
             self.epoch, self.epoch_until = epoch, upto
-        if self.ledger is not None:
-            self.ledger.runs.pass_over(upto)
+        if self.offset_map is not None:
+            self.offset_map.runs.pass_over(upto)
 
     @property
     def last(self) -> LastPosition | None:
@@ -341,7 +341,7 @@ class PartitionWriter:
     def lose(self, loss: Loss) -> None:
         """Let markers take the offsets of a loss, however many these are."""
         self.fill(loss.first)
-        if self.ledger is not None:
+        if self.offset_map is not None:
             self._pass_over(loss.next_offset, -1)
         elif (count := loss.next_offset - self.next_offset) > 0:
             gap = Gap(self.next_offset, loss.next_offset, self.stamp.then(1 if self.has_gaps else FENCE))

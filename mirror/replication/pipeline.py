@@ -10,14 +10,14 @@ the loop, and must not keep the others from beginning.
         verdict = classify(raw.header, rules)
         writer.carry_out(verdict, raw)
 
-Around that loop each partition has a keeper. It finds the position in the target's log, starts fetcher and writer
-there, and sleeps; when the writer is no longer sure what was appended, the keeper reads the position again and
-starts over. A partition that must not go on stops in a named state while the others run. Nothing is cleaned up and
-nothing is remembered: a task may die at any point.
+Around that loop each partition has a partition task. It finds the position in the target's log, starts fetcher and
+writer there, and sleeps; when the writer is no longer sure what was appended, the partition task reads the position
+again and starts over. A partition that must not go on stops in a named state while the others run. Nothing is cleaned
+up and nothing is remembered: a task may die at any point.
 
     L1  a task ends when its time is over, on the stop mark, or when every partition is done or stopped; then it waits
         for acks, not for data
-    L2  what a receipt counts was acknowledged
+    L2  what a result counts was acknowledged
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class PartitionTask:
         known = self.last or self.assignment.last
         return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
 
-    def figures(self, flow: str, instance: str, now: int, tally: PartitionCounters) -> PartitionStatus:
+    def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, sink, cursor = self.assignment, self.sink, self.cursor
         acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
@@ -238,16 +238,16 @@ class PartitionTask:
             next_offset=acked,
             log_end=end,
             lag_records=max(0, end - acked) if is_known else None,
-            lag_ms=(None if is_held else 0) if state is State.CAUGHT_UP else tally.latency_ms,
-            records=tally.records,
-            batches=tally.batches,
-            bytes=tally.bytes,
-            filled=tally.filled,
-            lost=tally.lost,
-            target_lost=tally.target_lost,
-            verdicts=dict(tally.verdicts),
-            verdict_bytes=dict(tally.verdict_bytes),
-            latency=tally.latency.copy(),
+            lag_ms=(None if is_held else 0) if state is State.CAUGHT_UP else counters.latency_ms,
+            records=counters.records,
+            batches=counters.batches,
+            bytes=counters.bytes,
+            filled=counters.filled,
+            lost=counters.lost,
+            target_lost=counters.target_lost,
+            verdicts=dict(counters.verdicts),
+            verdict_bytes=dict(counters.verdict_bytes),
+            latency=counters.latency.copy(),
             at_ms=now,
             verified=sink is not None,
             presumed=self.presumes,
@@ -288,14 +288,14 @@ class Pipeline:
         recall: Recall = unrecorded,
         bytes_per_second: float | None = None,
     ) -> None:
-        """`memory_bytes` bounds what is held of batches; `so_far` are the tallies to go on counting from; `on_loss` is
+        """`memory_bytes` bounds what is held of batches; `so_far` are the counters to go on counting from; `on_loss` is
         told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
-        `recall` gives the ledgers of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
+        `recall` gives the offset maps of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
         """
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
         self._on_loss, self._recall = on_loss, recall
-        self._keepers = {assignment.source: PartitionTask(assignment) for assignment in assignments}
+        self._partition_tasks = {assignment.source: PartitionTask(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._keeping: list[asyncio.Task[None]] = []
         self._has_begun = False
@@ -303,7 +303,7 @@ class Pipeline:
         self.stopped = asyncio.Event()  # set at each stop
         self.is_told_to_end = False
         self._writer = Writer(target, self._changed, self._spawn, share)
-        self._writer.tallies.update(deepcopy(dict(so_far or {})))
+        self._writer.all_counters.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
         self._opens = min(max(CAP, int(memory_bytes * _A_RECORD)), LARGEST_RECORD)
@@ -314,7 +314,7 @@ class Pipeline:
 
         A cluster that cannot be reached is not an error here: its partitions say that they wait.
         """
-        # Once for all partitions; a keeper that lacks its leader asks again, and tells.
+        # Once for all partitions; a partition task that lacks its leader asks again, and tells.
         with contextlib.suppress(ClusterError):
             await asyncio.gather(
                 self._source.refresh({a.source.topic for a in self._assignments}),
@@ -331,7 +331,7 @@ class Pipeline:
         async with self._tasks:
             timer = loop.call_later(seconds, self.finish)
             self._keeping.append(self._spawn(self._watch_leaders()))
-            self._begin_all(self._keepers.values())
+            self._begin_all(self._partition_tasks.values())
             async for arrival in self._fetcher:
                 await self._relay(arrival)
                 self._relayed(arrival)
@@ -357,18 +357,22 @@ class Pipeline:
         else:
             loop.default_exception_handler(context)
 
-    def _begin_all(self, keepers: Iterable[PartitionTask]) -> None:
+    def _begin_all(self, partition_tasks: Iterable[PartitionTask]) -> None:
         """Those that come later do not wait for the turns of those before them."""
         self._has_begun = True
         turns = StartupLimiter(_BEGIN_AT_ONCE, _BEGIN_TURN)
-        self._keeping += [self._spawn(self._keep(keeper, turns)) for keeper in keepers]
+        self._keeping += [self._spawn(self._keep(partition_task, turns)) for partition_task in partition_tasks]
 
     def extend(self, assignments: Iterable[Assignment]) -> bool:
         """Mirror these partitions as well, but for those that are mirrored here; false where the task is ending."""
         if self._fetcher.is_finished:
             return False
-        more = {one.source: PartitionTask(one, is_new=False) for one in assignments if one.source not in self._keepers}
-        self._keepers |= more
+        more = {
+            one.source: PartitionTask(one, is_new=False)
+            for one in assignments
+            if one.source not in self._partition_tasks
+        }
+        self._partition_tasks |= more
         if self._has_begun:  # else they begin with the others
             self._begin_all(more.values())
         return True
@@ -379,7 +383,7 @@ class Pipeline:
         """
         while True:
             for _ in range(_LOOKS):
-                await asyncio.sleep((_LEADERS_SECONDS + len(self._keepers) * _SECONDS_A_LEADER) / _LOOKS)
+                await asyncio.sleep((_LEADERS_SECONDS + len(self._partition_tasks) * _SECONDS_A_LEADER) / _LOOKS)
                 self._writer.check_leaders()
             with contextlib.suppress(ClusterError):  # whoever sends is told
                 await self._target.refresh()
@@ -388,13 +392,15 @@ class Pipeline:
 
     def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
         """By target partition, the last acknowledged positions, for the journal."""
-        known = ((one.assignment.target, one.position) for one in self._keepers.values() if one.sink is not None)
+        known = (
+            (one.assignment.target, one.position) for one in self._partition_tasks.values() if one.sink is not None
+        )
         return [(target, last) for target, last in known if last is not None]
 
     def stops(self) -> dict[TopicPartition, KnownStop | None]:
         """By target partition, stops that stand from now on, and None for what stood and does no longer."""
-        met = {one.assignment.target: one.stop for one in self._keepers.values() if one.stop is not None}
-        return {one.assignment.target: None for one in self._keepers.values() if one.lifted} | met
+        met = {one.assignment.target: one.stop for one in self._partition_tasks.values() if one.stop is not None}
+        return {one.assignment.target: None for one in self._partition_tasks.values() if one.lifted} | met
 
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
@@ -409,8 +415,8 @@ class Pipeline:
         """Where every partition stands now."""
         now = int(time.time() * 1000)
         return [
-            keeper.figures(self._flow, instance, now, self._writer.tallies.get(at, PartitionCounters()))
-            for at, keeper in self._keepers.items()
+            partition_task.figures(self._flow, instance, now, self._writer.all_counters.get(at, PartitionCounters()))
+            for at, partition_task in self._partition_tasks.items()
         ]
 
     def task_figures(self, instance: str, task: int, epoch: int, attempt: int) -> TaskStatus:
@@ -428,50 +434,50 @@ class Pipeline:
         )
 
     @property
-    def tallies(self) -> Mapping[TopicPartition, PartitionCounters]:
+    def all_counters(self) -> Mapping[TopicPartition, PartitionCounters]:
         """What was acknowledged for each source partition (L2)."""
-        return self._writer.tallies
+        return self._writer.all_counters
 
     @property
     def _assignments(self) -> list[Assignment]:
-        return [keeper.assignment for keeper in self._keepers.values()]
+        return [partition_task.assignment for partition_task in self._partition_tasks.values()]
 
     async def _relay(self, arrival: Arrival) -> None:
         """The heart: verdict by verdict, one partition's part of a fetch answer."""
         cursor = arrival.cursor
-        keeper = self._keepers[cursor.partition]
-        sink = keeper.sink
-        if cursor is not keeper.cursor or sink is None:
+        partition_task = self._partition_tasks[cursor.partition]
+        sink = partition_task.sink
+        if cursor is not partition_task.cursor or sink is None:
             return
         if arrival.trouble:
-            keeper.waits(arrival.trouble)
+            partition_task.waits(arrival.trouble)
             if arrival.astray:
                 self._writer.doubt(sink, arrival.trouble)
             return
         if arrival.lost is not None:
-            await self._lose(keeper, sink, arrival.lost)
+            await self._lose(partition_task, sink, arrival.lost)
             return
         try:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
                 verdict = classify(raw.header, sink.rules, next_offset=sink.due, aborted=aborted.covers(raw))
                 for together in sink.coalescer.offer(verdict, raw):
-                    if not await self._carry_out(keeper, sink, *together):
+                    if not await self._carry_out(partition_task, sink, *together):
                         return
             if cursor.has_all or arrival.stop:
                 for together in sink.coalescer.rest():
-                    if not await self._carry_out(keeper, sink, *together):
+                    if not await self._carry_out(partition_task, sink, *together):
                         return
             if arrival.stop:
                 raise arrival.stop
         except BadRecords as damage:
-            self._stop(keeper, self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED))
+            self._stop(partition_task, self._stop_for(partition_task, State.CORRUPT, str(damage), *_DAMAGED))
         except PartitionStop as stop:
-            self._stop(keeper, stop)
+            self._stop(partition_task, stop)
         self._writer.flush()
 
     async def _carry_out(
-        self, keeper: PartitionTask, sink: PartitionWriter, verdict: Verdict, raws: tuple[RawBatch, ...]
+        self, partition_task: PartitionTask, sink: PartitionWriter, verdict: Verdict, raws: tuple[RawBatch, ...]
     ) -> bool:
         """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
 
@@ -489,133 +495,135 @@ class Pipeline:
                             break
                         self._moved.clear()
                         await self._moved.wait()
-                    if sink is not keeper.sink or self._fetcher.is_finished:
+                    if sink is not partition_task.sink or self._fetcher.is_finished:
                         return False
             except Unwritable as stop:
-                if not keeper.may_leave_out(stop.loss):
+                if not partition_task.may_leave_out(stop.loss):
                     raise
-                if not await self._leave_out(keeper, sink, stop.loss):
+                if not await self._leave_out(partition_task, sink, stop.loss):
                     return False
                 raws = tuple(raw for raw in raws if raw.header.next_offset > sink.next_offset)
             else:
                 break
         return True
 
-    async def _leave_out(self, keeper: PartitionTask, sink: PartitionWriter, loss: Loss) -> bool:
+    async def _leave_out(self, partition_task: PartitionTask, sink: PartitionWriter, loss: Loss) -> bool:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
-                await self._on_loss(replace(loss, topic_id=keeper.assignment.topic_id, target_topic_id=sink.topic_id))
+                await self._on_loss(
+                    replace(loss, topic_id=partition_task.assignment.topic_id, target_topic_id=sink.topic_id)
+                )
         except (ClusterError, WireError) as problem:
             self._writer.doubt(sink, str(problem))
-        if sink.unsettled or sink is not keeper.sink:
+        if sink.unsettled or sink is not partition_task.sink:
             return False
-        keeper.left_out.append((loss.first, loss.next_offset))
+        partition_task.left_out.append((loss.first, loss.next_offset))
         self._writer.lose(loss, sink)
         return True
 
-    async def _lose(self, keeper: PartitionTask, sink: PartitionWriter, damaged: Damaged) -> None:
+    async def _lose(self, partition_task: PartitionTask, sink: PartitionWriter, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
-        mine = keeper.assignment
+        mine = partition_task.assignment
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
             for together in sink.coalescer.rest():
-                if not await self._carry_out(keeper, sink, *together):
+                if not await self._carry_out(partition_task, sink, *together):
                     return
-            await self._leave_out(keeper, sink, loss)
+            await self._leave_out(partition_task, sink, loss)
         except PartitionStop as stop:
-            self._stop(keeper, stop)
+            self._stop(partition_task, stop)
         self._writer.flush()
 
     def _relayed(self, arrival: Arrival) -> None:
         cursor = arrival.cursor
         cursor.unrelayed -= 1
-        keeper = self._keepers[cursor.partition]
-        if keeper.sink is not None and keeper.cursor is cursor and not arrival.trouble:
-            self._changed(keeper.sink)
+        partition_task = self._partition_tasks[cursor.partition]
+        if partition_task.sink is not None and partition_task.cursor is cursor and not arrival.trouble:
+            self._changed(partition_task.sink)
 
-    async def _keep(self, keeper: PartitionTask, turns: StartupLimiter) -> None:
+    async def _keep(self, partition_task: PartitionTask, turns: StartupLimiter) -> None:
         backoff = Backoff()
-        while not keeper.finished:
+        while not partition_task.finished:
             try:
                 async with turns.taken():
-                    await self._begin(keeper)
+                    await self._begin(partition_task)
             except PartitionStop as stop:
-                self._stop(keeper, stop)
+                self._stop(partition_task, stop)
             except MalformedBatch as damage:
-                self._stop(keeper, self._damaged(keeper, damage))
+                self._stop(partition_task, self._damaged(partition_task, damage))
             except AccessDenied as denied:
-                self._stop(keeper, self._denied(keeper, denied))
+                self._stop(partition_task, self._denied(partition_task, denied))
             except (ClusterError, WireError) as problem:
-                keeper.waits(str(problem))
+                partition_task.waits(str(problem))
                 await asyncio.sleep(backoff.next())
             else:
-                before = keeper.sink.acked if keeper.sink else 0
-                await keeper.unsettled.wait()
-                if keeper.sink and keeper.sink.acked > before:
+                before = partition_task.sink.acked if partition_task.sink else 0
+                await partition_task.unsettled.wait()
+                if partition_task.sink and partition_task.sink.acked > before:
                     backoff.reset()
-                    keeper.doubts = 0
+                    partition_task.doubts = 0
                 await asyncio.sleep(backoff.next())
 
-    async def _begin(self, keeper: PartitionTask) -> None:
+    async def _begin(self, partition_task: PartitionTask) -> None:
         """Find the position, and start reading and writing there."""
-        mine, former = keeper.assignment, keeper.sink
-        keeper.meets(self._target.topic_id(mine.target.topic))
-        if (known := keeper.standing_stop()) is not None:
+        mine, former = partition_task.assignment, partition_task.sink
+        partition_task.meets(self._target.topic_id(mine.target.topic))
+        if (known := partition_task.standing_stop()) is not None:
             raise known
-        if became := await self._what_became_of(keeper):
+        if became := await self._what_became_of(partition_task):
             at = await settled_end(self._target, mine.target)
             if mine.rules.translates:  # there are other offsets
                 at = (await self._recall(mine.target, at)).runs.next_source
             raise recreated(mine.source, at, became)
         node, session = await self._writer.session(mine.target)
-        keeper.meets(self._target.topic_id(mine.target.topic))
-        if mine.target_topic_id not in (None, keeper.target_topic_id):  # the gate has not seen this one yet
+        partition_task.meets(self._target.topic_id(mine.target.topic))
+        if mine.target_topic_id not in (None, partition_task.target_topic_id):  # the gate has not seen this one yet
             what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
-        position, ledger = await self._position(keeper)
+        position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
-        gone = await self._gone(keeper, position)
+        gone = await self._gone(partition_task, position)
         while position.begin >= 0:
-            await self._align(keeper, position)
-            position, ledger = await self._position(keeper)
+            await self._align(partition_task, position)
+            position, offset_map = await self._position(partition_task)
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
-        topic_id = keeper.target_topic_id
+        topic_id = partition_task.target_topic_id
         sink = PartitionWriter(
-            mine.source, mine.target, position, mine.rules, ledger, self._opens, session=session, topic_id=topic_id
+            mine.source, mine.target, position, mine.rules, offset_map, self._opens, session=session, topic_id=topic_id
         )
         if former is not None:
             if found_end > former.sent:
                 detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
                 raise sink.contended(position.next_offset, detail)
             self._writer.settled(former, found_end)
-            keeper.doubts += former.doubtful
-            if keeper.doubts >= DOUBTFUL_TRIES:
-                raise self._stop_for(keeper, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
+            partition_task.doubts += former.doubtful
+            if partition_task.doubts >= DOUBTFUL_TRIES:
+                raise self._stop_for(partition_task, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
         if target_lost is not None:
-            self._target_lost(keeper, target_lost, gone, position.lost_until)
+            self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
             reason = "target" if target_lost is not None else "retention"
             loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
             if self._on_loss is not None:
                 await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=topic_id))
             sink.lose(loss)
-        keeper.unsettled.clear()
-        keeper.sink, keeper.last = sink, None
-        keeper.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
-        keeper.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
-        keeper.resumed()
+        partition_task.unsettled.clear()
+        partition_task.sink, partition_task.last = sink, None
+        partition_task.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
+        partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
+        partition_task.resumed()
         self._writer.begin(sink)
-        self._fetcher.start(keeper.cursor)
+        self._fetcher.start(partition_task.cursor)
         self._writer.flush()
         self._changed(sink)
 
-    async def _gone(self, keeper: PartitionTask, position: Position) -> Loss | None:
+    async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
         and when the log begins there, nothing shows that it was copied.
         """
-        mine, lost = keeper.assignment, position.target_lost
+        mine, lost = partition_task.assignment, position.target_lost
         if lost is None or lost[0] >= position.begin:
             return None
         gone = Loss(mine.source, mine.target, lost[0], min(position.begin, lost[1]), "target", topic_id=mine.topic_id)
@@ -623,13 +631,15 @@ class Pipeline:
             await self._on_loss(gone)
         return gone
 
-    def _target_lost(self, keeper: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int) -> None:
+    def _target_lost(
+        self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
+    ) -> None:
         """Tell of records that the target had acknowledged and lost, of source offsets from and to before, of which
         those that are `gone`, or below `lost_until`, are not copied again.
         """
-        mine, (first, following) = keeper.assignment, lost
-        tally = self._writer.tallies.setdefault(mine.source, PartitionCounters())
-        tally.target_lost += following - first
+        mine, (first, following) = partition_task.assignment, lost
+        counters = self._writer.all_counters.setdefault(mine.source, PartitionCounters())
+        counters.target_lost += following - first
         logs.get("mirror.pipeline").error(
             "target_lost_records",
             topic=mine.target.topic,
@@ -641,117 +651,125 @@ class Pipeline:
         )
         kept = min(max(first, lost_until), following)
         if gone is not None:
-            kept, tally.lost = gone.next_offset, tally.lost + gone.next_offset - gone.first
+            kept, counters.lost = gone.next_offset, counters.lost + gone.next_offset - gone.first
             log_loss(gone)
         again = "copied again" if kept == first else "the source has none of them any more"
         if first < kept < following:
             again = f"copied again from {kept} on: the source has those before no more"
-        keeper.tell(f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}")
+        partition_task.tell(
+            f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}"
+        )
 
-    async def _what_became_of(self, keeper: PartitionTask) -> str:
+    async def _what_became_of(self, partition_task: PartitionTask) -> str:
         """What became of the source topic, asked for now, or known since the task looked as it began."""
-        topic, topic_id = keeper.assignment.source.topic, keeper.assignment.topic_id
-        is_new, keeper.is_new = keeper.is_new, False
+        topic, topic_id = partition_task.assignment.source.topic, partition_task.assignment.topic_id
+        is_new, partition_task.is_new = partition_task.is_new, False
         if is_new and topic in self._source.topics:
             return other_topic(self._source, topic, topic_id)
         return await what_became_of(self._source, topic, topic_id)
 
-    async def _position(self, keeper: PartitionTask) -> tuple[Position, OffsetMap | None]:
-        mine = keeper.assignment
-        last = keeper.position
+    async def _position(self, partition_task: PartitionTask) -> tuple[Position, OffsetMap | None]:
+        mine = partition_task.assignment
+        last = partition_task.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
         logs = self._flow, self._source, mine.source, self._target, mine.target
-        more = mine.since, last, keeper.losses
+        more = mine.since, last, partition_task.losses
         try:
             if mine.rules.translates:
-                found, ledger = await resume_translated(*logs, accepted, self._recall, *more)
+                found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
             else:
-                found, ledger = await resume(*logs, accepted, *more), None
-            if (former := keeper.sink) is not None and former.mistimed and found.stamped:
+                found, offset_map = await resume(*logs, accepted, *more), None
+            if (former := partition_task.sink) is not None and former.mistimed and found.stamped:
                 raise former.stamped(found.next_offset, found.end - 1)
             if mine.rules.mistimes:  # what was written before is told of no more, and no more is written like it
                 detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
                 raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)
-            return found, ledger
+            return found, offset_map
         except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
             if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
                 raise recreated(mine.source, stop.offset, became) from stop
             raise
 
-    async def _align(self, keeper: PartitionTask, position: Position) -> None:
+    async def _align(self, partition_task: PartitionTask, position: Position) -> None:
         """Let the target begin where the source does, or the flow in it."""
         from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
         def moved(at: int) -> None:
-            keeper.detail, keeper.aligned_to = f"padding up to offset {position.begin}, where the copy begins", at
+            partition_task.detail, partition_task.aligned_to = (
+                f"padding up to offset {position.begin}, where the copy begins",
+                at,
+            )
 
-        keeper.state = State.PADDING
+        partition_task.state = State.PADDING
         moved(position.next_offset)
-        mine = keeper.assignment
+        mine = partition_task.assignment
         await align(self._target, Alignment(mine.source, mine.target, mine.rules, position.begin), position, moved)
 
     def _changed(self, sink: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
         self._moved.set()
-        keeper = self._keepers[sink.source]
-        cursor = keeper.cursor
-        if keeper.sink is not sink or cursor is None:
+        partition_task = self._partition_tasks[sink.source]
+        cursor = partition_task.cursor
+        if partition_task.sink is not sink or cursor is None:
             return
         if sink.stop is not None:
-            self._stop(keeper, sink.stop)
+            self._stop(partition_task, sink.stop)
         elif sink.unsettled:
-            if not keeper.finished:
-                keeper.waits(sink.unsettled)
+            if not partition_task.finished:
+                partition_task.waits(sink.unsettled)
             self._fetcher.stop(sink.source)
             if sink.is_quiet:
-                keeper.unsettled.set()
-        elif not keeper.finished:
+                partition_task.unsettled.set()
+        elif not partition_task.finished:
             while (loss := sink.passed) is not None:
                 log_loss(loss)
             caught_up = sink.acked >= cursor.readable_until >= 0
-            keeper.state, keeper.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
+            partition_task.state, partition_task.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
             if cursor.is_done and not cursor.unrelayed and sink.is_idle:
-                keeper.state = State.CAUGHT_UP
-                self._finished(keeper)
+                partition_task.state = State.CAUGHT_UP
+                self._finished(partition_task)
         self._fetcher.nudge()
         self._finish_when_done()
 
-    def _finished(self, keeper: PartitionTask) -> None:
-        keeper.finished = True
-        self._fetcher.stop(keeper.assignment.source)
-        keeper.unsettled.set()
+    def _finished(self, partition_task: PartitionTask) -> None:
+        partition_task.finished = True
+        self._fetcher.stop(partition_task.assignment.source)
+        partition_task.unsettled.set()
 
-    def _stop(self, keeper: PartitionTask, stop: PartitionStop) -> None:
-        keeper.stopped(located(stop, self._source, self._target, keeper.assignment.target.topic))
+    def _stop(self, partition_task: PartitionTask, stop: PartitionStop) -> None:
+        partition_task.stopped(located(stop, self._source, self._target, partition_task.assignment.target.topic))
         self.stopped.set()
-        self._finished(keeper)
+        self._finished(partition_task)
         self._finish_when_done()
 
     def _finish_when_done(self) -> None:
-        if all(keeper.is_done for keeper in self._keepers.values()):
+        if all(partition_task.is_done for partition_task in self._partition_tasks.values()):
             self._end()
 
-    def _damaged(self, keeper: PartitionTask, damage: MalformedBatch) -> PartitionStop:
+    def _damaged(self, partition_task: PartitionTask, damage: MalformedBatch) -> PartitionStop:
         """The stop for what cannot be read of one of both logs: what is damaged begins with the cluster's name."""
-        mine = keeper.assignment
+        mine = partition_task.assignment
         is_copy = str(damage).startswith(f"{self._target}:")
         where = inspecting(*("target", mine.target.topic) if is_copy else ("source", mine.source.topic), damage.offset)
-        return self._stop_for(keeper, State.CORRUPT, str(damage), *_DAMAGED, **where)
+        return self._stop_for(partition_task, State.CORRUPT, str(damage), *_DAMAGED, **where)
 
-    def _denied(self, keeper: PartitionTask, problem: AccessDenied) -> PartitionStop:
+    def _denied(self, partition_task: PartitionTask, problem: AccessDenied) -> PartitionStop:
         if isinstance(problem, NotAuthenticated):
-            return self._stop_for(keeper, State.UNAUTHORIZED, str(problem), Remedy.MEND_LOGIN)
-        mine, source, target = keeper.assignment, self._source.endpoint, self._target.endpoint
+            return self._stop_for(partition_task, State.UNAUTHORIZED, str(problem), Remedy.MEND_LOGIN)
+        mine, source, target = partition_task.assignment, self._source.endpoint, self._target.endpoint
         right = grant_named(problem, source, target, mine.source, mine.target)
-        return self._stop_for(keeper, State.UNAUTHORIZED, str(problem), Remedy.GRANT, grant=right)
+        return self._stop_for(partition_task, State.UNAUTHORIZED, str(problem), Remedy.GRANT, grant=right)
 
     def _stop_for(
-        self, keeper: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
+        self, partition_task: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
     ) -> PartitionStop:
-        at = keeper.sink.acked if keeper.sink else -1
-        return PartitionStop(state, *keeper.assignment.source, at, detail, *remedies).knowing(**values)
+        at = partition_task.sink.acked if partition_task.sink else -1
+        return PartitionStop(state, *partition_task.assignment.source, at, detail, *remedies).knowing(**values)
 
     async def _drained(self) -> None:
-        while not all(keeper.sink is None or keeper.sink.is_idle for keeper in self._keepers.values()):
+        while not all(
+            partition_task.sink is None or partition_task.sink.is_idle
+            for partition_task in self._partition_tasks.values()
+        ):
             self._moved.clear()
             await self._moved.wait()

@@ -144,7 +144,7 @@ class Writer:
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
-        self.tallies: dict[TopicPartition, PartitionCounters] = {}
+        self.all_counters: dict[TopicPartition, PartitionCounters] = {}
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
 
@@ -152,9 +152,9 @@ class Writer:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
         self._sinks[sink.source] = self._queued[sink.source] = sink
         self._turns.setdefault(sink.source, len(self._turns))
-        tally = self.tallies.setdefault(sink.source, PartitionCounters())
-        if sink.ledger is not None and sink.position.lost_until >= 0:
-            tally.lost += sink.position.lost_until - sink.position.next_offset
+        counters = self.all_counters.setdefault(sink.source, PartitionCounters())
+        if sink.offset_map is not None and sink.position.lost_until >= 0:
+            counters.lost += sink.position.lost_until - sink.position.next_offset
 
     def finish(self) -> None:
         """Send nothing more: forget what is queued, and leave what is in flight to be acknowledged."""
@@ -210,25 +210,25 @@ class Writer:
     def lose(self, loss: Loss, sink: PartitionWriter) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
         self._queued[sink.source] = sink
-        if sink.ledger is not None:
-            self.tallies[sink.source].lost += loss.next_offset - loss.first
+        if sink.offset_map is not None:
+            self.all_counters[sink.source].lost += loss.next_offset - loss.first
         sink.lose(loss)
 
     def _drop(self, verdict: Verdict, raw: RawBatch, sink: PartitionWriter) -> None:
         upto = raw.header.next_offset
         sink.fill(upto, verdict, len(raw.data), raw.header.partition_leader_epoch)
-        if sink.ledger is not None:  # no marker's answer will count it
-            tally = self.tallies[sink.source]
-            if upto > tally.dropped_until:
-                tally.dropped_until = upto
-                tally.verdicts[str(verdict)] += 1
-                tally.verdict_bytes[str(verdict)] += len(raw.data)
+        if sink.offset_map is not None:  # no marker's answer will count it
+            counters = self.all_counters[sink.source]
+            if upto > counters.dropped_until:
+                counters.dropped_until = upto
+                counters.verdicts[str(verdict)] += 1
+                counters.verdict_bytes[str(verdict)] += len(raw.data)
 
     def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
         from mirror.records.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
 
         try:
-            for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.ledger is not None):
+            for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.offset_map is not None):
                 sink.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
                 yield
                 if sink.unsettled:
@@ -448,13 +448,13 @@ class Writer:
         sink.seen_at = asked_at
         sink.fenced = sink.fenced or bool(count)
         sink.known = sink.known or bool(count)
-        tally = self.tallies[sink.source]
-        tally.filled += count
-        tally.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
+        counters = self.all_counters[sink.source]
+        counters.filled += count
+        counters.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
         sink.marked(gap, count)
         if gap.first == gap.next_offset:
-            tally.verdicts.update(gap.verdicts)
-            tally.verdict_bytes.update(gap.verdict_bytes)
+            counters.verdicts.update(gap.verdicts)
+            counters.verdict_bytes.update(gap.verdict_bytes)
             if sink.queue:  # forgotten where the task ends meanwhile
                 sink.queue.popleft()
 
@@ -493,17 +493,17 @@ class Writer:
         self._on_change(sink)
 
     def _count(self, source: TopicPartition, out: PendingBatch) -> None:
-        tally = self.tallies[source]
-        tally.records += out.raw.header.count
-        tally.batches += 1
+        counters = self.all_counters[source]
+        counters.records += out.raw.header.count
+        counters.batches += 1
         size, verdict = len(out.raw.data), str(out.verdict)
-        tally.bytes += size
-        tally.verdicts[verdict] += 1
-        tally.verdict_bytes[verdict] += size
+        counters.bytes += size
+        counters.verdicts[verdict] += 1
+        counters.verdict_bytes[verdict] += size
         newest = out.raw.header.max_timestamp
-        tally.latency_ms = max(0, int(time.time() * 1000) - newest) if newest >= 0 else None
-        if tally.latency_ms is not None:
-            tally.latency.add(tally.latency_ms / 1000)
+        counters.latency_ms = max(0, int(time.time() * 1000) - newest) if newest >= 0 else None
+        if counters.latency_ms is not None:
+            counters.latency.add(counters.latency_ms / 1000)
 
     def _lost(
         self, sinks: tuple[PartitionWriter, ...] | list[PartitionWriter], problem: str, in_flight: bool = False
@@ -547,5 +547,7 @@ def _repeats_another(sink: PartitionWriter, ack: Ack, max_timestamp: int) -> boo
     nor of batches without timestamps.
     """
     return (
-        sink.ledger is not None and not sink.rules.target_append_time and ack.append_time_ms not in (-1, max_timestamp)
+        sink.offset_map is not None
+        and not sink.rules.target_append_time
+        and ack.append_time_ms not in (-1, max_timestamp)
     )

@@ -1,5 +1,1 @@
-"""Logs as they are stored, read batch by batch.
-
-segments   files of a broker's data folder
-partition  a live partition, over the wire
-"""
+"""Logs as brokers store them, in files: segments, replicas, and what a restore makes of them."""

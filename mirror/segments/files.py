@@ -146,11 +146,11 @@ class Mapped:
             self._released = upto
 
 
-def glance_over(glance: TransactionScan, mapped: Mapped) -> None:
+def scan_transactions(scan: TransactionScan, mapped: Mapped) -> None:
     """Look over a whole segment for how transactions ended, giving back its pages."""
     position = 0
     while position < len(mapped.data):
-        position = glance.over(mapped.data, position, position + _WINDOW)
+        position = scan.over(mapped.data, position, position + _WINDOW)
         mapped.passed(position)
 
 

@@ -205,7 +205,7 @@ def scan(folder: Path) -> Replica:
 
 def oldest_of(folder: Path) -> int | None:
     """The least timestamp, in ms, that the first batch of any segment has for its newest record, of segments that are
-    not below the log's start: what a glance tells of a folder's age. Raises ConfigError as `scan` does.
+    not below the log's start: what a scan tells of a folder's age. Raises ConfigError as `scan` does.
     """
     paths = list(segments_of(folder))
     bases = [offset_of(path) or 0 for path in paths]

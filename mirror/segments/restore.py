@@ -271,7 +271,7 @@ class GroupsReport:
     undecided: by group, partitions for which a transaction without an end had offsets: what was there before counts.
     former: offsets that were committed for former topics of the same names, which count for nothing.
     gaps: who does not go on at the target where it stood, and why.
-    hindrances: what kept groups from being put anywhere.
+    blockers: what kept groups from being put anywhere.
     skips: who passes over records that the target has deleted.
     notes: what of the files could not be read.
     """
@@ -281,7 +281,7 @@ class GroupsReport:
     undecided: Mapping[str, Sequence[TopicPartition]]
     former: int = 0
     gaps: tuple[OffsetGap, ...] = ()
-    hindrances: tuple[Blocker, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     skips: tuple[Skip, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -290,7 +290,7 @@ class GroupsReport:
         """Every group goes on where it stood, or further, where it has read on at the target since. What one had read
         was committed: where it is not in the files, they lack it, also where a checkpoint of theirs is older.
         """
-        return not self.hindrances and not self.beyond and all(gap.cause == FURTHER for gap in self.gaps)
+        return not self.blockers and not self.beyond and all(gap.cause == FURTHER for gap in self.gaps)
 
 
 def found_groups(
@@ -353,14 +353,14 @@ async def restore_groups(
             await asyncio.sleep(_AGAIN_SECONDS)
         # so far the target has all that the files do: nothing is left to read behind its last record
         holds = {at: one.next_offset for at, one in figures.items()}
-        gaps, hindrances = await sync.gaps({}, holds, {})
+        gaps, blockers = await sync.gaps({}, holds, {})
     return GroupsReport(
         offsets=report.offsets,
         beyond=report.beyond,
         undecided=report.undecided,
         former=report.former,
         gaps=tuple(gaps),
-        hindrances=tuple(dict.fromkeys((*look.hindrances, *hindrances))),
+        blockers=tuple(dict.fromkeys((*look.blockers, *blockers))),
         skips=tuple(skips),
         notes=report.notes,
     )

@@ -32,20 +32,20 @@ def tasks_for(
     number: int,
     packed: Sequence[tuple[Assignment, ...]],
     rates: Sequence[float | None],
-    tallies: Mapping[TopicPartition, PartitionCounters],
-    tidings: JournalState,
+    all_counters: Mapping[TopicPartition, PartitionCounters],
+    journal_state: JournalState,
 ) -> TasksFor:
     """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told
     up to now is as of now, whenever the epoch begins.
     """
-    last, until = tidings.runs.last(), tidings.until
+    last, until = journal_state.runs.last(), journal_state.until
 
     def tasks(seconds: float, mark: ControlAddress) -> list[TaskAssignment]:
         return [
             TaskAssignment(
                 flow=flow.name,
-                instance=tidings.instance,
-                claim=tidings.owner.claim or 0 if tidings.owner else 0,
+                instance=journal_state.instance,
+                claim=journal_state.owner.claim or 0 if journal_state.owner else 0,
                 number=index,
                 source=flow.source,
                 target=flow.target,
@@ -53,7 +53,7 @@ def tasks_for(
                 seconds=seconds,
                 memory_bytes=flow.memory_bytes // len(packed),
                 stop_mark=mark,
-                so_far={one.source: tallies[one.source] for one in task if one.source in tallies},
+                so_far={one.source: all_counters[one.source] for one in task if one.source in all_counters},
                 runs={one.target: last[one.target] for one in task if one.target in last},
                 journal_offset=until,
                 epoch=number,
@@ -172,7 +172,7 @@ class Epochs:
         return self._under_way is not None and await self._under_way.join(more)
 
     async def run(self, number: int, tasks_for: TasksFor) -> list[TaskResult]:
-        """One job; no receipts where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
+        """One job; no results where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
         executors may take minutes to come.
 
         Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
@@ -209,10 +209,10 @@ class Epochs:
                         break
                 else:
                     self.may_run_on = True
-            receipts: list[TaskResult] = job.result()
+            results: list[TaskResult] = job.result()
             self._failed, self._has_succeeded = 0, True
             self._backoff.reset()
-            return receipts
+            return results
         except EngineLost:
             raise
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
@@ -241,8 +241,8 @@ class Epochs:
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         self.engine.mend_scratch()
         self.context.setJobGroup(self._group(number), f"{self.flow}: epoch {number}, {len(tasks)} tasks", True)
-        receipts: list[TaskResult] = rows_of(self.context, tasks).mapPartitions(relay).collect()
-        return receipts
+        results: list[TaskResult] = rows_of(self.context, tasks).mapPartitions(relay).collect()
+        return results
 
     async def _count_failure(self, number: int, failure: Exception) -> None:
         if not await may_live(self.context):

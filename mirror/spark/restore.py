@@ -171,14 +171,14 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         seen = Watched(journal)
         if taken := await taken_over(seen, portion.owner):
             return replace(found, problem=taken)
-        ledgers = OffsetMapStore(journal, {}, None)
+        offset_maps = OffsetMapStore(journal, {}, None)
         pipeline = Pipeline(
             portion.flow,
             source,
             target,
             [mine],
             portion.memory_bytes,
-            recall=ledgers.recall,
+            recall=offset_maps.recall,
             bytes_per_second=portion.bytes_per_second,
         )
         with contextlib.suppress(ClusterError, WireError):  # the pipeline waits for it, and says so
@@ -187,7 +187,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         for loss in found.lost:  # before anything goes behind them
             log_loss(loss)
         await journal.append_all(map(loss_entry, found.lost))
-        tending = asyncio.create_task(_tend(pipeline, ledgers, seen, portion.owner))
+        tending = asyncio.create_task(_tend(pipeline, offset_maps, seen, portion.owner))
         try:
             await pipeline.run(_A_YEAR)
         finally:
@@ -195,7 +195,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             await asyncio.wait([tending])
         problem = await taken_over(seen, portion.owner)
         try:
-            await ledgers.record()
+            await offset_maps.record()
         except (ClusterError, WireError) as lost:
             text = f"where offsets moved to is not recorded: {lost}"
             problem = f"{problem}; {text}" if problem else text
@@ -239,13 +239,13 @@ async def taken_over(seen: Watched, owner: Owner | None) -> str:
     return f"a mirror ({now}) took the flow over: end it, and restore again; what is there is not written twice"
 
 
-async def _tend(pipeline: Pipeline, ledgers: OffsetMapStore, seen: Watched, owner: Owner | None) -> None:
+async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, seen: Watched, owner: Owner | None) -> None:
     """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
     reached, since = -1, time.monotonic()
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         with contextlib.suppress(ClusterError, WireError):  # tried again, and at the end once more
-            await ledgers.record()
+            await offset_maps.record()
         now = sum(figures.next_offset for figures in pipeline.figures("restore"))
         if now > reached:
             reached, since = now, time.monotonic()

@@ -133,7 +133,7 @@ class Supervisor:
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
         self._journal = Journal(self._target, flow.name)
         self._instance = uuid.uuid4().hex[:12]
-        self._tallies: dict[TopicPartition, PartitionCounters] = {}
+        self._all_counters: dict[TopicPartition, PartitionCounters] = {}
         self._planned: dict[TopicPartition, int] = {}
         self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
@@ -154,7 +154,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
         self._stops, self._outcome = StopLog(), Outcome()
-        self._tidings = JournalState(
+        self._journal_state = JournalState(
             flow.name,
             self._instance,
             self._taken_over,
@@ -170,7 +170,7 @@ class Supervisor:
             flow.epoch_seconds,
             self._early,
             on_failure=self._metrics.epoch_failed,
-            hear=self._tidings.hear,
+            hear=self._journal_state.hear,
             is_bounded=flow.once,
         )
         self._log = logs.get("mirror.supervisor")
@@ -189,10 +189,10 @@ class Supervisor:
             if taken is None:
                 self._conclude()
                 return self._outcome
-            self._tidings.begin(taken)
+            self._journal_state.begin(taken)
             known = taken.seen.values
             await self._mend_reports(known)
-            topics = self._tidings.topics
+            topics = self._journal_state.topics
             begins = flow.made, flow.start, flow.origins, flow.claims
             self._plan(await recorded(source, journal, self._assignments, topics, *begins))
             self._reports_before = {key: value for key, value in known.items() if key.startswith(STATE)}
@@ -200,9 +200,9 @@ class Supervisor:
                 found, self._left_out = await bounded(source, self._flow.name, self._assignments)
                 self._plan(found)
             flow = self._flow
-            reports = self._tidings.live, self._outcome.figures
+            reports = self._journal_state.live, self._outcome.figures
             self._groups = groups = GroupFollower(
-                sync_of(source, target, flow.groups, self._assignments, reports, self._tidings.runs),
+                sync_of(source, target, flow.groups, self._assignments, reports, self._journal_state.runs),
                 journal,
                 self._instance,
                 flow.groups_seconds,
@@ -213,11 +213,11 @@ class Supervisor:
                 needed.append(asyncio.create_task(self._lookout.run(self)))
             beside = [*needed, asyncio.create_task(groups.run()), asyncio.create_task(self._watch_ends())]
             if flow.heartbeats:
-                heart = Heart(target, flow.name, self._instance, self._tidings.live.values).run()
+                heart = Heart(target, flow.name, self._instance, self._journal_state.live.values).run()
                 beside.append(asyncio.create_task(heart))
             for task in beside:  # one that ends by itself failed, which is told when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
-            self._queries.start(self._stopping, self._stop, self._tidings)
+            self._queries.start(self._stopping, self._stop, self._journal_state)
             try:
                 await self._epochs()
                 if not (self._flow.once or self._stopping.is_set()):  # never 0 then: whoever watches starts it again
@@ -226,7 +226,7 @@ class Supervisor:
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
-                            await self._tidings.read(journal)
+                            await self._journal_state.read(journal)
                     await groups.finish(self._stopping)
             finally:
                 await self._queries.cancel()
@@ -260,7 +260,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             try:
-                await self._tidings.rewrite(self._journal)
+                await self._journal_state.rewrite(self._journal)
             except ClusterError as problem:
                 self._log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
             await self._rest()
@@ -272,19 +272,19 @@ class Supervisor:
                     return
                 await self._pause(self._flow.epoch_seconds)
                 continue
-            receipts = await self._epoch(number, active)
-            for receipt in receipts:
-                at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
-                self._outcome.figures[at] = self._tidings.receive(receipt.figures)
-                self._tallies[at] = receipt.tally
+            results = await self._epoch(number, active)
+            for result in results:
+                at = TopicPartition(result.figures.topic, result.figures.partition)
+                self._outcome.figures[at] = self._journal_state.receive(result.figures)
+                self._all_counters[at] = result.counters
             self._judge(self._outcome.figures.values())
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             log_epoch(self._flow.name, number, time.monotonic() - began, self._outcome.figures.values())
             self._stops.tell(self._outcome.figures.values())
-            if receipts:  # an epoch that failed as a whole says nothing about what hinders tasks
+            if results:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
-                is_written = all(receipt.is_written for receipt in receipts)
+                is_written = all(result.is_written for result in results)
                 self._warn_of_no_headway(idle)
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
@@ -296,7 +296,7 @@ class Supervisor:
                 await self._pause(early if self._all_stopped() and is_written else min(early, IDLE_PAUSE))
             await unless(self._stopping, self._refreshed())
             with contextlib.suppress(ClusterError):  # the next epoch's end will do as well
-                await forget_expired(self._journal, self._tidings.runs)
+                await forget_expired(self._journal, self._journal_state.runs)
 
     def _plan(self, assignments: Iterable[Assignment]) -> None:
         self._assignments = list(assignments)
@@ -310,7 +310,7 @@ class Supervisor:
     @property
     def seen(self) -> Mapping[str, FirstSeen]:
         """By target topic, as what its source was first seen."""
-        return seen_in(self._tidings.topics)
+        return seen_in(self._journal_state.topics)
 
     @property
     def sound(self) -> Collection[str]:
@@ -320,7 +320,7 @@ class Supervisor:
         return {one.target.topic for one in self._assignments} - {
             one.target.topic
             for one in self._assignments
-            if one.source not in self._sound or one.source.topic in self._tidings.paused
+            if one.source not in self._sound or one.source.topic in self._journal_state.paused
         }
 
     async def refuse(self, refused: Sequence[Refusal]) -> None:
@@ -394,10 +394,10 @@ class Supervisor:
         try:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
-            if not await self._tidings.read(journal):  # a topic that grew may have begun a moment ago
+            if not await self._journal_state.read(journal):  # a topic that grew may have begun a moment ago
                 return
             origins = {**self._flow.origins, **look.origins}
-            topics, claims = self._tidings.topics, self._flow.claims
+            topics, claims = self._journal_state.topics, self._flow.claims
             found = await recorded(source, journal, new, topics, look.made, origins=origins, claims=claims)
             refused = {one.target for one in self._refused}
             await forget(journal, [one for one in gone if one.target.topic not in refused])  # what is told of those
@@ -414,11 +414,11 @@ class Supervisor:
             *(one for one in new if one.target.topic in look.anew),
         ):  # what was counted of them is told; should they come back, they count from nothing
             self._outcome.figures.pop(one.source, None)
-            self._tallies.pop(one.source, None)
+            self._all_counters.pop(one.source, None)
             self._planned.pop(one.source, None)
             self._sound.discard(one.source)
         if self._groups is not None:
-            self._groups.sync.mirrors(terms_of(self._assignments, self._tidings.runs))
+            self._groups.sync.mirrors(terms_of(self._assignments, self._journal_state.runs))
         self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in look.assignments})
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
         self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(look.assignments))
@@ -427,21 +427,23 @@ class Supervisor:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
         what the journal tells of those, a task learns as it begins.
         """
-        tidings = self._tidings
-        moved = tidings.runs.last()
+        journal_state = self._journal_state
+        moved = journal_state.runs.last()
         if any(one.target in moved for one in added):
             return False
-        awake = [one for one in added if one.source.topic not in tidings.paused]
-        return await self._jobs.join([tidings.handed(one) for one in awake])
+        awake = [one for one in added if one.source.topic not in journal_state.paused]
+        return await self._jobs.join([journal_state.handed(one) for one in awake])
 
     async def _rest(self) -> None:
         """Report the partitions of topics that rest."""
-        self._resting = frozenset(self._tidings.paused)
+        self._resting = frozenset(self._journal_state.paused)
         if not (at_rest := [one for one in self._assignments if one.source.topic in self._resting]):
             return
-        before = self._tidings.newest(self._outcome.figures)
+        before = self._journal_state.newest(self._outcome.figures)
         figures = {
-            one.source: self._tidings.with_end(resting(one, before.get(one.source), self._flow.name, self._instance))
+            one.source: self._journal_state.with_end(
+                resting(one, before.get(one.source), self._flow.name, self._instance)
+            )
             for one in at_rest
         }
         self._outcome.figures |= figures
@@ -451,13 +453,13 @@ class Supervisor:
             self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _conclude(self) -> None:
-        """What the receipts do not tell, since a task was cut short, its last live figures do; and what is missing
+        """What the results do not tell, since a task was cut short, its last live figures do; and what is missing
         is said.
         """
         mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
-        newest = self._tidings.newest(self._outcome.figures)
+        newest = self._journal_state.newest(self._outcome.figures)
         self._outcome.figures |= {
-            at: self._tidings.with_end(one) for at, one in newest.items() if at in mirrored
+            at: self._journal_state.with_end(one) for at, one in newest.items() if at in mirrored
         } | self._queries.figures
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
@@ -485,18 +487,18 @@ class Supervisor:
 
     async def _epoch(self, number: int, assignments: list[Assignment]) -> list[TaskResult]:
         """One Spark job; empty where it failed as a whole."""
-        flow, tidings = self._flow, self._tidings
+        flow, journal_state = self._flow, self._journal_state
         with contextlib.suppress(TimeoutError):  # what the tasks of the epoch before said last
             async with asyncio.timeout(WATCH_SECONDS):
                 await unless(self._stopping, self._hear_journal())
         self._obeyed = self._acts()
-        assignments = [tidings.handed(one) for one in assignments]
+        assignments = [journal_state.handed(one) for one in assignments]
         leaders = {one.source: self._source.leader(one.source) for one in assignments}
-        packed = tasks_of(assignments, leaders, self._tallies, await self._jobs.slots(flow.tasks))
-        moved = {at: tally.bytes - self._planned.get(at, 0) for at, tally in self._tallies.items()}
+        packed = tasks_of(assignments, leaders, self._all_counters, await self._jobs.slots(flow.tasks))
+        moved = {at: counters.bytes - self._planned.get(at, 0) for at, counters in self._all_counters.items()}
         rates = rates_of(flow.copy_rate, packed, self._outcome.figures, moved)
-        self._planned = {at: tally.bytes for at, tally in self._tallies.items()}
-        return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._tallies, tidings))
+        self._planned = {at: counters.bytes for at, counters in self._all_counters.items()}
+        return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
 
     def _unfinished(self) -> list[Assignment]:
         return left_of(self._assignments, self._outcome.figures) if self._flow.once else self._assignments
@@ -601,16 +603,16 @@ class Supervisor:
 
     async def _keep_watching(self) -> None:
         """Live figures for whoever watches, and the name of a younger owner."""
-        live = self._tidings.live
+        live = self._journal_state.live
         for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)
-            was_read = await self._tidings.read(self._journal)
+            was_read = await self._journal_state.read(self._journal)
             self._judge(live.values())
             self._watch(live)  # tasks may have told more than the journal
             self._stops.tell(live.values())
             if not was_read:
                 continue
-            if self._tidings.paused != self._resting or self._has_acted():
+            if self._journal_state.paused != self._resting or self._has_acted():
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
                 await self._rest()
@@ -622,11 +624,11 @@ class Supervisor:
                 self._stop()
 
     async def _hear_journal(self) -> None:
-        await self._tidings.read(self._journal)
+        await self._journal_state.read(self._journal)
 
     def _acts(self) -> Acts:
         """What people did, as the journal has it: losses that they accepted, stops that stand, copies vouched for."""
-        known = self._tidings.standing
+        known = self._journal_state.standing
         vouched = {at: one for at, one in known.positions.items() if one.was_accepted}
         return dict(known.accepted), frozenset(known.stops), vouched
 
@@ -645,11 +647,11 @@ class Supervisor:
     async def _ask_ends(self) -> None:
         """One question to each leader of the source; of what is not answered in time, nobody knows the lag."""
         ends: Mapping[TopicPartition, int] = {}
-        if blind := self._tidings.blind:
+        if blind := self._journal_state.blind:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
                     ends = await listed(self._source, blind, LATEST)
-        self._tidings.know_ends(ends)
+        self._journal_state.know_ends(ends)
 
     async def _ask_ends_last(self) -> None:
         """The last word on what was not copied. What is written behind an open transaction is no part of what a copy

@@ -1,6 +1,6 @@
-"""What a Spark task does: mirror its partitions until its epoch ends, and return a receipt for each of them.
+"""What a Spark task does: mirror its partitions until its epoch ends, and return a result for each of them.
 
-The rows that Spark moves are assignments and receipts; record batches go from socket to socket inside this process. A
+The rows that Spark moves are assignments and results; record batches go from socket to socket inside this process. A
 task is crash-only: killed at any point, its next attempt finds the position in the target's log.
 """
 
@@ -37,7 +37,7 @@ REPORT_ROUNDS = 10
 #: Reports told straight in one turn of the loop, which moves data as well.
 _TOLD_AT_ONCE = 100
 #: How long the last report may take: where others wait for this task, and where it ended because all of its partitions
-#: stopped. Nobody hears of these from its receipts before the other tasks' epoch is over.
+#: stopped. Nobody hears of these from its results before the other tasks' epoch is over.
 LAST_WORD_SECONDS, STOPPED_SECONDS = 1.0, CALL_TIMEOUT
 #: How long a task that begins waits for the journal, and the pause between looks at one that could not be read then.
 GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
@@ -71,12 +71,12 @@ class TaskAssignment:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What became of one partition in one epoch: where it stands, and the tally to go on from. `is_written`: the
+    """What became of one partition in one epoch: where it stands, and the counters to go on from. `is_written`: the
     journal has that, too; it is on the target, which may have been away.
     """
 
     figures: PartitionStatus
-    tally: PartitionCounters
+    counters: PartitionCounters
     is_written: bool = True
 
 
@@ -87,14 +87,14 @@ def relay(tasks: Iterable[TaskAssignment]) -> Iterator[TaskResult]:
 
 
 async def run_task(task: TaskAssignment) -> list[TaskResult]:
-    """Run one task to its end; the receipts say where each partition stands."""
+    """Run one task to its end; the results say where each partition stands."""
     async with Cluster(task.source) as source, Cluster(task.target) as target:
         journal = Journal(target, task.flow)
 
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])
 
-        ledgers = OffsetMapStore(journal, task.runs, task.journal_offset)
+        offset_maps = OffsetMapStore(journal, task.runs, task.journal_offset)
         attempt = _attempt()
         pipeline = Pipeline(
             task.flow,
@@ -104,18 +104,18 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             task.memory_bytes,
             task.so_far,
             on_loss,
-            ledgers.recall,
+            offset_maps.recall,
             task.bytes_per_second,
         )
         standing = StandingLog()
-        voice = Voice()
+        channel = Voice()
         guard = _Guard(task, journal)
         beside: list[asyncio.Task[None]] = []
 
         def alone() -> None:
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
 
-        marked = watch(task.stop_mark, task.number, pipeline.extend, pipeline.finish, voice, attempt, alone)
+        marked = watch(task.stop_mark, task.number, pipeline.extend, pipeline.finish, channel, attempt, alone)
         try:
             async with asyncio.timeout(GUARD_SECONDS):
                 may_begin = await guard.may_go_on()
@@ -126,7 +126,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             marked.cancel()
             await asyncio.wait([marked])
             return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(task.instance)]
-        reporting = asyncio.create_task(_report(task, pipeline, ledgers, journal, standing, voice))
+        reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel))
         try:
             await pipeline.run(task.seconds)
         finally:
@@ -136,16 +136,16 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             await asyncio.wait(beside)
         if not reporting.cancelled():
             reporting.result()  # a fault in the program is told, not swallowed
-        tallies = pipeline.tallies
+        all_counters = pipeline.all_counters
         figures = pipeline.figures(task.instance)
         is_written = False
-        # The receipts carry the same figures to the driver, and runs are found again.
+        # The results carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
-                await _write(ledgers, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
+                await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
             is_written = True
         return [
-            TaskResult(f, tallies.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
+            TaskResult(f, all_counters.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
             for f in figures
         ]
 
@@ -206,10 +206,10 @@ class _Guard:
 async def _report(
     task: TaskAssignment,
     pipeline: Pipeline,
-    ledgers: OffsetMapStore,
+    offset_maps: OffsetMapStore,
     journal: Journal,
     standing: StandingLog,
-    voice: Voice,
+    channel: Voice,
 ) -> None:
     """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
     then, of all.
@@ -218,25 +218,25 @@ async def _report(
     nothing, for a second or because it refuses, the driver is told straight, so that it knows at once what waits.
     """
     log = logs.get("mirror.relay")
-    written, straight, hindrances = _Told(), _Told(), LogOnce()
+    written, straight, blockers = _Told(), _Told(), LogOnce()
     while True:
         with contextlib.suppress(TimeoutError):  # a stop is told at once
             async with asyncio.timeout(REPORT_SECONDS):
                 await pipeline.stopped.wait()
         pipeline.stopped.clear()
         moved = written.moved(pipeline.figures(task.instance))
-        reports = ledgers, journal, pipeline, standing, moved, _of_the_task(task, pipeline)
+        reports = offset_maps, journal, pipeline, standing, moved, _of_the_task(task, pipeline)
         writing = asyncio.create_task(_write(*reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
-                await _tell(voice, straight, pipeline.figures(task.instance))
+                await _tell(channel, straight, pipeline.figures(task.instance))
             writing.result()
         except (ClusterError, WireError, MalformedBatch) as problem:
-            if hindrances.is_new(problem):  # the data does not depend on it: say so, go on
+            if blockers.is_new(problem):  # the data does not depend on it: say so, go on
                 log.warning("figures_not_written", flow=task.flow, reason=str(problem))
-            await _tell(voice, straight, pipeline.figures(task.instance))
+            await _tell(channel, straight, pipeline.figures(task.instance))
         else:
-            hindrances.over()
+            blockers.over()
             written.told(moved)
             straight.told(moved)  # the driver reads it in the journal
         finally:
@@ -267,10 +267,10 @@ class _Told:
             self.standing[one.key()], self.in_round[one.key()] = _standing(one), self.rounds
 
 
-async def _tell(voice: Voice, straight: _Told, figures: list[PartitionStatus]) -> None:
+async def _tell(channel: Voice, straight: _Told, figures: list[PartitionStatus]) -> None:
     """Tell the driver as much as it takes; what it does not take comes first the next time."""
     for count, one in enumerate(straight.moved(figures), start=1):
-        if not voice.tell(one.to_json()):
+        if not channel.tell(one.to_json()):
             return
         straight.told([one])
         if count % _TOLD_AT_ONCE == 0:
@@ -292,7 +292,7 @@ def _attempt() -> int:
 
 
 async def _write(
-    ledgers: OffsetMapStore,
+    offset_maps: OffsetMapStore,
     journal: Journal,
     pipeline: Pipeline,
     standing: StandingLog,
@@ -303,7 +303,7 @@ async def _write(
     of either.
     """
     positions, stops = pipeline.positions(), pipeline.stops()
-    await ledgers.record()
+    await offset_maps.record()
     entries = standing.changes(positions, stops)
     if figures:
         entries += [(task.key(), task.to_json()), *((one.key(), one.to_json()) for one in figures)]

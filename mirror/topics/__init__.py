@@ -1,1 +1,1 @@
-"""Talking to a cluster's administration: topics, configs, preflight. The only part that imports confluent-kafka."""
+"""A flow's topics on both clusters: what is planned, allowed, made and followed."""

@@ -15,8 +15,4 @@ compared. Every stored CRC must hold, too.
     V5  only what a consumer of committed records gets is compared: control markers, batches of aborted transactions and
         batches that compaction emptied are no records, on either side
     V6  a proof is the same however it is cut: ranges end with a batch of the source; reports and digests add up
-
-reader    one side of a partition           compare  the walk over both    flow   a proof, from plan to report
-matching  the records of batches, compared  report   what was found        saved  what is finished so far
-ranges    what is read apart                digest   what two proofs share signoff  the line at the end
 """

@@ -302,9 +302,9 @@ class World:
         """Let the broker answer nothing for some seconds."""
         self._together(lambda: self._hangs.add(side))
 
-    def _together(self, wish: Callable[[], object]) -> None:
+    def _together(self, options: Callable[[], object]) -> None:
         with self._gathering:
-            wish()
+            options()
             self._waiting += 1
             turn = self._round
             self._gathering.wait_for(lambda: self._round > turn or self._waiting >= self._playing)

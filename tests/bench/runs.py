@@ -22,12 +22,12 @@ LOOKUPS = 100_000
 
 def recorded(runs: int) -> list[Entry]:
     """The journal's records of so many runs, written once a thousand runs."""
-    ledger, entries = OffsetMap(), list[Entry]()
+    offset_map, entries = OffsetMap(), list[Entry]()
     for number in range(runs):
-        ledger.add(ledger.runs.next_source + 1, ledger.runs.next_target, 5)
+        offset_map.add(offset_map.runs.next_source + 1, offset_map.runs.next_target, 5)
         if number % 1000 == 999 or number == runs - 1:
-            entries += (Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, ledger))
-            ledger.recorded()
+            entries += (Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map))
+            offset_map.recorded()
     return entries
 
 

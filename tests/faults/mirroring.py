@@ -173,7 +173,7 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
     ends: dict[TopicPartition, int] = await _patiently(lambda: _ends(flow), deadline)
     assignments = tuple(replace(one, until=ends[one.source]) for one in flow.assignments)
     figures: dict[TopicPartition, PartitionStatus] = {}
-    tallies: dict[TopicPartition, PartitionCounters] = {}
+    all_counters: dict[TopicPartition, PartitionCounters] = {}
     while time.time() < deadline:
         left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
         if not left:
@@ -182,9 +182,9 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         told = await _patiently(lambda: _standing(flow), deadline)
         left = tuple(told.handed(one) for one in left)
         until = min(deadline, time.time() + EPOCH_SECONDS)
-        for receipt in await _epoch(work, instance, left, until, tallies, known):
-            at = TopicPartition(receipt.figures.topic, receipt.figures.partition)
-            figures[at], tallies[at] = receipt.figures, receipt.tally
+        for result in await _epoch(work, instance, left, until, all_counters, known):
+            at = TopicPartition(result.figures.topic, result.figures.partition)
+            figures[at], all_counters[at] = result.figures, result.counters
     return [(*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()]
 
 
@@ -193,7 +193,7 @@ async def _epoch(
     instance: str,
     assignments: tuple[Any, ...],
     deadline: float,
-    tallies: Mapping[TopicPartition, PartitionCounters],
+    all_counters: Mapping[TopicPartition, PartitionCounters],
     known: tuple[Mapping[TopicPartition, OffsetRanges], int | None],
 ) -> list[TaskResult]:
     flow = work.flow
@@ -211,7 +211,7 @@ async def _epoch(
                 seconds=max(0.0, deadline - time.time()),
                 memory_bytes=flow.memory_bytes,
                 stop_mark=mark.address,
-                so_far=tallies,
+                so_far=all_counters,
                 runs=runs,
                 journal_offset=journal_offset,
             )

@@ -60,7 +60,7 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "journal": ("mirror.journal.journal", "Journal.append"),
     "drain": ("mirror.replication.pipeline", "Pipeline._drained"),
     "figures": ("mirror.replication.pipeline", "Pipeline.figures"),
-    "receipt": ("mirror.spark.task", "run_task"),
+    "result": ("mirror.spark.task", "run_task"),
 }
 #: Reached only where the target must be made to begin where the source does.
 PADDING: Final = frozenset(

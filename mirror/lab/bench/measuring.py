@@ -315,7 +315,7 @@ class Trees:
     @property
     def cpu_s(self) -> float:
         """CPU-seconds as of the last look."""
-        return sum(tree.tally.cpu_s for tree in self._every) - self._before
+        return sum(tree.counters.cpu_s for tree in self._every) - self._before
 
     @property
     def java_cpu_s(self) -> float:
@@ -325,17 +325,17 @@ class Trees:
     @property
     def kernel_s(self) -> float:
         """The part of it that the system's kernel took for them."""
-        return sum(tree.tally.kernel_s for tree in self._every) - self._kernel_before
+        return sum(tree.counters.kernel_s for tree in self._every) - self._kernel_before
 
     @property
     def peak_rss(self) -> int:
         """Bytes: the sum of each tree's own peak."""
-        return sum(tree.tally.peak_rss for tree in self._every)
+        return sum(tree.counters.peak_rss for tree in self._every)
 
     @property
     def peak_pss(self) -> int | None:
         """The same with shared pages once, where the system tells."""
-        found = [tree.tally.peak_pss for tree in self._every]
+        found = [tree.counters.peak_pss for tree in self._every]
         return sum(size for size in found if size is not None) if any(found) else None
 
 

@@ -2,7 +2,4 @@
 
 It uses the mirror as anybody would: `mirror run CONFIG` in a process of its own, watched through the flow's journal and
 through the clusters' log ends, stopped with SIGTERM. Whatever it starts ends with it, however it dies.
-
-records  what is written    producers  who writes it         bound   a process that does not outlive this one
-usage    CPU and memory     copying    the mirror at work    play    the whole, step by step    result  what came out
 """

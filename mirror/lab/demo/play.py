@@ -132,8 +132,8 @@ def play(tell: Tell) -> Result:
             backlog_cpu_s=course.last.cpu_s - course.first.cpu_s,
             backlog_bytes=sum(topic.bytes for topic in report.topics if topic.topic in backlog),
             record_bytes=filled.bytes,
-            peak_rss=copying.tree.tally.peak_rss,
-            peak_pss=copying.tree.tally.peak_pss,
+            peak_rss=copying.tree.counters.peak_rss,
+            peak_pss=copying.tree.counters.peak_pss,
             stop_s=stopped,
             exit_code=exit_code,
         )

@@ -134,7 +134,7 @@ class Tree:
     """A process, its descendants, and those that outlived their parents."""
 
     def __init__(self, pid: int) -> None:
-        self.tally = UsageTally()
+        self.counters = UsageTally()
         self._pid = pid
         self._seen: dict[Identity, psutil.Process] = {}
         self._java: set[Identity] = set()
@@ -143,7 +143,7 @@ class Tree:
     @property
     def java_cpu_s(self) -> float:
         """The part of the CPU-seconds that was spent in Java's virtual machines."""
-        return self.tally.cpu_of(self._java)
+        return self.counters.cpu_of(self._java)
 
     def sample(self, *, find: bool = True) -> float:
         """Look at all of them; CPU-seconds so far. Without `find` only at those that are known, which takes a hundredth
@@ -160,8 +160,8 @@ class Tree:
                 snapshot[identity] = _usage(process, with_pss)
             except psutil.Error:
                 del self._seen[identity]
-        self.tally.add(snapshot)
-        return self.tally.cpu_s
+        self.counters.add(snapshot)
+        return self.counters.cpu_s
 
     def _find(self) -> None:
         try:

@@ -33,9 +33,9 @@ from mirror.segments.files import (
     PARTITION_FOLDER,
     SUFFIX,
     Mapped,
-    glance_over,
     largest_timestamp,
     offset_of,
+    scan_transactions,
 )
 from mirror.spark.datasource.options import Detail, Options, Wanted, folder_of
 from mirror.spark.datasource.rows import Place, Rows
@@ -157,18 +157,18 @@ class FileSlice:
 
     def _outcomes(self, mapped: Mapped) -> Outcomes:
         """How this segment's transactions ended, in it or in a later one."""
-        glance = TransactionScan()
-        glance_over(glance, mapped)
-        waiting = glance.open
+        scan = TransactionScan()
+        scan_transactions(scan, mapped)
+        waiting = scan.open
         if not waiting or self.is_last:
-            return glance.outcomes()
+            return scan.outcomes()
         for address in following(self.place.file or "", self.base_offset):
             if not waiting:
                 break
-            glance_over(glance, opened(address))
-            still = glance.open
+            scan_transactions(scan, opened(address))
+            still = scan.open
             waiting = {producer: first for producer, first in waiting.items() if still.get(producer) == first}
-        return glance.outcomes()
+        return scan.outcomes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
 from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated
-from mirror.spark.rekey.writing import RECEIPT_DDL, written
+from mirror.spark.rekey.writing import RESULT_DDL, written
 from mirror.spark.session import asked, may_live, told_by
 from mirror.states import Remedy, State
 
@@ -64,12 +64,12 @@ ORDER = ("target_partition", "source_partition", "first_offset")
 
 
 def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list[Row]:
-    """Carry a plan out, and wait for it: receipts. `used`: what its expressions look at.
+    """Carry a plan out, and wait for it: results. `used`: what its expressions look at.
 
     Whatever Spark raises says nothing of what was committed: the slots' numbers do.
     """
     ordered = slices_of(session, work, used).repartitionById(work.slots, "slot").sortWithinPartitions(*ORDER)
-    return map_in_arrow(ordered, written(work), RECEIPT_DDL).collect()
+    return map_in_arrow(ordered, written(work), RESULT_DDL).collect()
 
 
 def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFrame:
@@ -121,7 +121,7 @@ class Rekeyer:
         self._journal = Journal(self._target, flow.name)
         self._committed, self._newest = NOTHING, NOTHING
         self._target_id: uuid.UUID | None = None  # of the last plan
-        self._ledger = PlanLog(self._target, rule)
+        self._plans = PlanLog(self._target, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
         self._abandoned: Plan | None = None  # no slot had it when it was looked at
         self._thread = ThreadPoolExecutor(1, "rekey")
@@ -247,13 +247,13 @@ class Rekeyer:
         """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None."""
         await self._source.refresh([self._rule.source])
         self._is_bound, self._abandoned = False, None
-        numbers, plan = await self._ledger.take_over()
+        numbers, plan = await self._plans.take_over()
         if plan is not None and (older := plan.abandoned) is not None and older.number in numbers:
-            await self._ledger.record(older)  # a slot has it after all: a late task was quicker than its fence
+            await self._plans.record(older)  # a slot has it after all: a late task was quicker than its fence
             plan = older
         if plan is None:
             self._parts.clear()
-            await self._ledger.find_nothing(set(numbers))
+            await self._plans.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
             self._target_id = None
             return None
@@ -262,9 +262,9 @@ class Rekeyer:
         self._side.stand_at(plan.upto if is_done else plan.begin, plan.epochs)
         if self._side.is_recreated:
             raise recreated(self._rule, "source")
-        self._ledger.check(plan, set(numbers))
-        await self._ledger.check_kept()
-        await self._ledger.check_only_ours()  # D7
+        self._plans.check(plan, set(numbers))
+        await self._plans.check_kept()
+        await self._plans.check_only_ours()  # D7
         self._committed = plan.number if is_done else plan.after
         if is_done or plan.number not in numbers:
             self._abandoned = None if is_done else plan
@@ -306,7 +306,7 @@ class Rekeyer:
             await self._target.refresh([rule.target])
             if self._is_made_anew:
                 raise recreated(rule, "target")
-            await self._ledger.check_kept()  # D6
+            await self._plans.check_kept()  # D6
             self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
         upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
@@ -326,24 +326,24 @@ class Rekeyer:
             begin=begin,
             upto=upto,
             epochs={number: part.epoch for number, part in self._parts.items()},
-            slots=self._ledger.slots,
+            slots=self._plans.slots,
             rule=rule,
             source_id=self._source.topic_id(rule.source),
             target_id=self._target_id or target_id,
             abandoned=self._abandoned and replace(self._abandoned, abandoned=None),
         )
-        await self._ledger.record(plan)
+        await self._plans.record(plan)
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         if not plan.ranges:
             return None
         if (abandoned := self._abandoned) is None:
             return plan
         # a late task of the plan that this one abandons may have begun before this was on record; from now on it cannot
-        numbers = await self._ledger.fenced()
+        numbers = await self._plans.fenced()
         self._abandoned = None
         if abandoned.number not in numbers:
             return plan
-        await self._ledger.record(abandoned)
+        await self._plans.record(abandoned)
         self._is_bound = True
         return abandoned
 
@@ -359,7 +359,7 @@ class Rekeyer:
             plan=plan,
             source=self._bounded_source(plan),
             target=self._flow.target,
-            slots=self._ledger.slots,
+            slots=self._plans.slots,
         )
         self._trial = plan
         began = time.monotonic()
@@ -375,7 +375,7 @@ class Rekeyer:
                 with contextlib.suppress(TimeoutError):
                     await asked(partial(self._session.sparkContext.cancelJobGroup, self._job), 1.0)
                 await asyncio.wait([job], timeout=1.0)
-            receipts: list[Row] = await job
+            results: list[Row] = await job
         except Exception as failure:
             if (stop := Stopped.found_in(failure)) is not None:
                 raise stop from None
@@ -388,7 +388,7 @@ class Rekeyer:
             self._halve()
         elif took < _SHORT and is_full and not self._suspects:
             self._offsets = min(MOST_OFFSETS, self._offsets * 2)
-        return receipts
+        return results
 
     def _bounded_source(self, plan: Plan) -> Endpoint:
         """The source, with what each task that may read the plan's ranges at a time gets of the flow's bound."""
@@ -403,11 +403,11 @@ class Rekeyer:
         is_ours = rule.expressions == self._rule.expressions
         return carried_out(self._session, work, self._used if is_ours else used_by(self._session, rule))
 
-    def _learn(self, plan: Plan, receipts: list[Row]) -> None:
+    def _learn(self, plan: Plan, results: list[Row]) -> None:
         """The micro-batch is committed by every slot."""
         self._committed = plan.number
         self._side.stand_at(plan.upto, plan.epochs)
-        for row in receipts:
+        for row in results:
             self._parts[row.source_partition].learn(row)
 
     def _is_stopped_by(self, stop: Stopped) -> bool:
@@ -534,18 +534,18 @@ class Queries:
         for one in self._rekeyers.values():
             yield from one.unfinished
 
-    def start(self, stopping: asyncio.Event, stop: Callable[[], None], tidings: JournalState) -> None:
+    def start(self, stopping: asyncio.Event, stop: Callable[[], None], journal_state: JournalState) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `tidings` tells which source topics rest, and whether any mirror of the flow has reported before.
+        `journal_state` tells which source topics rest, and whether any mirror of the flow has reported before.
         """
-        is_first = not tidings.live
+        is_first = not journal_state.live
 
         def look_at(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and task.exception() is not None:
                 stop()
 
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
-            running = one.run(tidings.instance, stopping, lambda: tidings.paused, is_first=is_first)
+            running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
             task.add_done_callback(look_at)
             return task

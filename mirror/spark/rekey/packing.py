@@ -48,7 +48,7 @@ class Kind(IntEnum):
 
     RECORDS = 0
     BATCH = 1
-    TALLY = 2
+    COUNTERS = 2
     DEAD = 3
 
 
@@ -141,7 +141,7 @@ class Packer:
         if all_of_it:
             self._flush()
             for reason, count in (+self._left_out).items():
-                self._row(Kind.TALLY, NOWHERE, self._begin, count, 0, -1, -1, reason, b"")
+                self._row(Kind.COUNTERS, NOWHERE, self._begin, count, 0, -1, -1, reason, b"")
             self._left_out.clear()
         if self._rows and (all_of_it or len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES):
             columns = zip(*self._rows, strict=True)

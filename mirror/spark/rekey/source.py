@@ -48,7 +48,7 @@ class Standing:
     latency: Histogram = field(default_factory=Histogram)
 
     def learn(self, row: Any) -> None:
-        """Count what a receipt tells (`writing.RECEIPT_DDL`)."""
+        """Count what a result tells (`writing.RESULT_DDL`)."""
         is_written = row.verdict in (RE_KEYED, KEPT_WHOLE)
         self.verdicts[row.verdict] += row.batches if is_written else row.records
         self.verdict_bytes[row.verdict] += row.bytes

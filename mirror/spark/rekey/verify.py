@@ -377,7 +377,7 @@ def _described(
         for batch in batches:
             for one in batch.to_pylist():
                 kind, data = Slice(one["kind"]), memoryview(one["data"])
-                if kind is Slice.TALLY:
+                if kind is Slice.COUNTERS:
                     continue
                 if kind is Slice.BATCH:
                     records = read(RawBatch(parse_header(data), data))

@@ -42,11 +42,11 @@ KEPT_WHOLE: Final = "RESTAMP/kept-whole"
 DEAD_LETTER: Final = "DROP/dead-letter"
 #: What a slot's share of a micro-batch may take, its input included.
 TRANSACTION_MS: Final = 300_000
-RECEIPT_DDL: Final = (
+RESULT_DDL: Final = (
     "source_partition int, verdict string, records bigint, batches bigint, bytes bigint, max_timestamp bigint,"
     " committed_ms bigint"
 )
-_RECEIPT: Final = pa.schema(
+_RESULT: Final = pa.schema(
     [("source_partition", pa.int32()), ("verdict", pa.string())]
     + [(name, pa.int64()) for name in ("records", "batches", "bytes", "max_timestamp", "committed_ms")]
 )
@@ -72,7 +72,7 @@ class _Run:
 
 
 def written(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `map_in_arrow` over sorted slices, one slot a task: receipts."""
+    """For `map_in_arrow` over sorted slices, one slot a task: results."""
 
     def step(slices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -95,7 +95,7 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
             raise Stopped(State.FENCED, -1, -1, detail)
         done = reached_in(await last_committed(cluster, number_at(rule, slot)))
         if done.number == work.plan.number:
-            return _receipts({})
+            return _results({})
         if done.number != work.plan.after:
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
             raise Stopped(State.FENCED, -1, -1, detail)
@@ -107,7 +107,7 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
             for row in batch.to_pylist():
                 await writer.take(row)
         await writer.finish()
-        return _receipts(writer.counts)
+        return _results(writer.counts)
 
 
 class _Writer:
@@ -128,7 +128,7 @@ class _Writer:
         from mirror.spark.rekey.packing import Kind  # noqa: PLC0415 -- likewise
 
         kind, rule = Kind(row["kind"]), self._work.plan.rule
-        if kind is Kind.TALLY:
+        if kind is Kind.COUNTERS:
             self._count(row, f"DROP/{row['reason']}", row["records"])
             return
         is_dead = kind is Kind.DEAD
@@ -217,13 +217,13 @@ class _Writer:
             await sending
 
 
-def _receipts(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:
+def _results(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:
     now = round(time.time() * 1000)
     rows = [
         (partition, verdict, one.records, one.batches, one.bytes, one.newest, now)
         for (partition, verdict), one in counts.items()
     ]
-    columns = list(zip(*rows, strict=True)) or [()] * len(_RECEIPT)
+    columns = list(zip(*rows, strict=True)) or [()] * len(_RESULT)
     return pa.RecordBatch.from_arrays(
-        [pa.array(values, one.type) for values, one in zip(columns, _RECEIPT, strict=True)], schema=_RECEIPT
+        [pa.array(values, one.type) for values, one in zip(columns, _RESULT, strict=True)], schema=_RESULT
     )

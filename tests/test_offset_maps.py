@@ -1,4 +1,4 @@
-"""The ledgers of a task: what a driver handed over, and what the journal tells beyond it."""
+"""The offset maps of a task: what a driver handed over, and what the journal tells beyond it."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RUNS_IN_A_RECORD", 3)
 
 
-def recalled(ledgers: OffsetMapStore, end: int) -> OffsetMap:
-    return asyncio.run(ledgers.recall(TARGET, end))
+def recalled(offset_maps: OffsetMapStore, end: int) -> OffsetMap:
+    return asyncio.run(offset_maps.recall(TARGET, end))
 
 
 def written(journal: Journal, sources: Sequence[int], last: OffsetRanges | None = None) -> None:
     """One record after the other, each at once recorded."""
-    ledgers = OffsetMapStore(journal, {TARGET: last} if last else {}, 0)
-    ledger = recalled(ledgers, 10**6)
+    offset_maps = OffsetMapStore(journal, {TARGET: last} if last else {}, 0)
+    offset_map = recalled(offset_maps, 10**6)
     for source in sources:
-        ledger.add(source, ledger.runs.next_target, 1)
-        asyncio.run(ledgers.record())
+        offset_map.add(source, offset_map.runs.next_target, 1)
+        asyncio.run(offset_maps.record())
 
 
 @given(st.lists(st.integers(0, 2), max_size=20), st.floats(0, 1), st.sampled_from(["whole", "cleaned"]))
@@ -77,10 +77,10 @@ def test_an_older_driver_and_the_journal_tell_all_together(skips: list[int], sha
     older = Indexes(journal.entries[:known]).last()
     if form == "cleaned":
         journal.clean()
-    ledger = recalled(OffsetMapStore(journal, older, known), len(sources))
-    assert list(ledger.runs) == list(whole)
-    assert (ledger.runs.next_source, ledger.runs.next_target) == (whole.next_source, whole.next_target)
-    assert ledger.pending() == ([], []), "it is all recorded"
+    offset_map = recalled(OffsetMapStore(journal, older, known), len(sources))
+    assert list(offset_map.runs) == list(whole)
+    assert (offset_map.runs.next_source, offset_map.runs.next_target) == (whole.next_source, whole.next_target)
+    assert offset_map.pending() == ([], []), "it is all recorded"
 
 
 def test_runs_that_were_recorded_anew_and_shorter_count() -> None:
@@ -88,21 +88,21 @@ def test_runs_that_were_recorded_anew_and_shorter_count() -> None:
     journal = Kept()
     written(journal, [0, 1, 2, 3, 4])
     since = journal.end
-    ledgers = OffsetMapStore(journal, Indexes(journal.entries).last(), since)
-    ledger = recalled(ledgers, 2)
-    ledger.cut(2)
-    ledger.add(50, 2, 2)
-    asyncio.run(ledgers.record())
-    ledger = recalled(OffsetMapStore(journal, Indexes(journal.entries[:since]).last(), since), 4)
-    assert list(ledger.runs) == [OffsetRange(0, 0, 2), OffsetRange(50, 2, 2)]
+    offset_maps = OffsetMapStore(journal, Indexes(journal.entries).last(), since)
+    offset_map = recalled(offset_maps, 2)
+    offset_map.cut(2)
+    offset_map.add(50, 2, 2)
+    asyncio.run(offset_maps.record())
+    offset_map = recalled(OffsetMapStore(journal, Indexes(journal.entries[:since]).last(), since), 4)
+    assert list(offset_map.runs) == [OffsetRange(0, 0, 2), OffsetRange(50, 2, 2)]
 
 
 def test_what_the_target_lost_goes_back_through_the_journal() -> None:
     journal = Kept()
     written(journal, range(0, 40, 2))
-    ledgers = OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end)
-    ledger = recalled(ledgers, 7)
-    assert (ledger.runs.begin, ledger.runs.next_target) == (6, 7)
+    offset_maps = OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end)
+    offset_map = recalled(offset_maps, 7)
+    assert (offset_map.runs.begin, offset_map.runs.next_target) == (6, 7)
     index = Indexes(journal.entries)[TARGET]
     assert [run.source for run in index] == list(range(0, 14, 2))
     assert index.last is not None
@@ -111,16 +111,16 @@ def test_what_the_target_lost_goes_back_through_the_journal() -> None:
 
 def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     journal = Kept(fails=1)
-    ledgers = OffsetMapStore(journal, {}, None)
-    ledger = recalled(ledgers, 0)
+    offset_maps = OffsetMapStore(journal, {}, None)
+    offset_map = recalled(offset_maps, 0)
     for source in range(0, 20, 2):
-        ledger.add(source, ledger.runs.next_target, 1)
+        offset_map.add(source, offset_map.runs.next_target, 1)
     with pytest.raises(ClusterUnreachable):
-        asyncio.run(ledgers.record())
-    asyncio.run(ledgers.record())
+        asyncio.run(offset_maps.record())
+    asyncio.run(offset_maps.record())
     assert [run.source for run in Indexes(journal.entries)[TARGET]] == list(range(0, 20, 2))
     count = len(journal.entries)
-    asyncio.run(ledgers.record())
+    asyncio.run(offset_maps.record())
     assert len(journal.entries) == count
 
 
@@ -145,8 +145,8 @@ def test_a_task_is_not_told_what_its_predecessor_took_back() -> None:
     written(journal, range(0, 18, 2))
     last, since = Indexes(journal.entries).last(), journal.end
     recalled(OffsetMapStore(journal, last, since), 6)
-    ledger = recalled(OffsetMapStore(journal, last, since), 8)
-    assert (list(ledger.runs), ledger.runs.next_target) == (
+    offset_map = recalled(OffsetMapStore(journal, last, since), 8)
+    assert (list(offset_map.runs), offset_map.runs.next_target) == (
         [OffsetRange(6, 3, 1), OffsetRange(8, 4, 1), OffsetRange(10, 5, 1)],
         6,
     )
@@ -155,20 +155,20 @@ def test_a_task_is_not_told_what_its_predecessor_took_back() -> None:
 def test_two_who_record_at_once_lose_nothing() -> None:
     """What one of them could not write is not taken for written since the other one could."""
     journal = Slow()
-    ledgers = OffsetMapStore(journal, {}, None)
+    offset_maps = OffsetMapStore(journal, {}, None)
 
     async def both() -> None:
-        ledger = await ledgers.recall(TARGET, 0)
-        ledger.add(0, 0, 1)
-        first = asyncio.create_task(ledgers.record())
+        offset_map = await offset_maps.recall(TARGET, 0)
+        offset_map.add(0, 0, 1)
+        first = asyncio.create_task(offset_maps.record())
         await asyncio.sleep(0)
-        ledger.add(5, 1, 1)
+        offset_map.add(5, 1, 1)
         journal.fails = 1
-        second = asyncio.create_task(ledgers.record())
+        second = asyncio.create_task(offset_maps.record())
         await asyncio.sleep(0)
         journal.goes_on.set()
         await asyncio.gather(first, second, return_exceptions=True)
-        await ledgers.record()
+        await offset_maps.record()
 
     asyncio.run(both())
     assert told(journal) == [OffsetRange(0, 0, 1), OffsetRange(5, 1, 1)]
