@@ -66,6 +66,11 @@ def test_a_name_that_exists_and_is_excluded_is_not_missing() -> None:
     assert (selection.pairs, selection.missing) == ((pair("orders"),), ())
 
 
+def test_a_name_that_no_topic_has_and_is_excluded_is_not_missing() -> None:
+    """As after the topic was deleted, and taken out of the flow."""
+    assert select(TOPICS, settings(["orders", "gone"], exclude=["gone"])).missing == ()
+
+
 def test_two_sources_of_one_target_clash() -> None:
     naming = {"rename": {"clicks-eu": "clicks", "clicks-us": "clicks"}}
     selection = select(TOPICS, settings(["clicks-.*", "orders"], naming=naming))

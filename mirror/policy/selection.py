@@ -167,7 +167,7 @@ class Clash:
 class Selection:
     """`pairs` are safe to plan only when `missing`, `clashes` and `illegal` are empty; all are sorted by name.
 
-    `missing`: include patterns without special characters, so meant as a name, that no topic has.
+    `missing`: include patterns without special characters, so meant as a name, that no topic has and nothing excludes.
     `illegal`: source topics whose target name no broker would accept.
     `internal`: topics that the patterns ask for and that are left out all the same.
     """
@@ -202,7 +202,7 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
         by_target.setdefault(pair.target, []).append(pair.source)
     return Selection(
         pairs=tuple(pairs),
-        missing=tuple(sorted({p.pattern for p in patterns.include if _names_nothing(p, topics)})),
+        missing=tuple(sorted({p.pattern for p in patterns.include if _names_nothing(p, topics, patterns.exclude)})),
         clashes=tuple(Clash(target=t, sources=tuple(s)) for t, s in sorted(by_target.items()) if len(s) > 1),
         illegal=tuple(pair for pair in pairs if not names.is_legal(pair.target)),
         internal=tuple(topic for topic in wanted if topic.startswith(_NEVER)),
@@ -233,5 +233,9 @@ def rekeyed_by(rule: Rule, source: str, target: str, partitions: int) -> Rekeyin
     )
 
 
-def _names_nothing(pattern: re.Pattern[str], topics: Mapping[str, int]) -> bool:
-    return names.is_plain(pattern.pattern) and not any(pattern.fullmatch(topic) for topic in topics)
+def _names_nothing(pattern: re.Pattern[str], topics: Mapping[str, int], exclude: Sequence[re.Pattern[str]]) -> bool:
+    """Whether an include pattern is a name that no topic has; one that is excluded as well need not exist."""
+    name = pattern.pattern
+    if not names.is_plain(name) or any(one.fullmatch(name) for one in exclude):
+        return False
+    return not any(pattern.fullmatch(topic) for topic in topics)

@@ -399,8 +399,8 @@ class Supervisor:
             origins = {**self._flow.origins, **look.origins}
             topics, claims = self._journal_state.topics, self._flow.claims
             found = await recorded(source, journal, new, topics, look.made, origins=origins, claims=claims)
-            refused = {one.target for one in self._refused}
-            await forget(journal, [one for one in gone if one.target.topic not in refused])  # what is told of those
+            reported = {one.target for one in self._refused if one.partitions}
+            await forget(journal, [one for one in gone if one.target.topic not in reported])
         except (ClusterError, PreflightError) as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return

@@ -1,0 +1,118 @@
+"""What a mirror does while it runs and people change its configuration, or the topics of its source."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adversary.driving import Command
+from confluent_kafka.admin import AdminClient
+from helpers import make_topic, produce
+from remedyworld import until
+
+from mirror.errors import ExitCode
+from mirror.lab.embedded import Cluster
+
+pytestmark = pytest.mark.brokers
+
+
+class Live:
+    """One flow with short looks, and its mirror while it runs."""
+
+    def __init__(self, source: Cluster, target: Cluster, folder: Path, topics: list[str], **more: Any) -> None:
+        """`more` goes into the section `topics`."""
+        self.folder, self.config = folder, folder / "flow.yaml"
+        self.settings: dict[str, Any] = {
+            "name": topics[0],
+            "source": {"alias": "eu", "bootstrap.servers": source.bootstrap},
+            "target": {"alias": "us", "bootstrap.servers": target.bootstrap},
+            "topics": {"include": topics, **more},
+            "groups": {"include": []},
+            "sync": {"interval_s": 1},
+            "spark": {"epoch_s": 2},
+        }
+        self.mirror: Command | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[Command]:
+        """While the mirror runs."""
+        self.write()
+        self.mirror = Command(self.folder, "run", str(self.config), "--json")
+        try:
+            yield self.mirror
+        finally:
+            self.mirror.end()
+
+    def write(self) -> None:
+        """The configuration as it is now."""
+        self.config.write_text(json.dumps(self.settings), encoding="utf-8")  # JSON is YAML
+
+    def reload(self) -> None:
+        """Write it, and have the mirror read it again."""
+        assert self.mirror is not None
+        self.write()
+        self.mirror.send(signal.SIGHUP)
+
+    def log(self) -> str:
+        """The mirror's log."""
+        return self.mirror.logged if self.mirror is not None else ""
+
+    def logs(self, event: str) -> Callable[[], bool]:
+        """Whether the mirror logged such an event."""
+        return lambda: f'"event": "{event}"' in self.log()
+
+    def printed(self, *arguments: str, code: ExitCode = ExitCode.DONE) -> str:
+        """What a command prints that ends so."""
+        command = Command(self.folder, *arguments)
+        assert command.wait(60) == code, command.logged + command.printed
+        return command.printed
+
+    def states(self) -> dict[str, str]:
+        """The states that `mirror status` tells, by source topic."""
+        told = json.loads(self.printed("status", str(self.config), "--json"))
+        return {one["topic"]: one["state"] for one in told["partitions"]}
+
+    def lag(self) -> int | None:
+        """How many records are not copied yet, by `mirror status`."""
+        lag: int | None = json.loads(self.printed("status", str(self.config), "--json"))["totals"]["lag_records"]
+        return lag
+
+    def until_states(self, wanted: dict[str, str]) -> None:
+        """Until `mirror status` tells these, and no others."""
+        until(lambda: self.states() == wanted, self.log)
+
+
+def admin(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+
+@pytest.mark.parametrize("way", ["exclude", "include"])
+def test_a_deleted_topic_that_is_taken_out_of_the_flow_is_told_of_no_more(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, way: str
+) -> None:
+    """As the advice of RECREATED has it, where `topics.include` names the topic: excluded, or not included any more;
+    and a mirror that starts with that configuration is not refused.
+    """
+    gone = f"{topic_name}-gone"
+    for topic in (topic_name, gone):
+        make_topic(source_cluster.bootstrap, topic)
+        produce(source_cluster.bootstrap, topic, [b"%d" % number for number in range(20)])
+    live = Live(source_cluster, target_cluster, tmp_path, [topic_name, gone])
+    with live.running():
+        live.until_states({topic_name: "CAUGHT_UP", gone: "CAUGHT_UP"})
+        person = admin(source_cluster)
+        person.delete_topics([gone])[gone].result(30)
+        until(lambda: live.states()[gone] == "RECREATED", live.log)
+        until(live.logs("not_mirrored"), live.log)  # preflight refuses a name that no topic has
+        if way == "exclude":
+            live.settings["topics"]["exclude"] = [gone]
+        else:
+            live.settings["topics"]["include"] = [topic_name]
+        live.reload()
+        live.until_states({topic_name: "CAUGHT_UP"})
+    assert "nothing to do" in live.printed("plan", str(live.config))
