@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from adversary.driving import Command
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from helpers import make_topic, produce
 from remedyworld import until
+from samerecords import assert_same_records
 
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
@@ -116,3 +118,36 @@ def test_a_deleted_topic_that_is_taken_out_of_the_flow_is_told_of_no_more(
         live.reload()
         live.until_states({topic_name: "CAUGHT_UP"})
     assert "nothing to do" in live.printed("plan", str(live.config))
+
+
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_no_policy_leaves_out_records_for_a_limit_that_is_about_to_follow(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
+) -> None:
+    """`max.message.bytes` is raised on the source, and records that need it follow at once. What is still too large for
+    both limits is left out.
+    """
+    make_topic(source_cluster.bootstrap, topic_name, configs={"max.message.bytes": "10000"})
+    produce(source_cluster.bootstrap, topic_name, [b"%d" % number for number in range(20)])
+    live = Live(source_cluster, target_cluster, tmp_path, [topic_name], on_too_large="skip", offsets=offsets)
+    live.settings["sync"] = {"interval_s": 4}
+    with live.running():
+        live.until_states({topic_name: "CAUGHT_UP"})
+        limit = ConfigEntry("max.message.bytes", "200000", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, topic_name, incremental_configs=[limit])
+        person = admin(source_cluster)
+        person.incremental_alter_configs([topic])[topic].result(30)
+        producer = Producer({"bootstrap.servers": source_cluster.bootstrap, "acks": "all"})
+        for number in range(3):
+            producer.produce(topic_name, b"%d" % number * 50_000)
+            producer.flush()
+        until(live.logs("topic_config_changed"), live.log)
+        live.until_states({topic_name: "CAUGHT_UP"})
+        until(
+            lambda: json.loads(live.printed("status", str(live.config), "--json"))["totals"]["lag_records"] == 0,
+            live.log,
+        )
+        assert not live.logs("records_lost")(), live.log()
+    live.printed("verify", str(live.config))
+    if offsets == "preserve":
+        assert_same_records(source_cluster.bootstrap, target_cluster.bootstrap, topic_name, 1)

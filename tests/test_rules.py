@@ -72,6 +72,23 @@ def test_before_kafka_3_6_one_limit_held_both_ways() -> None:
     assert (rules.timestamp_after_max_ms, rules.timestamp_before_max_ms) == (1000, 1000)
 
 
+def test_whether_the_target_may_soon_take_more() -> None:
+    """A segment's limit that no sync raises is no reason to wait."""
+
+    def may(source: int, target: int, segment: int = 1 << 30, *, follows: bool = True, known: int = 1000) -> bool:
+        ours = {"max.message.bytes": str(source)}
+        theirs = {"max.message.bytes": str(target), "segment.bytes": str(segment)}
+        return Rules(max_message_bytes=known, size_follows=follows).may_take_more(ours, theirs)
+
+    assert may(2000, 1000)
+    assert not may(2000, 1000, follows=False)
+    assert not may(1000, 1000)
+    assert not may(500, 1000)
+    assert may(2000, 2000), "it was raised a moment ago"
+    assert may(1000, 2000, follows=False), "the same by a person"
+    assert not may(2000, 2000, segment=1000)
+
+
 @pytest.mark.parametrize(
     ("name", "codec"),
     [("producer", None), ("uncompressed", 0), ("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)],

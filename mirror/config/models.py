@@ -367,7 +367,7 @@ class TopicSettings(Section):
     """
     on_too_large: Literal["stop", "skip"] = "stop"
     """What to do with a record that exceeds `max.message.bytes` of the target topic. `skip` leaves out that record
-    alone and records the loss.
+    alone and records the loss, unless the mirror is about to raise that limit to the source's.
     """
     recompress: Literal["mirror", "target"] = "mirror"
     """Who compresses where the target topic has a `compression.type` of its own: the mirror or the target broker."""

@@ -19,13 +19,14 @@ from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import Finding, Severity
+from mirror.policy.rules import MAX_BYTES, Finding, Severity
 from mirror.policy.rules import refused as refusal
 from mirror.policy.selection import Rekeying, selects
 from mirror.replication.assignment import Assignment, assign
 from mirror.states import State
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, ensure_heartbeats, rules_from, rules_of
+from mirror.topics.configs import follows
 from mirror.topics.history import Claim, claims_of_others, read_history, read_own
 
 # --- A flow that is ready to run, and how a run of it ended (values) --------------------------------------------------
@@ -268,5 +269,7 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
             topic: replace(rules[topic], target_append_time=False, mistimes=rules[topic].target_append_time)
             for topic in own & rules.keys()
         }
+    if follows(MAX_BYTES, settings.sync):
+        rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     return assign((pair for pair in plan.pairs if pair.target in rules), topic_ids, rules)

@@ -21,6 +21,7 @@ Recompress = Literal["mirror", "target"]
 NO_LIMIT = 2**63 - 1
 #: By which a broker refuses what is later or earlier than its own clock, in ms.
 AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
+MAX_BYTES = "max.message.bytes"
 CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 _DEFAULT_MAX_MESSAGE = 1_048_588
@@ -69,8 +70,9 @@ class Rules:
     takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on
     behind records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are
     damaged in the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records that
-    are too large for the target. `codec`: the id that the mirror compresses to, None
-    where batches keep theirs. `coalesce_bytes`: batches in a row are joined up to that size, 0 for never.
+    are too large for the target. `size_follows`: `max.message.bytes` of the target is set to what the source has.
+    `codec`: the id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in a row
+    are joined up to that size, 0 for never.
     `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
     be, in ms. `mistimes`: the target would give records times of its own, and nobody asked for these.
     """
@@ -84,6 +86,7 @@ class Rules:
     continues_on_loss: bool = False
     skips_damage: bool = False
     skips_too_large: bool = False
+    size_follows: bool = False
     codec: int | None = None
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
@@ -94,6 +97,15 @@ class Rules:
     def translates(self) -> bool:
         """Offsets move."""
         return self.offsets == "translate"
+
+    def may_take_more(self, source: Mapping[str, str], target: Mapping[str, str]) -> bool:
+        """Whether the target takes larger batches than these rules know, by both topics' configs of now, or is about to
+        be set so.
+        """
+        if _largest_batch(target) > self.max_message_bytes:
+            return True
+        limits = (_number(configs, MAX_BYTES, _DEFAULT_MAX_MESSAGE) for configs in (source, target))
+        return self.size_follows and next(limits) > next(limits)
 
     @classmethod
     def from_configs(
@@ -202,7 +214,7 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
         )
     largest = _largest_batch(source)
     if rules.max_message_bytes < largest:
-        key = "segment.bytes" if _number(target, "segment.bytes", _DEFAULT_SEGMENT) < largest else "max.message.bytes"
+        key = "segment.bytes" if _number(target, "segment.bytes", _DEFAULT_SEGMENT) < largest else MAX_BYTES
         yield (
             f"takes batches of {rules.max_message_bytes} bytes, its source of {largest}: larger ones are split, at a"
             " cost, and a record that is larger alone stops its partition, or is left out where topics.on_too_large is"
@@ -322,7 +334,7 @@ def _old_format(configs: Mapping[str, str]) -> str:
 
 def _largest_batch(configs: Mapping[str, str]) -> int:
     """A batch must fit into a message and into a segment (Kafka `UnifiedLog.append`)."""
-    message = _number(configs, "max.message.bytes", _DEFAULT_MAX_MESSAGE)
+    message = _number(configs, MAX_BYTES, _DEFAULT_MAX_MESSAGE)
     return min(message, _number(configs, "segment.bytes", _DEFAULT_SEGMENT))
 
 

@@ -6,15 +6,19 @@ the end of the log tells, as the same answer has it.
 
 A sound batch that must be rewritten may hold records that nobody can read, or one that is too large for the target: its
 header is true, and tells the offsets.
+
+Decision: a policy leaves out no record for a limit that is about to be raised. Whoever raises `max.message.bytes` on
+the source may write the first large record before the copy's limit follows.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition, topic_configs
 from mirror.kafka.fetch import Fetched, fetch_at
 from mirror.kafka.queries import READ_COMMITTED, READ_UNCOMMITTED
 from mirror.policy.rules import Rules
@@ -138,3 +142,16 @@ async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int
             offset = raw.header.next_offset
         if offset == before:
             return None
+
+
+async def may_take_more(source: Cluster, topic: str, target: Cluster, copy: str, rules: Rules) -> bool:
+    """Whether the copy of a topic takes larger batches than these rules know, or is about to, as far as both clusters
+    tell. Raises ClusterError and WireError.
+    """
+    found = await asyncio.gather(topic_configs(source, [topic]), topic_configs(target, [copy]))
+    told = found[0].get(topic), found[1].get(copy)
+    ours, theirs = (
+        {one.name: one.value for one in each if one.value is not None} if isinstance(each, tuple) else None
+        for each in told
+    )
+    return ours is not None and theirs is not None and rules.may_take_more(ours, theirs)

@@ -55,7 +55,7 @@ from mirror.records.recipe import CAP, LARGEST_RECORD
 from mirror.records.transactions import Aborted
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
 from mirror.replication.classifier import Verdict, classify
-from mirror.replication.damage import Damaged
+from mirror.replication.damage import Damaged, may_take_more
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
@@ -500,12 +500,23 @@ class Pipeline:
             except Unwritable as stop:
                 if not partition_task.may_leave_out(stop.loss):
                     raise
+                if stop.loss.reason == "too_large" and await self._may_take_more(partition_task, sink):
+                    raise
                 if not await self._leave_out(partition_task, sink, stop.loss):
                     return False
                 raws = tuple(raw for raw in raws if raw.header.next_offset > sink.next_offset)
             else:
                 break
         return True
+
+    async def _may_take_more(self, partition_task: PartitionTask, sink: PartitionWriter) -> bool:
+        """Whether a record that is too large by the rules may soon not be; nothing follows where that is not known."""
+        mine = partition_task.assignment
+        try:
+            return await may_take_more(self._source, mine.source.topic, self._target, mine.target.topic, mine.rules)
+        except (ClusterError, WireError) as problem:
+            self._writer.doubt(sink, str(problem))
+            return False
 
     async def _leave_out(self, partition_task: PartitionTask, sink: PartitionWriter, loss: Loss) -> bool:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""

@@ -29,14 +29,14 @@ from typing import Final, Literal
 
 from mirror.config import SyncSettings
 from mirror.kafka.admin import ConfigChange, ConfigValue
-from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, NO_LIMIT
+from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT
 
 # --- Which settings of a topic follow the source's, and what that changes on the target -------------------------------
 
 TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 #: Whose append times a copy shows: those at which the source took its records, or at which the target did.
 AppendTime = Literal["source", "target"]
-IN_EFFECT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", TIMESTAMP_TYPE, "max.message.bytes"})
+IN_EFFECT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", TIMESTAMP_TYPE, MAX_BYTES})
 WHERE_SET: Final = frozenset(
     {
         "delete.retention.ms",
