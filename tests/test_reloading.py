@@ -151,3 +151,23 @@ def test_no_policy_leaves_out_records_for_a_limit_that_is_about_to_follow(
     live.printed("verify", str(live.config))
     if offsets == "preserve":
         assert_same_records(source_cluster.bootstrap, target_cluster.bootstrap, topic_name, 1)
+
+
+def test_the_configuration_of_another_flow_is_refused_whole(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    other = f"{topic_name}-other"
+    for topic in (topic_name, other):
+        make_topic(source_cluster.bootstrap, topic)
+        produce(source_cluster.bootstrap, topic, [b"record"])
+    live = Live(source_cluster, target_cluster, tmp_path, [topic_name])
+    with live.running():
+        live.until_states({topic_name: "CAUGHT_UP"})
+        mine = json.loads(json.dumps(live.settings))
+        live.settings |= {"name": other, "topics": {"include": [other]}}
+        live.reload()
+        until(live.logs("configuration_refused"), live.log)
+        assert "another flow" in live.log()
+        live.settings = mine
+        live.write()
+        live.until_states({topic_name: "CAUGHT_UP"})

@@ -499,6 +499,8 @@ class TopicWatcher:
         """
         try:
             found = reloaded(self._renewal.settings, self._reload())
+            if "flow" in found.in_vain:
+                raise ConfigError(f"it is the configuration of another flow than {found.settings.flow}, by its name")
             if fixed := [name for name in found.in_vain if name.startswith("topics.")]:
                 raise ConfigError(
                     f"{' and '.join(fixed)} cannot change while the mirror runs, and the rest of topics is meant to "
