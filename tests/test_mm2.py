@@ -312,7 +312,8 @@ def test_settings_of_topics_that_do_not_follow(tmp_path: Path) -> None:
     "more",
     [
         "",
-        "config.properties.exclude = message\\\\.timestamp\\\\..*, [\n",
+        "config.properties.exclude = message\\\\.timestamp\\\\..*\n",
+        "config.properties.exclude = [\nsync.topic.configs.enabled = false\n",
         "config.properties.exclude = x\nsync.topic.configs.enabled = false\n",
     ],
 )
@@ -327,6 +328,22 @@ def test_a_value_that_is_refused_and_can_be_spared_is_named() -> None:
     assert "interval_s" not in data["groups"]
     assert reasons(flow)["refresh.topics.interval.seconds"] == "not a number of seconds"
     assert "greater than 0" in reasons(flow)["sync.group.offsets.interval.seconds"]
+
+
+@pytest.mark.parametrize("pattern", [r"retention\\.\\p{Lower}+", r"(retention|cleanup)+\\..*"])
+def test_topic_configurations_that_did_not_follow_never_do(pattern: str) -> None:
+    """The default is to follow: a copy that keeps its records for longer would lose them."""
+    with pytest.raises(ConfigError, match=r"config\.properties\.exclude: cannot be taken over"):
+        imported(f"{PASSIVE}config.properties.exclude = {pattern}\n".encode(), "mm2.properties")
+
+
+@pytest.mark.parametrize("line", ["groups = (app|web)+-.*", r"groups.exclude = secret\\h.*"])
+def test_where_the_choice_of_groups_cannot_be_taken_over_none_follow(line: str) -> None:
+    """The default is all of them."""
+    text = PASSIVE.replace("primary->secondary.groups = billing-.*\n", f"{line}\n")
+    (flow,) = imported(text.encode(), "mm2.properties")
+    assert yaml.safe_load(flow.text)["groups"]["include"] == []
+    assert any("so no group follows" in note.why for note in flow.notes)
 
 
 @pytest.mark.parametrize(

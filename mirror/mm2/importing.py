@@ -2,7 +2,8 @@
 
 What is written is checked by the configuration's own rules. A value that these refuse is left out and named with their
 reason where the mirror can do without; where it cannot, because another choice of topics, another name or another
-cluster would come out, the import fails.
+cluster would come out, the import fails. So it does where a default would do more than MirrorMaker did: topic
+configurations that it left alone are not to follow. Where its choice of groups is refused, none follow.
 """
 
 from __future__ import annotations
@@ -188,6 +189,9 @@ def printable(text: str) -> str:
 _FLOW: Final = re.compile(r"(.+)->(.+)\.enabled", re.DOTALL)
 #: Without these the mirror copies the same records to the same topics, or fails to log in, and says so.
 _SPARE: Final = frozenset({"groups", "sync"})
+#: But for what follows by default, and would delete records of copies.
+_WANTED: Final[Keys] = ("sync", "configs_exclude")
+_FOLLOWED: Final[Keys] = ("groups", "include")
 _SPARE_KEYS: Final = frozenset({"start", "client.id", "sasl.kerberos.service.name", "sasl.oauthbearer.scope"})
 _NEEDED: Final = re.compile(r"required\b")
 
@@ -325,16 +329,22 @@ def _mend(draft: Draft, where: Keys, what: str, origin: str) -> None:
         alias = draft.scope.source if side == "source" else draft.scope.target
         draft.put(where, draft.translator.secret("", variable_name(alias, key), f"{alias}'s {key}"))
         return
-    if place is None or not _is_spare(place):
+    if place is None or not _is_spare(place, draft):
         found = draft.origins.get(place or where)
         at = f"{origin}:{found.line}: {printable(found.key)}" if found else f"{origin}: {_dotted(where)}"
         raise ConfigError(f"{at}: cannot be taken over: {what}")
     del draft.values[place]
-    draft.scope.explain(draft.origins.pop(place), f"{_dotted(place)}: {what}")
+    why = f"{_dotted(place)}: {what}"
+    if place == _FOLLOWED:
+        draft.put(place, [])
+        why = f"{why}; so no group follows"
+    draft.scope.explain(draft.origins.pop(place), why)
 
 
-def _is_spare(place: Keys) -> bool:
+def _is_spare(place: Keys, draft: Draft) -> bool:
     key = str(place[-1])
+    if place == _WANTED:
+        return draft.values.get(("sync", "configs")) is False
     return place[0] in _SPARE or key in _SPARE_KEYS or key.startswith("ssl.")
 
 
