@@ -287,6 +287,110 @@ def test_one_damaged_batch_is_left_out_and_all_behind_it_is_restored(
     assert (at, missing[:3]) == (TopicPartition(topic_name, 0), (0, 100, "damage"))
 
 
+def disk_of(cluster: Cluster, topic: str, folder: Path, damaged: Sequence[int] = ()) -> Path:
+    """A copy of a partition's folder, with a flipped bit in the records of these batches, as counted from 0."""
+    shutil.copytree(cluster.nodes[0].data / f"{topic}-0", folder / f"{topic}-0")
+    segment = next((folder / f"{topic}-0").glob("*.log"))
+    held, sizes = bytearray(segment.read_bytes()), [len(raw.data) for raw in stored_batches(cluster.bootstrap, topic)]
+    for number in damaged:
+        held[sum(sizes[: number + 1]) - 1] ^= 1
+    segment.write_bytes(held)
+    return folder
+
+
+def losses_of(config: Settings) -> list[tuple[int, int, str]]:
+    """What the flow's journal has as lost."""
+
+    async def recorded() -> Mapping[TopicPartition, tuple[Lost, ...]]:
+        async with KafkaCluster(Endpoint.of(config.target)) as cluster:
+            return losses_in(await Journal(cluster, config.flow).newest())
+
+    return [one[:3] for lost in asyncio.run(recorded()).values() for one in lost]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_damage_of_records_that_the_copy_has_is_no_loss(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    offsets: str,
+) -> None:
+    """The flow mirrored 50, and a batch of these is damaged on the disk, and one behind them: that alone is lost. A
+    restore that ends below the copy keeps it, and says so.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(50)])
+    config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets))
+    assert run_once(config).exit_code == ExitCode.DONE
+    produce(source, topic_name, [b"%d" % number for number in range(50, 90)])
+    disk = disk_of(source_cluster, topic_name, tmp_path / "disk", damaged=(2, 6))
+    for dry_run in (True, False):
+        assert command.restore(config, [disk], command.Wanted(dry_run=dry_run), as_json=True) == 4
+        told = capsys.readouterr().out
+        assert "Keep the copy" in told, told
+        assert "--delete" not in told, "it may be the only one"
+    for dry_run in (True, False, False):
+        assert command.restore(config, [disk], command.Wanted(dry_run=dry_run, skip_damage=True), as_json=True) == 4
+        (found,) = json.loads(capsys.readouterr().out)["partitions"]
+        assert found["lost"] == [{"first_offset": 60, "last_offset": 69, "reason": "damage"}]
+        assert "offsets 20 to 29 are on the target, and stay there" in found["notes"]
+    assert losses_of(config) == [(60, 70, "damage")]
+    values = [b"%d" % number for number in range(90) if number // 10 != 6]
+    assert [one[4] for one in read(target, topic_name, 0)] == values
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_what_a_copy_lacks_and_the_files_have_is_not_restored_whole(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    offsets: str,
+) -> None:
+    """The flow went on behind a loss, and a disk that is found later has those records. Under another name they are
+    restored, as the advice has it.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(20)])
+    more: dict[str, Any] = {"flow": topic_name, "offsets": offsets, "on_data_loss": "continue"}
+    config = load(config_file(tmp_path, source, target, [topic_name], **more))
+    assert run_once(config).exit_code == ExitCode.DONE
+    produce(source, topic_name, [b"%d" % number for number in range(20, 50)])
+    disk = disk_of(source_cluster, topic_name, tmp_path / "disk")
+    expire(source, topic_name, 30)
+    assert run_once(config).exit_code == ExitCode.DONE
+    assert losses_of(config) == [(20, 30, "retention")]
+    for dry_run in (True, False):
+        assert command.restore(config, [disk], command.Wanted(dry_run=dry_run), as_json=True) == 4
+        (found,) = json.loads(capsys.readouterr().out)["partitions"]
+        assert any("the copy lacks offsets 20 to 29, which these files have" in note for note in found["notes"])
+        assert dry_run or not found["whole"]
+    other = load(config_file(tmp_path, source, target, [topic_name], **more, naming={"prefix": "again."}))
+    assert command.restore(other, [disk], command.Wanted(), as_json=True) == 0
+    assert len(list(read(target, f"again.{topic_name}", 0))) == 50
+
+
+def expire(bootstrap: str, topic: str, before: int) -> None:
+    """Delete the records of partition 0 below an offset."""
+
+    async def gone() -> None:
+        host, port = bootstrap.split(":")
+        async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic])
+            await delete_records(cluster, TopicPartition(topic, 0), before)
+
+    asyncio.run(gone())
+
+
 #: Older than a broker keeps records by default.
 OLD_MS = int(time.time()) * 1000 - 30 * 86_400_000
 

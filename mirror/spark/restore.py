@@ -3,6 +3,9 @@
 A task looks its partition's files over, and then mirrors with these files as its source: what it appends, and under
 which numbers, is what a live task would. So a task may die and be tried again, a copy that was interrupted goes on, and
 a live mirror goes on behind it.
+
+A copy that is there is compared with the files first. Damage is a loss where the copy lacks those records alone, and
+what it lacks by the flow's journal, and the files have, is told: nothing is put back behind what follows it.
 """
 
 from __future__ import annotations
@@ -20,17 +23,18 @@ from pyspark import SparkContext
 
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
-from mirror.errors import ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
-from mirror.journal.entries import loss_entry
+from mirror.errors import AccessDenied, ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
+from mirror.journal.entries import Lost, loss_entry, same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import FailedOver, Owner, Watched, successor
+from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
-from mirror.replication.assignment import Assignment, Loss, log_loss
+from mirror.replication.assignment import Assignment, KnownStop, Loss, log_loss
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
@@ -38,11 +42,18 @@ from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
 from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
+from mirror.states import State
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
 PATIENCE: Final = 120.0
 _LOOK_SECONDS: Final = 0.5
 _A_YEAR: Final = 365 * 86_400.0
+#: What is to be done where a copy is not joined by the files: the source, which a mirror's advice is about, is gone.
+_ANOTHER_COPY: Final = "Nothing was written. To restore all the same, name another copy in topics.naming"
+_LACKS_MORE: Final = (
+    "Nothing was written. Keep the copy: it may be all that is left of what these files lack. Name the folders of other"
+    " brokers, too, or, where damage ends these files, add --skip-damage"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,8 @@ class Restored:
     """What became of a partition. `start`, `stable` and `end` are offsets of what its files hold, `notes` what is
     to be said of them; `figures` is None where there was nothing to begin with, and `problem` says why. `expired` are
     offsets at the start of the copy that the target has deleted by the time the copy ended, `lost` those that are left
-    out for damage.
+    out for damage. `lacking`: from and to before, what the files have and the copy lacks, since the flow went on behind
+    it before.
     """
 
     assignment: Assignment
@@ -86,13 +98,14 @@ class Restored:
     at_risk: bool = False
     expired: int = 0
     lost: tuple[Loss, ...] = ()
+    lacking: tuple[tuple[int, int], ...] = ()
     figures: PartitionStatus | None = None
     problem: str = ""
 
     @property
     def is_whole(self) -> bool:
         """All that is readable as committed is on the target."""
-        return self.is_copied and not self.expired
+        return self.is_copied and not self.expired and not self.lacking
 
     @property
     def is_sound(self) -> bool:
@@ -144,33 +157,126 @@ def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
 
 
 async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
-    """What a copy that is on the target already would stop a restore for."""
-    mine = found.assignment
-    losses = tuple((loss.first, loss.next_offset) for loss in found.lost)
-    accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
-    async with FileCluster(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
-        logs = portion.flow, source, mine.source, target, mine.target
+    """What a copy that is on the target already would stop a restore for, and what it lacks."""
+    at = found.assignment
+    async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
         try:
-            await target.refresh([mine.target.topic])
-            if mine.rules.translates:
-                recall = OffsetMapStore(Journal(target, portion.flow), {}, None).recall
-                await resume_translated(*logs, accepted, recall, losses=losses)
-            else:
-                await resume(*logs, accepted, losses=losses)
-        except PartitionStop as stop:
-            return replace(found, at_risk=True, problem=f"the copy would be {stop.state}: {stop.detail}")
+            found = await _compared(portion, log, found, source, target)
         except (ClusterError, WireError, MalformedBatch) as problem:
             return replace(found, at_risk=True, problem=f"the copy cannot be looked at: {problem}")
+    if (stop := found.assignment.stop) is not None:
+        return replace(found, at_risk=True, problem=f"the copy would be {stop.state}: {stop.detail}. {stop.advice}")
     return found
 
 
+async def _compared(
+    portion: Portion, log: PartitionLog, found: Restored, source: FileCluster, target: Cluster
+) -> Restored:
+    """What is known once the copy was compared with the files: its assignment has the losses that the journal keeps of
+    it, and the `stop` that it would come to; then nothing is lost, since nothing is written. Raises as queries do.
+    """
+    journal = Journal(target, portion.flow)
+    await target.refresh([journal.partition.topic, found.assignment.target.topic])
+    standing = standing_in(await journal.newest() if journal.partition.topic in target.topics else {})
+    mine = standing.updated(found.assignment)
+    ids = mine.topic_id, target.topic_id(mine.target.topic)
+    losses = tuple(sorted({*mine.losses, *((loss.first, loss.next_offset) for loss in found.lost)}))
+    accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
+    mine = replace(mine, last=None, stop=None, losses=losses)  # files do not tell of leader epochs
+    logs = portion.flow, source, mine.source, target, mine.target
+    try:
+        if mine.rules.translates:
+            recall = OffsetMapStore(journal, {}, None).recall
+            reached = (await resume_translated(*logs, accepted, recall, losses=losses))[0].next_offset
+        else:
+            reached = (await resume(*logs, accepted, losses=losses)).next_offset
+    except PartitionStop as stop:
+        known = KnownStop(
+            state=stop.state,
+            offset=stop.offset,
+            detail=stop.detail,
+            advice=_LACKS_MORE if stop.state is State.TRUNCATED else _ANOTHER_COPY,
+            source_topic_id=ids[0],
+            target_topic_id=ids[1],
+        )
+        return replace(found, assignment=replace(mine, stop=known), lost=())
+    before = [
+        lost
+        for lost in standing.losses.get(mine.target, {}).values()
+        if lost.concerns(ids[0]) and same_id(lost.target_topic_id, ids[1])
+    ]
+    named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
+    return _told_of_copy(replace(found, assignment=mine, lost=named), log, reached, before)
+
+
+def _told_of_copy(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
+    """The same with what a copy has that goes on at source offset `reached`, and lacks by the losses `before`."""
+    lost: list[Loss] = []
+    notes: list[str] = []
+    for loss in found.lost:
+        if loss.next_offset > reached:
+            lost.append(replace(loss, first=max(loss.first, reached)))
+        elif any(one.first <= loss.first and loss.next_offset <= one.next_offset for one in before):
+            lost.append(loss)
+        else:
+            notes.append(f"offsets {loss.first} to {loss.next_offset - 1} are on the target, and stay there")
+    lacking: list[tuple[int, int]] = []
+    for one in sorted(before, key=lambda each: each.first):
+        parts = [(max(one.first, log.start), min(one.next_offset, reached, log.stable))]
+        for loss in found.lost:
+            parts = [part for each in parts for part in _without(each, (loss.first, loss.next_offset))]
+        for first, upto in parts:
+            if first < upto:
+                lacking.append((first, upto))
+                notes.append(
+                    f"the copy lacks offsets {first} to {upto - 1}, which these files have: the flow went on behind"
+                    f" them (reason {one.reason}). To have them, name another copy in topics.naming, and restore again"
+                )
+    return replace(
+        found,
+        lost=tuple(lost),
+        lacking=tuple(lacking),
+        notes=(*found.notes, *notes),
+        at_risk=found.at_risk or bool(lacking),
+    )
+
+
+def _without(part: tuple[int, int], hole: tuple[int, int]) -> list[tuple[int, int]]:
+    """What is left of a range of offsets, each from and to before."""
+    return [(part[0], min(part[1], hole[0])), (max(part[0], hole[1]), part[1])]
+
+
+async def _compared_in_time(
+    portion: Portion, log: PartitionLog, found: Restored, source: FileCluster, target: Cluster
+) -> Restored:
+    """The same, asked again for a while: a topic that was made a moment ago may have no leader yet. What cannot be
+    read, or asked at all, its task tells.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await _compared(portion, log, found, source, target)
+        except MalformedBatch:
+            return replace(found, lost=())
+        except AccessDenied:
+            return found
+        except (ClusterError, WireError) as problem:
+            if time.monotonic() > deadline:
+                return replace(found, lost=(), at_risk=True, problem=f"the copy cannot be looked at: {problem}")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
 async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
-    mine = found.assignment
-    async with FileCluster(portion.alias, {mine.source: log}) as source, Cluster(portion.target) as target:
+    at = found.assignment
+    async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
         seen = Watched(journal)
         if taken := await taken_over(seen, portion.owner):
             return replace(found, problem=taken)
+        found = await _compared_in_time(portion, log, found, source, target)
+        if found.problem:
+            return found
+        mine = found.assignment
         offset_maps = OffsetMapStore(journal, {}, None)
         pipeline = Pipeline(
             portion.flow,
