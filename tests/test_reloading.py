@@ -171,3 +171,30 @@ def test_the_configuration_of_another_flow_is_refused_whole(
         live.settings = mine
         live.write()
         live.until_states({topic_name: "CAUGHT_UP"})
+
+
+@pytest.mark.parametrize("change", ["include", "naming"])
+def test_a_failover_names_what_the_mirror_copies_by_another_configuration(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, change: str
+) -> None:
+    """The file was changed, and the mirror has not read it. Once it has, nothing is left to name."""
+    other = f"{topic_name}-other"
+    for topic in (topic_name, other):
+        make_topic(source_cluster.bootstrap, topic)
+        produce(source_cluster.bootstrap, topic, [b"record"])
+    live = Live(source_cluster, target_cluster, tmp_path, [topic_name, other])
+    with live.running():
+        live.until_states({topic_name: "CAUGHT_UP", other: "CAUGHT_UP"})
+        if change == "include":
+            live.settings["topics"]["include"] = [topic_name]
+        else:
+            live.settings["topics"]["naming"] = {"rename": {other: f"{other}-now"}}
+        live.write()
+        told = live.printed("failover", str(live.config), "--rehearse", "--json", code=ExitCode.DATA_AT_RISK)
+        warning = json.loads(told)["warnings"][0]
+        assert "another configuration" in warning
+        assert other in warning
+        live.reload()
+        until(live.logs("plan_changed"), live.log)
+        live.until_states({topic_name: "CAUGHT_UP"} | ({other: "CAUGHT_UP"} if change == "naming" else {}))
+        assert json.loads(live.printed("failover", str(live.config), "--json"))["whole"]

@@ -161,6 +161,7 @@ async def _fail_over(
 ) -> FailoverReport:
     """Step by step; `done` is the record of a failover that was lost before it had an account."""
     settings, rehearse, target = course.settings, course.rehearse, known.journal.cluster
+    course.tell_others(known)
     with course.step("reach the source"):
         reached = await course.reach(source, {at.topic for at in known.figures})
 
@@ -252,6 +253,16 @@ class _FailoverRun:
             self._source_problem = str(problem)
             self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
+
+    def tell_others(self, known: JournalSnapshot) -> None:
+        """Of what the flow's mirror copies and this configuration does not, nothing is copied, compared or told."""
+        if others := known.others():
+            pairs = [topic if topic == copy else f"{topic} (to {copy})" for copy, topic in sorted(others.items())]
+            self._warn(
+                f"the flow's mirror has another configuration than this one, by which it copies {first_of(pairs)}, too:"
+                " nothing of that is told here. Fail over with its configuration, or have it read this one first"
+                " (SIGHUP, or a new start)"
+            )
 
     async def tell_silent(self, source: Cluster) -> bool:
         """Whether a broker of the source is silent: the others may have told of partitions that it leads by now."""

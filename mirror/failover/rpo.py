@@ -241,6 +241,19 @@ class JournalSnapshot:
         begun = [one for there, topic in self._unheard().items() for one in self._begun(there, topic)]
         return {TopicPartition(one.topic, one.partition): one for one in (*begun, *found) if self._is_of_now(one)}
 
+    def others(self) -> dict[str, str]:
+        """Source topics that the flow's last mirror reported on, and has not signed off from, by their copies: those
+        that are no copies of now. That mirror has another configuration.
+        """
+        owner = self.watched.last
+        if owner is None or self.watched.has_said(owner):
+            return {}
+        return {
+            one.target_topic: one.topic
+            for one in self._told()
+            if one.instance == owner.instance and not self._is_of_now(one)
+        }
+
     def _told(self) -> tuple[PartitionStatus, ...]:
         return status_of("", "", self.newest, 0).figures
 
