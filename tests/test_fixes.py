@@ -127,6 +127,15 @@ def add_partitions(one: Refused) -> Iterator[None]:
 
 
 @of(Fix.DELETE_OR_RENAME)
+def add_partitions_to_its_source(one: Refused) -> Iterator[None]:
+    make_topic(one.source, one.name)
+    make_topic(one.target, one.name, 2)
+    yield
+    admin = AdminClient({"bootstrap.servers": one.source, "log_level": 0})
+    admin.create_partitions([NewPartitions(one.name, 2)])[one.name].result(20)
+
+
+@of(Fix.DELETE_OR_RENAME)
 def delete_it(one: Refused) -> Iterator[None]:
     make_topic(one.source, one.name)
     make_topic(one.target, one.name, 2)

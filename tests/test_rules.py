@@ -166,7 +166,7 @@ def test_a_target_that_stamps_itself_does_not_look_at_old_times() -> None:
     [
         (1, "1 partition", "add partitions to it"),
         (2, "2 partitions", "add partitions to it"),
-        (4, "4 partitions", "delete it, or mirror to another name"),
+        (4, "4 partitions", "add partitions to its source, delete it, or mirror to another name"),
     ],
 )
 def test_partition_counts_must_be_equal(partitions: int, told: str, remedy: str) -> None:

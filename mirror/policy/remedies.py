@@ -20,7 +20,7 @@ class Fix(Enum):
 
     CREATE_TOPIC = "create it, or set that to true"
     ADD_PARTITIONS = "add partitions to it"
-    DELETE_OR_RENAME = "delete it, or mirror to another name"
+    DELETE_OR_RENAME = "add partitions to its source, delete it, or mirror to another name"
     #: With no limit but those that are set: a compacted topic may keep what the defaults would delete at once.
     DELETE_POLICY = (
         "set cleanup.policy=delete, and with it retention.ms=-1 and retention.bytes=-1 until you chose others"
