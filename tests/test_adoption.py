@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,9 @@ from mirror.driver.start import recorded
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, seen_in
-from mirror.journal.journal import Journal
+from mirror.journal.journal import OWNER, Change, Journal
+from mirror.journal.ownership import KEY as FAILOVER
+from mirror.journal.ownership import FailedOver, Owner
 from mirror.kafka.admin import Admin, ConfigChange, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -164,6 +166,28 @@ def journal(settings: Settings) -> dict[str, FirstSeen]:
     return asyncio.run(read())
 
 
+def owner_of(settings: Settings) -> Owner:
+    """Who had the flow last, by its journal."""
+
+    async def read() -> Owner:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            return Owner.read((await Journal(target, settings.flow).newest())[OWNER])
+
+    return asyncio.run(read())
+
+
+def write_journal(settings: Settings, changes: Sequence[Change]) -> None:
+    """Append records to the flow's journal."""
+
+    async def write() -> None:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            found = Journal(target, settings.flow)
+            await target.refresh([found.partition.topic])
+            await found.append(changes)
+
+    asyncio.run(write())
+
+
 def addresses(settings: Settings) -> tuple[str, str]:
     return settings.source.bootstrap_servers, settings.target.bootstrap_servers
 
@@ -273,6 +297,51 @@ def test_a_sound_copy_follows_its_source(
     Replanner(settings).look((), old)
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
     assert "topic_config_changed" in capfd.readouterr().err
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("lost", ["failover", "owner"])
+def test_a_look_changes_nothing_for_a_flow_that_is_lost(settings: Settings, topic_name: str, lost: str) -> None:
+    """A mirror was frozen in the midst of a look: the flow was failed over meanwhile, or taken over, and its source is
+    emptied, since it is done with.
+    """
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    living, seen = Replanner(settings), journal(settings)
+    newest = owner_of(settings)
+    living.owner = newest
+    later = replace(newest, instance="later", claim=(newest.claim or 0) + 1)
+    change = (OWNER, later.to_json()) if lost == "owner" else (FAILOVER, FailedOver.here().to_json())
+    write_journal(settings, [change])
+    for name, value in FLEETING.items():
+        admin_of(source).alter_configs([ConfigChange(topic=topic_name, name=name, before=None, after=value)])
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
+    with pytest.raises(PreflightError, match="failed over" if lost == "failover" else "took the flow over"):
+        living.look((), seen)
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+    assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
+    assert held(target, topic_name) == (0, 100)
+
+
+@pytest.mark.brokers
+def test_a_start_changes_nothing_for_a_flow_that_is_failed_over_meanwhile(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While both clusters are compared."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    keep_for(source, topic_name, "99999999999")
+    plan = Gate.plan
+
+    def planned(*given: Any) -> Any:
+        found = plan(*given)
+        write_journal(settings, [(FAILOVER, FailedOver.here().to_json())])
+        return found
+
+    monkeypatch.setattr(Gate, "plan", planned)
+    with pytest.raises(PreflightError, match="failed over"):
+        prepare(settings)
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
 
 
 @pytest.mark.brokers

@@ -195,6 +195,7 @@ class Adopting:
 
     def __init__(self) -> None:
         self.assignments: tuple[Assignment, ...] | None = (one("a"),)
+        self.owner = None
         self.seen: Mapping[str, FirstSeen] = {}
         self.found_at: list[Look] = []
 
@@ -259,6 +260,9 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
             raise ClusterUnreachable("away")
         done.append(what)
 
+    async def still_ours(_: Settings, __: Any) -> None:
+        done.append("asked")
+
     async def recorded(_: Settings, given: Collection[Acl], __: Any) -> None:
         does("recorded")
         done.extend(sorted(one.principal for one in given))
@@ -267,6 +271,7 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
         ("followed_groups", lambda *_: ()),
         ("plan_acls", lambda *_: AclPlan(missing=(more,), revoked=(less,))),
         ("other_sources", lambda *_: ()),
+        ("refuse_lost", still_ours),
         ("record_given", recorded),
         ("create_acls", lambda *_: does("created")),
         ("delete_acls", lambda *_: does("deleted")),
@@ -283,8 +288,8 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
             replanner._sync_acls(plan, history, ())
     else:
         replanner._sync_acls(plan, history, ())
-    told = ["recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
-    assert done == {"recorded": [], "created": told[:3], "": told}[fails_at]
+    told = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
+    assert done == {"recorded": told[:1], "created": told[:4], "": told}[fails_at]
 
 
 # --- looks (real brokers, no Spark) -----------------------------------------------------------------------------------

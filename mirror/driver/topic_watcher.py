@@ -14,6 +14,9 @@ D4  the journal is read again right before: a copy is not for a mirror to delete
 N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says, as
     long as its copy is there
 N2  a copy is deleted where `sync.deletions` asks for it and that is safe
+N3  nothing is changed on the target for a flow that was failed over, or that somebody else has: the journal is read
+    right before each kind of change. A look runs in a thread that nobody waits for, and may come back long after it
+    began, as where the process was suspended; the source may have been emptied meanwhile
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from mirror.driver.scheduling import renewed
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import OWNER, Journal
-from mirror.journal.ownership import FailedOver, Owner
+from mirror.journal.ownership import FailedOver, Owner, refuse_lost
 from mirror.kafka.admin import Admin, RememberingAdmin
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
@@ -248,8 +251,11 @@ class Replanner:
     """The looks of one flow, at both of its clusters."""
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is asked before the first look. `settings` may be replaced between two looks."""
+        """Nothing is asked before the first look. `settings` may be replaced between two looks. `owner`: the claim for
+        which it looks, once there is one (N3).
+        """
         self.settings = settings
+        self.owner: Owner | None = None
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._gate = Gate(self._source, self._target, self._hold)
         self._deletions = Deletions(self._source, self._target)
@@ -292,7 +298,7 @@ class Replanner:
             return Look(left, refused=refused_by(whole), origins=_origins(whole, history))
         anew = self._begun_anew(whole, history)
         failures: dict[str, MirrorError] = {}
-        made = apply(target, whole.allowed(), failures)
+        made = apply(target, whole.allowed(), failures, self._refuse_lost)
         self._tell([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
         if failures:
@@ -350,6 +356,9 @@ class Replanner:
             return plan, history
         return self._plan, history
 
+    def _refuse_lost(self) -> None:
+        asyncio.run(refuse_lost(self.settings, self.owner))
+
     def _hold(self, topic: str, why: str) -> None:
         self._held[topic] = why
 
@@ -393,6 +402,8 @@ class Replanner:
             found = found.giving_alone(other_sources(settings, history.seen, source_id), source_id)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
         acls, failures = found.leaving(held), dict[str, MirrorError]()
+        if acls.missing or acls.revoked:
+            self._refuse_lost()
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there
             self._given |= set(acls.missing)
             asyncio.run(record_given(settings, self._given, {one.resource for one in acls.missing}))
@@ -428,6 +439,10 @@ class Mirroring(Protocol):
     @property
     def assignments(self) -> Sequence[Assignment] | None:
         """What is mirrored now; None while a plan that was found waits to be adopted."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """Its claim of the flow."""
 
     @property
     def seen(self) -> Mapping[str, FirstSeen]:
@@ -478,6 +493,7 @@ class TopicWatcher:
                 self._is_due = not await self._take_over(mirror)
             if (current := mirror.assignments) is None:
                 continue  # compared with what ends, the same plan looks new again, and a deleted copy like one to keep
+            self._renewal.owner = mirror.owner
             try:
                 before = tuple(current)
                 look = await in_background(partial(self._renewal.look, before, mirror.seen, mirror.sound))

@@ -277,6 +277,21 @@ def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
         )
 
 
+async def refuse_lost(settings: Settings, owner: Owner | None) -> None:
+    """Raise PreflightError where the flow is not `owner`'s any more, by its journal of now: it was failed over, or
+    somebody else claimed it since. None: by a failover alone. ClusterError and MalformedBatch as `Journal.newest`.
+    """
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        newest = await Journal(target, settings.flow).newest()
+    refuse_failed_over(settings.flow, newest)
+    if owner is None:
+        return
+    with contextlib.suppress(*NOT_OURS):
+        now = Owner.read(newest.get(OWNER, b""))
+        if now.instance != owner.instance and (now.claim or 0) > (owner.claim or 0):
+            raise PreflightError(f"{settings.flow}: another mirror ({now}) took the flow over")
+
+
 # --- From one mirror of a flow to the next, over the flow's journal ---------------------------------------------------
 
 #: A mirror of which nothing arrives for so long is taken for dead. Its tasks end sooner without it

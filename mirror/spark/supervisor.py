@@ -308,6 +308,11 @@ class Supervisor:
         return self._assignments if self._next is None else None
 
     @property
+    def owner(self) -> Owner | None:
+        """Our claim of the flow, once it was taken."""
+        return self._journal_state.owner
+
+    @property
     def seen(self) -> Mapping[str, FirstSeen]:
         """By target topic, as what its source was first seen."""
         return seen_in(self._journal_state.topics)

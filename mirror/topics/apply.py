@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -283,8 +283,15 @@ def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]
     return plain_values(configs) | {one.name: one.after for one in changes if one.after is not None}
 
 
-def apply(target: Admin, plan: TopicPlan, failures: dict[str, MirrorError] | None = None) -> frozenset[str]:
+def apply(
+    target: Admin,
+    plan: TopicPlan,
+    failures: dict[str, MirrorError] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> frozenset[str]:
     """Make what the plan says; the topics that were created, when every new partition has a leader.
+
+    `check` is called right before each kind of change, and raises where nothing may be changed any more.
 
     Where `failures` is given, it learns by target topic what could not be made, and everything else is; without it the
     first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
@@ -292,12 +299,18 @@ def apply(target: Admin, plan: TopicPlan, failures: dict[str, MirrorError] | Non
     """
     plan.raise_refusals()
     failed: dict[str, MirrorError] = {}
+    if plan.changes:
+        check()
     target.alter_configs(plan.changes, failed)
     for change in plan.changes:
         if change.topic not in failed:
             log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
+    if plan.creations:
+        check()
     existed = _create(target, plan.creations, failed)
     grown = [one for one in plan.growths if one.topic not in failed]
+    if grown:
+        check()
     target.create_partitions(grown, failed)
     for growth in grown:
         if growth.topic not in failed:
