@@ -140,7 +140,8 @@ async def reporting(
     monkeypatch.setattr(relay, "REPORT_SECONDS", 0.005)
     monkeypatch.setattr(relay, "_write", writing)
     given: Any = SimpleNamespace(flow="eu-to-us", instance="one", number=0, epoch=0)
-    rest: Any = pipeline, None, None, None, driver
+    journal: Any = None
+    rest: Any = pipeline, None, None, None, driver, relay._Guard(given, journal)
     task = asyncio.create_task(relay._report(given, *rest))
     try:
         yield

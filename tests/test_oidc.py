@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from mirror.errors import ConnectionLost
 from mirror.kafka import auth
 from mirror.kafka.auth import Oidc
+from mirror.suspension import clocks
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -134,8 +135,8 @@ async def test_a_kept_token_that_is_refused_is_asked_for_anew_and_a_new_one_is_n
 async def test_a_token_grows_old_while_the_machine_is_suspended(clock: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever clock goes on meanwhile."""
     asked: list[str] = []
-    clocks, now = auth._clocks, [0.0, 0.0]
-    monkeypatch.setattr(auth, "_clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
+    now = [0.0, 0.0]
+    monkeypatch.setattr(auth, "clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
     with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
         ours = client(url)
         await ours.token()

@@ -74,7 +74,7 @@ class Target:
             expect=lambda *_: None,
         )
 
-    def _send(self, purpose: str, api: Api, request: Any) -> asyncio.Future[Any]:
+    def _send(self, purpose: str, api: Api, request: Any, *_: Any) -> asyncio.Future[Any]:
         self.sent.append((api, request))
         self.over.append(purpose)
         self.answers.append(asyncio.get_running_loop().create_future())

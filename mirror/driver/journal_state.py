@@ -30,6 +30,7 @@ from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import TASK_PREFIX as TASK
 from mirror.replication.assignment import Assignment, KnownStop
+from mirror.suspension import SuspensionDetector
 
 #: How long what a task told straight stands over what it had written before: as long as a write may take that was under
 #: way, and a little more.
@@ -86,6 +87,10 @@ class JournalState:
     _claims: Claims = field(default_factory=Claims)
     _kept: dict[bytes, Entry] = field(default_factory=dict)
     _gone: set[bytes] = field(default_factory=set)
+    _ended: str = ""
+    _awake: SuspensionDetector = field(default_factory=SuspensionDetector)
+    _is_due: bool = False
+    _is_late: bool = False
     _has_lost: bool = False
     _is_over: bool = False
     _restated: float = 0.0
@@ -99,6 +104,21 @@ class JournalState:
     def until(self) -> int:
         """The journal's offset up to which all of this is known."""
         return self.place.offset if self.place else 0
+
+    async def may_go_on(self, journal: Journal) -> bool:
+        """Whether groups may be moved. The journal is read first where that was so long ago that others may have acted
+        since, as in a process that was suspended, which may have lost the flow long ago (Z1).
+        """
+        self._is_due = self._awake.beat() or self._is_due
+        if self._is_due and not await self.read(journal):
+            return False
+        return not self._is_late
+
+    @property
+    def is_followed(self) -> bool:
+        """Whoever took the flow over has ended, too: that has to stay the last word on who did."""
+        owner = self._claims.owner
+        return owner is not None and owner.instance != self.instance and owner.instance == self._ended
 
     def begin(self, taken: Taken) -> None:
         """Learn what stood in the journal when the flow was taken."""
@@ -114,6 +134,7 @@ class JournalState:
         until it can.
         """
         async with self._reading:  # in the journal's order
+            self._is_due = self._awake.beat() or self._is_due
             try:
                 news = await journal.follow(self.place)
             except (ClusterError, WireError, MalformedBatch) as problem:
@@ -129,6 +150,8 @@ class JournalState:
                 await self._make_anew()  # whoever made it may have made it otherwise
             else:
                 self.learn(news.entries)
+            self._is_late = self._is_late or (self._is_due and self._is_over)
+            self._is_due = False
             await self._say_again(journal)
             return True
 
@@ -280,6 +303,8 @@ class JournalState:
                         self._restated = 0.0
                 else:
                     self._claims.learn(owner)
+            elif entry.key == ENDED and entry.value:
+                self._ended = ownership.ended_instance(entry.value)
             elif entry.key == ownership.KEY and entry.value is not None:
                 self._is_over = True
                 self.failed_over(FailedOver.told(entry.value))

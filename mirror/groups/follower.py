@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,10 +33,15 @@ def _nobody() -> None:
     """Nobody wants to know."""
 
 
+async def _always() -> bool:
+    """Nobody else is asked."""
+    return True
+
+
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next;
-    `on_look` is told of each complete look.
+    `on_look` is told of each complete look. `may_go_on` is asked before each look.
     """
 
     sync: GroupSync
@@ -44,6 +49,7 @@ class GroupFollower:
     instance: str
     interval: float
     on_look: Callable[[], None] = _nobody
+    may_go_on: Callable[[], Awaitable[bool]] = _always
     _met: dict[str, set[str]] = field(default_factory=dict)
     _told: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
@@ -86,6 +92,8 @@ class GroupFollower:
         """One look, told; whether it was complete."""
         async with self._looking:
             try:
+                if not await self.may_go_on():
+                    return False
                 look = await self.sync.look()
                 self._tell_skips(look)
                 blockers = list(look.blockers)

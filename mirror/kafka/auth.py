@@ -37,6 +37,7 @@ from mirror.background import in_background
 from mirror.config import ClusterSettings
 from mirror.errors import ConnectionLost, NotAuthenticated, TlsRefused
 from mirror.kafka.protocol import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from mirror.suspension import clocks
 
 # --- Tokens for OAUTHBEARER by the client-credentials grant (RFC 6749, 4.4) -------------------------------------------
 
@@ -69,7 +70,7 @@ _tokens: dict[Oidc, _Token] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A token, when it was asked for by each clock of `_clocks`, and for how many seconds it is used."""
+    """A token, when it was asked for by each clock of `clocks`, and for how many seconds it is used."""
 
     text: SecretStr
     asked_at: tuple[float, float]
@@ -78,7 +79,7 @@ class _Token:
     @property
     def age(self) -> float:
         """Seconds by the clock that went further: no clock goes on through every kind of suspension."""
-        return max(now - then for now, then in zip(_clocks(), self.asked_at, strict=True))
+        return max(now - then for now, then in zip(clocks(), self.asked_at, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Oidc:
             return known.text
 
     def _asked(self) -> _Token:
-        began, asked_at = time.monotonic(), _clocks()
+        began, asked_at = time.monotonic(), clocks()
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         pair = f"{quote(self.client_id, safe='')}:{quote(self.secret.get_secret_value(), safe='')}"  # RFC 6749, 2.3.1
         request = urllib.request.Request(  # noqa: S310 -- the configuration takes https, and http on loopback
@@ -146,11 +147,6 @@ class Oidc:
             raise ConnectionLost(f"{self.url} gives no token: HTTP {refused.code}") from None
         except _NO_ANSWER as problem:
             raise ConnectionLost(f"{self.url} gives no token: {type(problem).__name__}: {problem}") from None
-
-
-def _clocks() -> tuple[float, float]:
-    """Seconds of the time of day, and since the machine began, suspension included where the system counts it."""
-    return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:

@@ -119,6 +119,7 @@ class _Held(NamedTuple):
     request: Any
     future: asyncio.Future[Any]
     decode: Callable[[memoryview], Any]
+    may_go: Callable[[], bool]
 
 
 def throttled_seconds(answer: Any) -> float:
@@ -245,14 +246,15 @@ class Connection(asyncio.BufferedProtocol):
         """The version of `api` spoken on this connection. Raises UnsupportedVersion."""
         return self.versions.common(api)
 
-    def send(self, api: Api, request: Any) -> asyncio.Future[Any]:
+    def send(self, api: Api, request: Any, may_go: Callable[[], bool] = lambda: True) -> asyncio.Future[Any]:
         """Send now, or as soon as the session is renewed (C4); the future holds kio's response, or ConnectionLost.
 
-        `request` must be of the version spoken here.
+        `request` must be of the version spoken here. `may_go` is asked when all is ready to be sent, and nothing is
+        where it says no.
         """
         loop = asyncio.get_running_loop()
         response = api.response(request.__version__)
-        waiting = _Held(request, loop.create_future(), lambda frame: decode(response, frame))
+        waiting = _Held(request, loop.create_future(), lambda frame: decode(response, frame), may_go)
         if self._held is not None:
             self._held.append(waiting)
             return waiting.future
@@ -346,13 +348,20 @@ class Connection(asyncio.BufferedProtocol):
             raise
 
     def _put(
-        self, request: Any, future: asyncio.Future[Any], decoder: Callable[[memoryview], Any]
+        self,
+        request: Any,
+        future: asyncio.Future[Any],
+        decoder: Callable[[memoryview], Any],
+        may_go: Callable[[], bool] = lambda: True,
     ) -> asyncio.Future[Any]:
         if self._lost is not None or self._transport is None:
             future.set_exception(self._lost or ConnectionLost(f"{self}: not connected"))
             return future
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         parts = encode(request, self._correlation_id, self._client_id)
+        if not may_go():
+            future.set_exception(ConnectionLost(f"{self}: this process was suspended, and nothing was sent"))
+            return future
         self._in_flight.append(_InFlight(self._correlation_id, future, decoder))
         self._write(parts)
         return future

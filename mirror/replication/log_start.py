@@ -10,6 +10,8 @@ the position in the log, so whoever is interrupted goes on where the log ends (P
     A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
         leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
         end says whether it is there
+    A3  nothing is sent, and nothing deleted, by a process that was suspended before it has read the position again:
+        the copy may be padded, filled or another one by then (W13 in `replication/writer.py`)
 """
 
 from __future__ import annotations
@@ -38,8 +40,15 @@ class Alignment:
     begin: int
 
 
-async def align(cluster: Cluster, what: Alignment, position: Position, on_move: Callable[[int], None]) -> None:
+async def align(
+    cluster: Cluster,
+    what: Alignment,
+    position: Position,
+    on_move: Callable[[int], None],
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Pad from `position` up to `what.begin`, and delete the padding; `on_move` is told how far the log reaches.
+    `check` raises where the position has to be read again before anything more is sent (A3).
 
     Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, FENCED where somebody
     else writes), and ClusterUnreachable, AccessDenied as queries do. Whoever then reads the position again goes on.
@@ -50,6 +59,7 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
     at, stamp = position.next_offset, position.stamp
     while at < what.begin:
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
+        check()
         try:
             parts = restamp(raw, stamp), raw.records
             landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT, once=True)
@@ -60,6 +70,7 @@ async def align(cluster: Cluster, what: Alignment, position: Position, on_move: 
             raise _stop(what, State.FENCED, detail, Remedy.END_WRITER)
         at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
         on_move(at)
+    check()
     begins = await delete_records(cluster, what.target, what.begin)
     if begins < what.begin:
         raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was told {what.begin}")

@@ -124,7 +124,7 @@ class PartitionWriter:
     leader epoch of the last of that, which reaches up to `epoch_until` at least, and `newest` its last batch.
     `session` is a connection to the leader that was open before the position was read, `topic_id` the target
     topic's id then. `losses` are those that are being passed over. `opens`: bytes that a record to be rewritten may
-    have without compression.
+    have without compression. `suspensions`: how often the process had been suspended when the position was read.
     """
 
     source: TopicPartition
@@ -133,6 +133,7 @@ class PartitionWriter:
     rules: Rules = field(default_factory=Rules)
     offset_map: OffsetMap | None = None
     opens: int = CAP
+    suspensions: int = 0
     next_offset: int = 0
     lands: int = 0
     stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))

@@ -18,6 +18,7 @@ up and nothing is remembered: a task may die at any point.
     L1  a task ends when its time is over, on the stop mark, or when every partition is done or stopped; then it waits
         for acks, not for data
     L2  what a result counts was acknowledged
+    L3  a task that was suspended asks whether it may go on before any of its partitions does
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -269,8 +270,15 @@ _A_RECORD: Final = 1 / 3
 _LEADERS_SECONDS, _SECONDS_A_LEADER, _LOOKS = 10.0, 0.005, 10
 #: What resolves a batch that cannot be read while a position is looked for, in either log.
 _DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
+#: Seconds between two beats of the detector by which a suspension is noticed.
+_BEAT_SECONDS: Final = 1.0
 #: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
 _BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
+
+
+async def _always() -> bool:
+    """Nobody else is asked."""
+    return True
 
 
 class Pipeline:
@@ -287,14 +295,17 @@ class Pipeline:
         on_loss: OnLoss | None = None,
         recall: Recall = unrecorded,
         bytes_per_second: float | None = None,
+        may_go_on: Callable[[], Awaitable[bool]] = _always,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the counters to go on counting from; `on_loss` is
         told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
         `recall` gives the offset maps of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
+        `may_go_on` is asked once the process was suspended (L3), and may raise ClusterError and WireError.
         """
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
-        self._on_loss, self._recall = on_loss, recall
+        self._on_loss, self._recall, self._may_go_on = on_loss, recall, may_go_on
+        self._asking, self._vouched_for = asyncio.Lock(), 0
         self._partition_tasks = {assignment.source: PartitionTask(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._keeping: list[asyncio.Task[None]] = []
@@ -330,7 +341,7 @@ class Pipeline:
     async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         async with self._tasks:
             timer = loop.call_later(seconds, self.finish)
-            self._keeping.append(self._spawn(self._watch_leaders()))
+            self._keeping += [self._spawn(self._watch_leaders()), self._spawn(self._watch_for_suspensions())]
             self._begin_all(self._partition_tasks.values())
             async for arrival in self._fetcher:
                 await self._relay(arrival)
@@ -376,6 +387,34 @@ class Pipeline:
         if self._has_begun:  # else they begin with the others
             self._begin_all(more.values())
         return True
+
+    async def _watch_for_suspensions(self) -> None:
+        """Doubt all partitions where the process was suspended (W13): each reads its position again."""
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            self._writer.detector.beat()
+            if self._writer.detector.suspensions > self._vouched_for:
+                self._writer.check_leaders()
+
+    async def _ask(self) -> int:
+        """How often the process has been suspended by now, once it is known that the task may go on (L3). Raises
+        ClusterUnreachable where it may not, and as `may_go_on` does.
+        """
+        detector = self._writer.detector
+        detector.beat()
+        async with self._asking:
+            while (suspensions := detector.suspensions) > self._vouched_for:
+                if not await self._may_go_on():
+                    self.finish()
+                    raise ClusterUnreachable(f"{self._target}: the flow is not this mirror's any more")
+                self._vouched_for = suspensions
+        return suspensions
+
+    def _check_awake(self, suspensions: int) -> None:
+        """Raises ClusterUnreachable where the process was suspended since that was its count."""
+        self._writer.detector.beat()
+        if self._writer.detector.suspensions != suspensions:
+            raise ClusterUnreachable(f"{self._target}: this process was suspended, and the position is read again")
 
     async def _watch_leaders(self) -> None:
         """A partition of the target whose leader changed while nothing was sent may have lost what was acknowledged:
@@ -579,6 +618,7 @@ class Pipeline:
     async def _begin(self, partition_task: PartitionTask) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = partition_task.assignment, partition_task.sink
+        suspensions = await self._ask()
         partition_task.meets(self._target.topic_id(mine.target.topic))
         if (known := partition_task.standing_stop()) is not None:
             raise known
@@ -596,13 +636,22 @@ class Pipeline:
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
         gone = await self._gone(partition_task, position)
         while position.begin >= 0:
-            await self._align(partition_task, position)
+            await self._align(partition_task, position, suspensions)
             position, offset_map = await self._position(partition_task)
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
+        self._check_awake(suspensions)
         topic_id = partition_task.target_topic_id
         sink = PartitionWriter(
-            mine.source, mine.target, position, mine.rules, offset_map, self._opens, session=session, topic_id=topic_id
+            mine.source,
+            mine.target,
+            position,
+            mine.rules,
+            offset_map,
+            self._opens,
+            suspensions,
+            session=session,
+            topic_id=topic_id,
         )
         if former is not None:
             if found_end > former.sent:
@@ -615,11 +664,7 @@ class Pipeline:
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
-            reason = "target" if target_lost is not None else "retention"
-            loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
-            if self._on_loss is not None:
-                await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=topic_id))
-            sink.lose(loss)
+            await self._lose_until(position, sink, mine, "target" if target_lost is not None else "retention")
         partition_task.unsettled.clear()
         partition_task.sink, partition_task.last = sink, None
         partition_task.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
@@ -629,6 +674,13 @@ class Pipeline:
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()
         self._changed(sink)
+
+    async def _lose_until(self, position: Position, sink: PartitionWriter, mine: Assignment, reason: str) -> None:
+        """Pass over what the source has no more, once that is on record."""
+        loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
+        if self._on_loss is not None:
+            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=sink.topic_id))
+        sink.lose(loss)
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
@@ -701,7 +753,7 @@ class Pipeline:
                 raise recreated(mine.source, stop.offset, became) from stop
             raise
 
-    async def _align(self, partition_task: PartitionTask, position: Position) -> None:
+    async def _align(self, partition_task: PartitionTask, position: Position, suspensions: int) -> None:
         """Let the target begin where the source does, or the flow in it."""
         from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
@@ -714,7 +766,8 @@ class Pipeline:
         partition_task.state = State.PADDING
         moved(position.next_offset)
         mine = partition_task.assignment
-        await align(self._target, Alignment(mine.source, mine.target, mine.rules, position.begin), position, moved)
+        alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
+        await align(self._target, alignment, position, moved, lambda: self._check_awake(suspensions))
 
     def _changed(self, sink: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""

@@ -28,6 +28,8 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
         acknowledged, and of old data it has forgotten the producer, so that it would take a batch at any offset
     W12 times are data: where a broker says that it put its own into a batch, nothing more is sent. The answer to a
         repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
+    W13 nothing is sent by a process that was suspended before it has read the position again: another mirror may have
+        copied all of it meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, 
 from mirror.replication.fetcher import Spawn
 from mirror.replication.partition_writer import MARKERS, Gap, PartitionCounters, PartitionWriter, PendingBatch
 from mirror.states import Remedy, State
+from mirror.suspension import SuspensionDetector
 
 # --- A connection to one target broker, opened when there is something to send ----------------------------------------
 
@@ -129,7 +132,7 @@ FRESH: Final = 2.0
 class Writer:
     """Give it sinks with `begin`; `on_change(sink)` is called when a sink was acknowledged, stopped, or became
     unsettled with nothing in flight. `took` has the seconds from each produce request to its acks; `throttled_s` are
-    those for which brokers muted us.
+    those for which brokers muted us. `detector` has to beat while the process runs.
     """
 
     def __init__(
@@ -147,6 +150,8 @@ class Writer:
         self.all_counters: dict[TopicPartition, PartitionCounters] = {}
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
+        self.detector = SuspensionDetector()
+        self._flushed_at = 0  # how often the process had been suspended when sinks were looked through last
 
     def begin(self, sink: PartitionWriter) -> None:
         """Write a partition from its position on; replaces its former sink, which must be idle."""
@@ -257,6 +262,8 @@ class Writer:
         self._flushing = None
         if self._finished:
             return
+        self.detector.beat()
+        self._flushed_at = self.detector.suspensions
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
         unsettled: list[PartitionWriter] = []
         self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
@@ -264,7 +271,7 @@ class Writer:
             if sink.may_send:
                 leader = self._target.leader(sink.target)
                 node = leader.node
-                if moved := self._moved(sink, leader):  # W7, W11
+                if moved := self._moved(sink, leader):  # W7, W11, W13
                     self._unsettle(sink, moved)
                     unsettled.append(sink)
                     continue
@@ -287,8 +294,15 @@ class Writer:
         for sink in unsettled:
             self._on_change(sink)
 
+    def _is_awake(self) -> bool:
+        """Asked at the last moment: what was made before a suspension is not sent behind it (W13)."""
+        self.detector.beat()
+        return self.detector.suspensions == self._flushed_at
+
     def _moved(self, sink: PartitionWriter, leader: Leader) -> str:
-        """Why nothing may be sent to the leader known now before the position was read again (W7, W11)."""
+        """Why nothing may be sent to the leader known now before the position was read again (W7, W11, W13)."""
+        if sink.suspensions != self.detector.suspensions:
+            return "this process was suspended, and the position is read again"
         if leader.node < 0:
             return "the target partition has no leader"
         if sink.in_flight and leader.node != sink.node:
@@ -319,7 +333,7 @@ class Writer:
 
     def check_leaders(self) -> None:
         """Doubt every sink whose topic or leader, by what is known now, is not what it was when its position was read
-        (W11).
+        (W11), and all where the process was suspended since (W13).
         """
         for sink in tuple(self._sinks.values()):
             leader = self._target.leader(sink.target)
@@ -359,7 +373,8 @@ class Writer:
         sinks[:] = sinks[len(sent) :] + sinks[: len(sent)]  # whoever did not fit goes first next time
         topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
         channel.in_flight += 1
-        future = connection.send(PRODUCE, produce_request(connection.version(PRODUCE), batches, topic_ids))
+        request = produce_request(connection.version(PRODUCE), batches, topic_ids)
+        future = connection.send(PRODUCE, request, self._is_awake)
         connection.expect(future, PRODUCE, connection.patience or ANSWER_TIMEOUT)
         clock = asyncio.get_running_loop()
         now = clock.time()
@@ -400,11 +415,12 @@ class Writer:
         marked = asked = None
         if count:
             stamps = ((stamp.producer_id, stamp.epoch) for stamp in map(gap.stamp.then, range(count)))
-            marked = connection.send(WRITE_TXN_MARKERS, markers_request(version, sink.target, stamps))
+            request = markers_request(version, sink.target, stamps)
+            marked = connection.send(WRITE_TXN_MARKERS, request, self._is_awake)
         if marked is None or count > 1 or not sink.fenced:
             epoch = self._target.leader(sink.target).epoch
-            request = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
-            asked = connection.send(LIST_OFFSETS, request)
+            question = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
+            asked = connection.send(LIST_OFFSETS, question)
 
         def answered(last: asyncio.Future[Any]) -> None:
             sink.filling = False

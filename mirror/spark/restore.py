@@ -278,6 +278,10 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             return found
         mine = found.assignment
         offset_maps = OffsetMapStore(journal, {}, None)
+
+        async def may_go_on() -> bool:
+            return not await taken_over(seen, portion.owner)
+
         pipeline = Pipeline(
             portion.flow,
             source,
@@ -286,6 +290,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             portion.memory_bytes,
             recall=offset_maps.recall,
             bytes_per_second=portion.bytes_per_second,
+            may_go_on=may_go_on,
         )
         with contextlib.suppress(ClusterError, WireError):  # the pipeline waits for it, and says so
             await target.refresh([mine.target.topic])

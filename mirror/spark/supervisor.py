@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -207,6 +208,7 @@ class Supervisor:
                 self._instance,
                 flow.groups_seconds,
                 self._metrics.groups_followed,
+                partial(self._journal_state.may_go_on, journal),
             )
             needed = [asyncio.create_task(self._watch_journal())]
             if self._lookout is not None:
@@ -232,7 +234,8 @@ class Supervisor:
                 await self._queries.cancel()
                 await _cancelled(beside)
             await self._ask_ends_last()
-            if not self._jobs.may_run_on:  # who reads it believes that no task writes any more
+            # who reads it believes that no task writes any more
+            if not (self._jobs.may_run_on or self._journal_state.is_followed):
                 await ownership.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome

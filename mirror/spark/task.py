@@ -30,6 +30,10 @@ from mirror.replication.assignment import Assignment, Loss
 from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.pipeline import Pipeline
+from mirror.suspension import SuspensionDetector
+
+#: What `_write` takes.
+_Reports = tuple[OffsetMapStore, Journal, Pipeline, StandingLog, list[PartitionStatus], TaskStatus]
 
 REPORT_SECONDS = 1.0
 #: Rounds of reporting after which a partition that has not moved is told of again.
@@ -95,7 +99,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             await journal.append([loss_entry(loss)])
 
         offset_maps = OffsetMapStore(journal, task.runs, task.journal_offset)
-        attempt = _attempt()
+        attempt, guard = _attempt(), _Guard(task, journal)
         pipeline = Pipeline(
             task.flow,
             source,
@@ -106,10 +110,10 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             on_loss,
             offset_maps.recall,
             task.bytes_per_second,
+            guard.may_go_on,
         )
         standing = StandingLog()
         channel = Voice()
-        guard = _Guard(task, journal)
         beside: list[asyncio.Task[None]] = []
 
         def alone() -> None:
@@ -126,7 +130,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             marked.cancel()
             await asyncio.wait([marked])
             return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(task.instance)]
-        reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel))
+        reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel, guard))
         try:
             await pipeline.run(task.seconds)
         finally:
@@ -142,7 +146,8 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         # The results carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
-                await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
+                if await guard.may_write():
+                    await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
             is_written = True
         return [
             TaskResult(f, all_counters.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
@@ -174,6 +179,19 @@ class _Guard:
 
     task: TaskAssignment
     journal: Journal
+    _written: SuspensionDetector = field(default_factory=SuspensionDetector)
+    _is_due: bool = False
+
+    async def may_write(self) -> bool:
+        """Whether what the task knows may go to the journal. Where nothing went there for so long that another mirror
+        may have taken the flow, the journal is asked: what that one wrote is newer (Z1). Raises as `Journal.read` does.
+        """
+        if self._written.beat() or self._is_due:
+            self._is_due = True
+            if not await self.may_go_on():
+                return False
+            self._is_due = False
+        return True
 
     async def may_go_on(self) -> bool:
         """False where a failover stands, or somebody else claimed the flow since. Raises as `Journal.read` does."""
@@ -210,6 +228,7 @@ async def _report(
     journal: Journal,
     standing: StandingLog,
     channel: Voice,
+    guard: _Guard,
 ) -> None:
     """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
     then, of all.
@@ -226,7 +245,7 @@ async def _report(
         pipeline.stopped.clear()
         moved = written.moved(pipeline.figures(task.instance))
         reports = offset_maps, journal, pipeline, standing, moved, _of_the_task(task, pipeline)
-        writing = asyncio.create_task(_write(*reports))
+        writing = asyncio.create_task(_write_while_ours(guard, pipeline, reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
                 await _tell(channel, straight, pipeline.figures(task.instance))
@@ -289,6 +308,14 @@ def _attempt() -> int:
     """Which one of Spark's attempts at its task this is."""
     context = TaskContext.get()  # None outside a Spark task
     return context.attemptNumber() if context else 0
+
+
+async def _write_while_ours(guard: _Guard, pipeline: Pipeline, reports: _Reports) -> None:
+    """The same as `_write` while the flow is the driver's; else the task ends."""
+    if await guard.may_write():
+        await _write(*reports)
+    else:
+        pipeline.finish()
 
 
 async def _write(

@@ -177,13 +177,13 @@ def _wrap(module: str, path: str, strikes: Callable[[], None], before: bool) -> 
 def _wrap_requests(key: int, moment: str, strikes: Callable[[], None]) -> None:
     inner = Connection._put
 
-    def put(self: Connection, request: Any, future: Any, decoder: Callable[[memoryview], Any]) -> Any:
+    def put(self: Connection, request: Any, future: Any, decoder: Callable[[memoryview], Any], *more: Any) -> Any:
         if request.__api_key__ != key:
-            return inner(self, request, future, decoder)
+            return inner(self, request, future, decoder, *more)
         if moment == "sending":
             strikes()
         if moment != "answered":
-            sent = inner(self, request, future, decoder)
+            sent = inner(self, request, future, decoder, *more)
             if moment == "sent":
                 strikes()
             return sent
@@ -192,6 +192,6 @@ def _wrap_requests(key: int, moment: str, strikes: Callable[[], None]) -> None:
             strikes()
             return decoder(frame)
 
-        return inner(self, request, future, decoded)
+        return inner(self, request, future, decoded, *more)
 
-    Connection._put = put  # type: ignore[method-assign] # that is the point
+    Connection._put = put  # type: ignore[method-assign, assignment] # that is the point

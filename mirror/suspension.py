@@ -1,0 +1,43 @@
+"""Whether this process was suspended: by SIGSTOP, with its machine, or by a hypervisor that paused it.
+
+Whoever was suspended does not know what others did meanwhile: another mirror took the flow over, it was failed over. A
+broker takes what is sent then as if it came in time, unless it still remembers the producer.
+
+    Z1  a process that did not run for `SUSPENDED_SECONDS` looks again before it goes on: at the logs before it sends,
+        at the journal before it writes there, and before it moves a group
+
+Decision: by clocks of this machine alone, both that of the time of day and that which counts a machine's sleep, since a
+hypervisor may set neither or one. A clock that is set forward looks like a suspension, which costs one look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+#: Less than it takes until another mirror begins (`LIVENESS_SECONDS` in `journal/ownership.py`), and longer than work
+#: that keeps an event loop from its other tasks.
+SUSPENDED_SECONDS: Final = 5.0
+
+Clocks = Callable[[], tuple[float, float]]
+
+
+def clocks() -> tuple[float, float]:
+    """Seconds of the time of day, and since the machine began, suspension included where the system counts it."""
+    return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class SuspensionDetector:
+    """Beats while this process runs; `suspensions` counts how often it was found not to have run for long."""
+
+    def __init__(self, now: Clocks = clocks) -> None:
+        self._now, self._at = now, now()
+        self.suspensions = 0
+
+    def beat(self) -> bool:
+        """To be called every second or so; whether the last time was too long ago."""
+        before, self._at = self._at, self._now()
+        is_late = max(now - then for now, then in zip(self._at, before, strict=True)) > SUSPENDED_SECONDS
+        self.suspensions += is_late
+        return is_late
