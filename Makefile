@@ -45,7 +45,7 @@ demo: setup ## two real clusters, eight topics, and the proof that the copy is e
 	@$(BIN)/mirror demo
 
 check: lint ## ruff, mypy and the pure tests: for every few minutes
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not (brokers or spark or soak or docker)' --ignore tests/test_fuzz.py
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not (brokers or spark or soak or docker)' --ignore tests/unit/test_fuzz.py
 
 test: lint ## everything but the soak tests and those of docker-test
 	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0

@@ -27,7 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "support")]
 
 from fuzz import engines  # noqa: E402 -- found by the line above
 from fuzz.forked import End, forked  # noqa: E402 -- the same

@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--until-found", action="store_true", help="stop at the first finding")
     parser.add_argument("--logs", action="store_true", help="print the mirrors' logs of what was found")
     options = parser.parse_args()
-    sys.path.insert(0, str(_TESTS))
+    sys.path[:0] = [str(_TESTS), str(_TESTS / "support")]
     return _hunt(options)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import mirror.records
 
 _path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-if len(_places := [found for one in _path if (found := Path(one) / "mirror" / "batch" / "kernels.py").exists()]) > 1:
+if len(_places := [found for one in _path if (found := Path(one) / "mirror" / "records" / "kernels.py").exists()]) > 1:
     _spec = importlib.util.spec_from_file_location("mirror.records.kernels", _places[-1])
     assert _spec is not None
     assert _spec.loader is not None

@@ -67,7 +67,7 @@ TICK, PATIENCE = 0.02, 120.0
 
 def environment(tree: Path) -> dict[str, str]:
     """What makes Python, and Spark's, import the code of a tree."""
-    return {**os.environ, "PYTHONPATH": f"{tree}{os.pathsep}{tree / 'tests'}"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, tree / "tests", tree / "tests" / "support")))}
 
 
 def fill_small(source: str) -> None:

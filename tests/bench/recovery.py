@@ -43,7 +43,8 @@ from mirror.lab.embedded import Cluster, Spec, start_many
 if TYPE_CHECKING:
     from faults.network import Network
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders that pytest puts there
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 TOPIC = "ticks"
 EPOCH_SECONDS = 3

@@ -264,7 +264,8 @@ def summary(name: str, parts: Sequence[Sequence[Measured]], count: int) -> None:
 
 def main() -> None:
     """Measure and print a summary and, last, the raw figures as JSON."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders that pytest puts there
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from rekeychecker import read_committed
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -55,7 +55,8 @@ def told(name: str, found: Sequence[float], form: str) -> str:
 
 def main() -> None:
     """Measure and print a summary and, last, the raw figures as JSON."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders that pytest puts there
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from sparkcluster import spark_cluster
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

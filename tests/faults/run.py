@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders that pytest puts there
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 
 def main() -> int:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the folder that pytest puts there
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders that pytest puts there
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from oldbroker import BROKER, FORMATS, OldBroker

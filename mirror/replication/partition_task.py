@@ -1,0 +1,175 @@
+"""One partition's life in a task: its state, what it stopped for, and what is reported of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from mirror.errors import (
+    PartitionStop,
+)
+from mirror.observability.status import PartitionStatus
+from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
+from mirror.replication.fetcher import Cursor
+from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
+from mirror.states import State
+
+#: Seconds for which a partition's report tells of what its target lost.
+NOTED_SECONDS: Final = 600.0
+#: Seconds for which a transaction of the source holds back what follows it before that is told.
+HELD_SECONDS: Final = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class PartitionTask:
+    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago tells of it, too. `note`
+    is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
+    acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
+    met, and `lifted` one that was known and does not stand any more.
+    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
+    are the source's offsets, from and to before, that were left out here.
+    """
+
+    assignment: Assignment
+    state: State = State.STARTING
+    detail: str = ""
+    advice: str = ""
+    cursor: Cursor | None = None
+    sink: PartitionWriter | None = None
+    unsettled: asyncio.Event = field(default_factory=asyncio.Event)
+    doubts: int = 0
+    stopped_at: int = -1
+    aligned_to: int = -1
+    is_new: bool = True
+    presumes: bool = False
+    finished: bool = False
+    note: str = ""
+    noted_until: float = 0.0
+    last: LastPosition | None = None
+    stop: KnownStop | None = None
+    lifted: bool = False
+    target_topic_id: UUID | None = None
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """A stop that is known is told until it turns out otherwise."""
+        if (known := self.assignment.stop) is not None:
+            self.state, self.detail, self.advice = known.state, known.detail, known.advice
+            self.stopped_at, self.presumes = known.offset, True
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
+        return self.finished and (self.sink is None or self.sink.is_idle)
+
+    def waits(self, why: str) -> None:
+        """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
+        if not self.state.is_stop:
+            self.state, self.detail, self.advice = State.UNAVAILABLE, why, ""
+
+    def meets(self, target_topic_id: UUID | None) -> None:
+        """The target topic has this id now; None where that cannot be told."""
+        self.target_topic_id = target_topic_id or self.target_topic_id
+
+    def may_leave_out(self, loss: Loss) -> bool:
+        """Whether a policy, or a person, allows to go on without some records."""
+        rules, accepted = self.assignment.rules, self.assignment.accepted
+        if rules.skips_too_large if loss.reason == "too_large" else rules.skips_damage:
+            return True
+        return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
+
+    @property
+    def losses(self) -> tuple[tuple[int, int], ...]:
+        """The source's offsets that are known to be left out of the copy, in offset order."""
+        return tuple(sorted({*self.assignment.losses, *self.left_out}))
+
+    def standing_stop(self) -> PartitionStop | None:
+        """The stop that keeps it from beginning: one that stands for the target topic of now."""
+        known, rules = self.assignment.stop, self.assignment.rules
+        if known is None or not known.concerns(self.target_topic_id):
+            return None
+        if known.state is State.TARGET_LOST and rules.continues_on_loss:
+            return None
+        return known.raised(self.assignment.source)
+
+    def stopped(self, stop: PartitionStop) -> None:
+        """It stops."""
+        self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, stop.advice, stop.offset
+        self.presumes = False
+        before = self.assignment.stop
+        if stop.state in STANDING and not (before is not None and before.concerns(self.target_topic_id)):
+            self.stop = KnownStop(
+                state=stop.state,
+                offset=stop.offset,
+                detail=stop.detail,
+                advice=stop.advice,
+                source_topic_id=self.assignment.topic_id,
+                target_topic_id=self.target_topic_id,
+            )
+
+    def resumed(self) -> None:
+        """It goes on from a position that was found in order."""
+        self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
+        self.presumes = False
+        known = self.assignment.stop
+        self.lifted = known is not None and known.stands
+
+    def tell(self, note: str) -> None:
+        """Have a note told beside the state for a while."""
+        self.note, self.noted_until = note, time.monotonic() + NOTED_SECONDS
+
+    @property
+    def position(self) -> LastPosition | None:
+        """The last position that is known to be acknowledged, of these topics; None where none is."""
+        if self.sink is not None and (found := self.sink.last) is not None:
+            self.last = replace(found, source_topic_id=self.assignment.topic_id, target_topic_id=self.sink.topic_id)
+        known = self.last or self.assignment.last
+        return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
+
+    def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
+        """Where the partition stands at Unix time `now` (ms)."""
+        mine, sink, cursor = self.assignment, self.sink, self.cursor
+        acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
+        end = cursor.readable_until if cursor else -1
+        if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
+            end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
+        state, detail, advice = self.state, self.detail, self.advice
+        if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
+            state, detail, advice = State.MIRRORING, "", ""
+        told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        is_held = False
+        if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
+            is_held = True
+            if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
+                what = f"a transaction is open on the source from offset {end} on"
+                told.append(f"{what}, and what is written behind it is not copied before it ends")
+            end = cursor.written_until  # it is there, and not here
+        is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
+        return PartitionStatus(
+            flow=flow,
+            instance=instance,
+            topic=mine.source.topic,
+            partition=mine.source.partition,
+            target_topic=mine.target.topic,
+            state=state,
+            detail=". ".join(part for part in told if part),
+            next_offset=acked,
+            log_end=end,
+            lag_records=max(0, end - acked) if is_known else None,
+            lag_ms=(None if is_held else 0) if state is State.CAUGHT_UP else counters.latency_ms,
+            records=counters.records,
+            batches=counters.batches,
+            bytes=counters.bytes,
+            filled=counters.filled,
+            lost=counters.lost,
+            target_lost=counters.target_lost,
+            verdicts=dict(counters.verdicts),
+            verdict_bytes=dict(counters.verdict_bytes),
+            latency=counters.latency.copy(),
+            at_ms=now,
+            verified=sink is not None,
+            presumed=self.presumes,
+        )

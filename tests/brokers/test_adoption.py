@@ -1,0 +1,701 @@
+"""Nothing on the target is changed by name alone: what a flow may do to a topic there, by both ids and by its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from acls import every_acl
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from crashcut import crash_and_cut
+from helpers import config_file, make_topic, produce, settings_between
+from sparkless import InThisProcess, run_once
+from syncing import admin_of, awaited, delete_topics, made_by, policy
+from typer.testing import CliRunner
+from watchedtask import WatchedTask
+
+from mirror.cli import app
+from mirror.config import Settings
+from mirror.driver.flow import prepare
+from mirror.driver.start import recorded
+from mirror.driver.topic_watcher import Replanner, TopicWatcher
+from mirror.errors import ExitCode, MirrorError, PreflightError
+from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.journal import OWNER, Change, Journal
+from mirror.journal.ownership import KEY as FAILOVER
+from mirror.journal.ownership import FailedOver, Owner
+from mirror.kafka.admin import Admin, ConfigChange, Creation, Growth, TopicInfo
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability.status import PartitionStatus
+from mirror.policy.rules import Rules
+from mirror.policy.selection import TopicPair
+from mirror.replication.assignment import Assignment
+from mirror.segments.restore import Found, plan_restoration
+from mirror.spark.supervisor import Supervisor
+from mirror.states import State
+from mirror.topics import adoption
+from mirror.topics.adoption import Gate, Standing, Verdict, standing_of
+from mirror.topics.apply import apply, ensure_flow_topic, plan_topics
+from mirror.topics.history import Claim
+
+DAYS_AGO_MS = 1_600_000_000_000
+KEPT = {"retention.ms": "-1"}
+FLEETING = {"retention.ms": "1000"}
+
+
+# --- what a target topic is to a flow (pure) --------------------------------------------------------------------------
+
+OURS, THEIRS = (TopicInfo(name=name, topic_id=uuid4(), partitions=()) for name in ("orders", "eu.orders"))
+PAIR = TopicPair(source="orders", target="eu.orders", partitions=1)
+SEEN = FirstSeen(source_topic="orders", topic_id=OURS.topic_id, target_topic_id=THEIRS.topic_id, cluster_id="source")
+
+
+@pytest.mark.parametrize(
+    ("seen", "claim", "with_records", "empty"),
+    [
+        (SEEN, None, Standing.OURS, Standing.OURS),
+        (replace(SEEN, topic_id=None), None, Standing.OURS, Standing.OURS),
+        (replace(SEEN, target_topic_id=None), None, Standing.OURS, Standing.OURS),
+        (None, None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, target_topic_id=uuid4()), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, source_topic="other"), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, cluster_id="other"), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, topic_id=uuid4()), None, Standing.FROZEN, Standing.FROZEN),
+        (SEEN, Claim("beside", THEIRS.topic_id), Standing.CLAIMED, Standing.CLAIMED),
+        (None, Claim("beside", None), Standing.CLAIMED, Standing.CLAIMED),
+        (SEEN, Claim("beside", uuid4()), Standing.OURS, Standing.OURS),
+    ],
+)
+def test_what_a_target_topic_is_to_a_flow(
+    seen: FirstSeen | None, claim: Claim | None, with_records: Standing, empty: Standing
+) -> None:
+    for has_records, expected in ((True, with_records), (False, empty)):
+        found = standing_of(PAIR, OURS, THEIRS, seen, claim, "source", has_records=has_records)
+        assert found.standing is expected, found
+        passes = expected in (Standing.OURS, Standing.EMPTY)
+        assert bool(found.reason) is not passes
+    assert standing_of(PAIR, OURS, None, seen, None, "source", has_records=False).standing is Standing.MISSING
+
+
+@pytest.mark.parametrize(
+    ("anew", "why"),
+    [
+        ("orders", "the source topic was deleted or recreated a moment ago"),
+        ("eu.orders", "the target topic was deleted or recreated a moment ago"),
+        ("", ""),
+    ],
+)
+def test_a_topic_made_anew_since_its_settings_were_read_is_not_changed(
+    anew: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = {one.name: replace(one, topic_id=uuid4()) if one.name == anew else one for one in (OURS, THEIRS)}
+    asked: Any = SimpleNamespace(describe=lambda names: {name: now[name] for name in names})
+    plan: Any = SimpleNamespace(pairs=(PAIR,), source_topics={"orders": OURS}, target_topics={"eu.orders": THEIRS})
+    nothing: Any = SimpleNamespace(seen={})
+
+    async def none_differs(*_: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(adoption, "tails", none_differs)
+    gate = Gate(asked, asked)
+    held_back = gate.held(["eu.orders"], plan, nothing, nothing, {"eu.orders": Verdict(Standing.OURS)})
+    assert held_back == ({"eu.orders": why} if why else {})
+
+
+# --- on brokers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> Settings:
+    """A flow of one topic, which its source keeps for ever, with a hundred old records."""
+    found = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    make_topic(source_cluster.bootstrap, topic_name, configs=KEPT)
+    produce(source_cluster.bootstrap, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+    return found
+
+
+def values(many: int, word: str = "record") -> list[bytes]:
+    return [f"{word} {number}".encode() for number in range(many)]
+
+
+def configs_of(bootstrap: str, topic: str) -> dict[str, str]:
+    return {name: found.value for name, found in admin_of(bootstrap).topic_configs([topic])[topic].items()}
+
+
+def held(bootstrap: str, topic: str) -> tuple[int, int]:
+    """Where the first partition begins and ends."""
+    admin = admin_of(bootstrap)
+    span = admin.spans(admin.describe([topic]).values())[topic, 0]
+    return span.start, span.end
+
+
+def keep_for(bootstrap: str, topic: str, retention_ms: str) -> None:
+    admin_of(bootstrap).alter_configs([ConfigChange(topic=topic, name="retention.ms", before=None, after=retention_ms)])
+    awaited(lambda: configs_of(bootstrap, topic)["retention.ms"] == retention_ms)
+
+
+def recreate(bootstrap: str, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    delete_topics(bootstrap, topic)
+    make_topic(bootstrap, topic, partitions, configs)
+
+
+def journal(settings: Settings) -> dict[str, FirstSeen]:
+    """What the flow's journal tells of its topics."""
+
+    async def read() -> dict[str, FirstSeen]:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            return seen_in(await Journal(target, settings.flow).newest())
+
+    return asyncio.run(read())
+
+
+def owner_of(settings: Settings) -> Owner:
+    """Who had the flow last, by its journal."""
+
+    async def read() -> Owner:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            return Owner.read((await Journal(target, settings.flow).newest())[OWNER])
+
+    return asyncio.run(read())
+
+
+def write_journal(settings: Settings, changes: Sequence[Change]) -> None:
+    """Append records to the flow's journal."""
+
+    async def write() -> None:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            found = Journal(target, settings.flow)
+            await target.refresh([found.partition.topic])
+            await found.append(changes)
+
+    asyncio.run(write())
+
+
+def addresses(settings: Settings) -> tuple[str, str]:
+    return settings.source.bootstrap_servers, settings.target.bootstrap_servers
+
+
+@pytest.mark.brokers
+def test_a_recreated_source_changes_nothing_on_the_target(settings: Settings, topic_name: str) -> None:
+    """Neither a bounded copy nor a living mirror lets the broker delete what the new source is without."""
+    source, target = addresses(settings)
+    first = run_once(settings)
+    assert first.exit_code == ExitCode.DONE
+    seen = journal(settings)
+    assert seen[topic_name].made
+    living = Replanner(settings)
+    current = living.look((), seen).assignments
+    before = configs_of(target, topic_name)
+    assert before["retention.ms"] == "-1"
+    recreate(source, topic_name, 2, FLEETING)
+    again = run_once(settings)
+    assert again.exit_code == ExitCode.DATA_AT_RISK
+    assert {one.state for one in again.figures.values()} == {State.RECREATED}
+    for looking in (living, Replanner(settings)):
+        for _ in range(2):
+            assert looking.look(current, seen).assignments == current
+    assert configs_of(target, topic_name) == before
+    assert held(target, topic_name) == (0, 100)
+    assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
+
+
+@pytest.mark.brokers
+def test_a_copy_that_is_not_its_sources_keeps_its_settings(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    seen = journal(settings)
+    produce(target, topic_name, values(5, "somebody else's"))
+    keep_for(source, topic_name, "1000")
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
+    awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
+    for _ in range(2):
+        Replanner(settings).look((), seen)
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+    assert held(target, topic_name) == (0, 105)
+    assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
+    told = capfd.readouterr().err
+    assert "topic_left_as_it_is" in told
+    assert "DIVERGED" in told
+
+
+@pytest.mark.brokers
+def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A source that is purged by its retention must not take records away that the copy alone has."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    seen, living = journal(settings), Replanner(settings)
+    current = living.look((), seen).assignments
+    keep_for(source, topic_name, "99999999999")
+    living.look(current, seen, [topic_name])
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999", "tasks acknowledged all that it holds"
+    produce(target, topic_name, values(5, "somebody else's"))
+    keep_for(source, topic_name, "1000")
+    for _ in range(2):
+        living.look(current, seen, [topic_name])
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
+    assert held(target, topic_name) == (0, 105)
+    told = capfd.readouterr().err
+    assert "topic_left_as_it_is" in told
+    assert "DIVERGED" in told
+
+
+@pytest.mark.brokers
+def test_a_copy_of_what_its_source_lost_since_it_was_compared_keeps_its_settings(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether a task has said so or not, as where the topic is paused: a purge would delete what the copy alone has."""
+    target = target_cluster.bootstrap
+    with Cluster.start(name="cut", folder=tmp_path / "cut") as source:
+        settings = settings_between(source.bootstrap, target, [topic_name], topic_name)
+        make_topic(source.bootstrap, topic_name, configs=KEPT)
+        for first in (0, 50):
+            produce(source.bootstrap, topic_name, values(50, f"{first}"), begin_ms=DAYS_AGO_MS)
+        assert run_once(settings).exit_code == ExitCode.DONE
+        seen, living = journal(settings), Replanner(settings)
+        current = living.look((), seen, [topic_name]).assignments
+        crash_and_cut(source, topic_name, 0, below=50)
+        produce(source.bootstrap, topic_name, values(100, "other"), begin_ms=DAYS_AGO_MS)
+        keep_for(source.bootstrap, topic_name, "1000")
+        living.look(current, seen, [topic_name])
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+    assert held(target, topic_name) == (0, 100)
+    told = capfd.readouterr().err
+    assert "topic_left_as_it_is" in told
+    assert "TRUNCATED" in told
+
+
+@pytest.mark.brokers
+def test_a_sound_copy_follows_its_source(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of version 0.1.0, too, whose journal does not say that the flow adopted it."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    keep_for(source, topic_name, "99999999999")
+    old = {topic_name: replace(journal(settings)[topic_name], made=False, adopted=False, origins=())}
+    Replanner(settings).look((), old)
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
+    assert "topic_config_changed" in capfd.readouterr().err
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("lost", ["failover", "owner"])
+def test_a_look_changes_nothing_for_a_flow_that_is_lost(settings: Settings, topic_name: str, lost: str) -> None:
+    """A mirror was frozen in the midst of a look: the flow was failed over meanwhile, or taken over, and its source is
+    emptied, since it is done with.
+    """
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    living, seen = Replanner(settings), journal(settings)
+    newest = owner_of(settings)
+    living.owner = newest
+    later = replace(newest, instance="later", claim=(newest.claim or 0) + 1)
+    change = (OWNER, later.to_json()) if lost == "owner" else (FAILOVER, FailedOver.here().to_json())
+    write_journal(settings, [change])
+    for name, value in FLEETING.items():
+        admin_of(source).alter_configs([ConfigChange(topic=topic_name, name=name, before=None, after=value)])
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
+    with pytest.raises(PreflightError, match="failed over" if lost == "failover" else "took the flow over"):
+        living.look((), seen)
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+    assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
+    assert held(target, topic_name) == (0, 100)
+
+
+@pytest.mark.brokers
+def test_a_start_changes_nothing_for_a_flow_that_is_failed_over_meanwhile(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While both clusters are compared."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    keep_for(source, topic_name, "99999999999")
+    plan = Gate.plan
+
+    def planned(*given: Any) -> Any:
+        found = plan(*given)
+        write_journal(settings, [(FAILOVER, FailedOver.here().to_json())])
+        return found
+
+    monkeypatch.setattr(Gate, "plan", planned)
+    with pytest.raises(PreflightError, match="failed over"):
+        prepare(settings)
+    assert configs_of(target, topic_name)["retention.ms"] == "-1"
+
+
+@pytest.mark.brokers
+def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topic_name: str, tmp_path: Path) -> None:
+    """The source has a topic of the same name, which keeps its records for a second; the others are mirrored."""
+    source, target = addresses(settings)
+    stranger = f"{topic_name}-payroll"
+    make_topic(target, stranger)
+    produce(target, stranger, values(50, "payroll"), begin_ms=DAYS_AGO_MS + 10**11)
+    before = configs_of(target, stranger)
+    file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name)
+    both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
+    living = Replanner(both)
+    current = living.look((), {}).assignments
+    assert [one.source.topic for one in current] == [topic_name]
+    make_topic(source, stranger, 2, FLEETING)
+    produce(source, stranger, values(7))
+    look = living.look(current, {})
+    assert look.assignments == current
+    (refusal,) = look.refused
+    assert (refusal.source, refusal.partitions) == (stranger, 2)
+    told = CliRunner().invoke(app, ["plan", str(file), "--json"])
+    assert told.exit_code == ExitCode.PREFLIGHT
+    (text,) = json.loads(told.stdout)["refused"]
+    assert "50 offsets in 1 of 1 partition, 0 to 49 in partition 0" in text
+    assert "has 7 offsets in 1 of 2 partitions" in text
+    assert f"mirror adopt CONFIG {stranger}" in text
+    done = run_once(both)
+    assert done.exit_code == ExitCode.PREFLIGHT, "what is left out is not done"
+    assert held(target, topic_name) == (0, 100), "the others go on"
+    with pytest.raises(PreflightError, match="holds records"):
+        run_once(settings_between(source, target, [stranger], f"{topic_name}-alone"))
+    assert configs_of(target, stranger) == before
+    assert held(target, stranger) == (0, 50)
+    assert len(admin_of(target).describe([stranger])[stranger].partitions) == 1
+    shown = json.loads(CliRunner().invoke(app, ["status", str(file), "--json"]).stdout)
+    states = {(one["topic"], one["partition"]): one["state"] for one in shown["partitions"]}
+    assert (states[topic_name, 0], states[stranger, 0], states[stranger, 1]) == ("CAUGHT_UP", "REFUSED", "REFUSED")
+
+
+@pytest.mark.brokers
+def test_a_strangers_topic_gets_no_acl(topic_name: str) -> None:
+    """A stranger could read it else, or its owners could write no more; nor is the mirror shut out of its own copy."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:ANONYMOUS",
+    }
+    literal, kinds = ResourcePatternType.LITERAL, (AclPermissionType.ALLOW, AclPermissionType.DENY)
+    with ExitStack() as stack:
+        specs = [Spec(name=name, config=config) for name in ("strange-source", "strange-target")]
+        source, target = (stack.enter_context(cluster).bootstrap for cluster in start_many(specs))
+        stranger = f"{topic_name}-payroll"
+        for side, topic in ((source, topic_name), (source, stranger), (target, stranger)):
+            make_topic(side, topic)
+        produce(target, stranger, values(10))
+        admin = AdminClient({"bootstrap.servers": source})  # kept until the answers are there
+        given = [
+            AclBinding(ResourceType.TOPIC, topic, literal, *rule)
+            for topic in (topic_name, stranger)
+            for rule in (("User:a", "*", AclOperation.READ, kinds[0]), ("User:*", "*", AclOperation.WRITE, kinds[1]))
+        ]
+        for done in admin.create_acls(given).values():
+            done.result(20)
+        settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), acls=True)
+        ensure_flow_topic(admin_of(target), topic_name)
+        renewal = Replanner(settings)
+        for _ in range(2):
+            renewal.look((), {})
+        found = admin_of(target).acls(every_acl(ResourceType.TOPIC, topic_name))
+        held_there = {rule.name: rule.operation for rule in found}
+        assert held_there == {topic_name: AclOperation.READ}
+        assert not admin_of(target).acls(every_acl(ResourceType.TOPIC, stranger))
+
+
+@pytest.mark.brokers
+def test_two_flows_into_one_topic_are_refused_by_name(settings: Settings, topic_name: str) -> None:
+    assert run_once(settings).exit_code == ExitCode.DONE
+    second = settings.model_copy(update={"flow": f"{topic_name}-second"})
+    with pytest.raises(PreflightError, match=f"flow {topic_name} writes to it"):
+        run_once(second)
+    assert not journal(second)
+    assert run_once(settings).exit_code == ExitCode.DONE, "the first one goes on"
+
+
+@pytest.mark.brokers
+def test_what_comes_from_the_target_is_not_taken_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """A failback that is prepared too early would stop the flow that still runs, at its next start."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(10))
+    forth = settings_between(source, target, [topic_name], f"{topic_name}-forth")
+    assert run_once(forth).exit_code == ExitCode.DONE
+    back = config_file(tmp_path, target, source, [topic_name], f"{topic_name}-back")
+    early = CliRunner().invoke(app, ["adopt", str(back), "--all"])
+    assert early.exit_code == ExitCode.PREFLIGHT, early.stdout
+    assert f"flow {topic_name}-forth mirrors it" in early.stdout
+    produce(source, topic_name, values(5))
+    assert run_once(forth).exit_code == ExitCode.DONE
+    assert held(target, topic_name) == (0, 15)
+    ended = CliRunner().invoke(app, ["failover", str(config_file(tmp_path, source, target, [topic_name], forth.flow))])
+    assert ended.exit_code == ExitCode.DONE, ended.stdout
+    assert CliRunner().invoke(app, ["adopt", str(back), "--all"]).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_who_adopts_a_copy_is_told_what_it_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
+    """It keeps what its source has no more, and then follows that."""
+    source, target = addresses(settings)
+    make_topic(target, topic_name, configs=KEPT)
+    produce(target, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+    keep_for(source, topic_name, "99999999999")
+    file = config_file(tmp_path, source, target, [topic_name], settings.flow)
+    told = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert (done.exit_code, told in done.stdout) == (ExitCode.DONE, True), done.stdout
+    planned = " ".join(CliRunner().invoke(app, ["plan", str(file)]).stdout.split())
+    assert told in planned
+    assert "have retention.ms in sync.configs_exclude" in planned
+    assert run_once(settings).exit_code == ExitCode.DONE
+    assert "sync.configs_exclude" not in CliRunner().invoke(app, ["plan", str(file)]).stdout
+
+
+@pytest.mark.brokers
+def test_a_loop_over_three_clusters_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """With a prefix on each way, so that no name comes back."""
+    with ExitStack() as stack:
+        (third,) = (stack.enter_context(cluster).bootstrap for cluster in start_many([Spec(name="third")]))
+        first, second = source_cluster.bootstrap, target_cluster.bootstrap
+        make_topic(first, topic_name)
+        produce(first, topic_name, values(10))
+        ways = [(first, second, "a."), (second, third, "b."), (third, first, "c.")]
+        flows = [
+            settings_between(one, other, [f".*{topic_name}"], f"{topic_name}-{number}", naming={"prefix": prefix})
+            for number, (one, other, prefix) in enumerate(ways)
+        ]
+        for flow in flows[:2]:
+            assert run_once(flow).exit_code == ExitCode.DONE
+        ids = source_cluster.cluster_id, target_cluster.cluster_id
+        assert journal(flows[1])[f"b.a.{topic_name}"].origins == ids[::-1]
+        with pytest.raises(PreflightError, match="to mirror it back would be a loop"):
+            run_once(flows[2])
+        assert admin_of(first).describe([f"c.b.a.{topic_name}"]) == {}
+
+
+@pytest.mark.brokers
+def test_one_topics_failure_is_its_own(settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Kafka takes `new.x` and `new_x` for one name; a policy of a broker may refuse another one."""
+    source, target = addresses(settings)
+    both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
+    make_topic(target, f"{topic_name}_x")
+    living = Replanner(both)
+    current = living.look((), {}).assignments
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
+    awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
+    for more in (".x", "-fine"):
+        make_topic(source, f"{topic_name}{more}")
+    seen = made_by(both, [topic_name])
+    look = living.look(current, seen)
+    assert {(one.source.topic, one.source.partition) for one in look.assignments} == {
+        (topic_name, 0),
+        (topic_name, 1),
+        (f"{topic_name}-fine", 0),
+    }
+    assert [one.source for one in look.refused] == [f"{topic_name}.x"]
+    assert f"would collide with topic {topic_name}_x" in capfd.readouterr().err
+    assert run_once(both).exit_code == ExitCode.PREFLIGHT
+    failures: dict[str, MirrorError] = {}
+    bad, good = (Creation(topic=f"{topic_name}{more}", partitions=1, replication_factor=1) for more in (".x", "-good"))
+    plan = replace(plan_topics(living._source, living._target, both), creations=(bad, good), growths=(), findings=())
+    assert apply(living._target, replace(plan, changes=()), failures) == {good.topic}
+    assert failures.keys() == {bad.topic}
+
+
+@pytest.mark.brokers
+def test_every_name_of_a_flow_is_one_topics(settings: Settings, topic_name: str) -> None:
+    source, target = addresses(settings)
+    other = f"{topic_name}-other"
+    make_topic(source, other)
+    rule = {"match": other, "rekey": "key", "on_bad_record": "dead-letter"}
+    for letters, why in (
+        (topic_name, "the dead_letter topic of a rule and the copy of a topic as well"),
+        (f"mirror.{topic_name}.offsets", "begins with `mirror.`"),
+        (f"__{topic_name}", "begins with `__`"),
+    ):
+        rules = [{**rule, "dead_letter": letters}]
+        asked = settings_between(source, target, [topic_name, other], topic_name, rules=rules)
+        plan = plan_topics(Admin(asked.source), Admin(asked.target), asked)
+        assert any(why in str(finding) for finding in plan.refusals), plan.refusals
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
+def test_no_copy_has_the_name_of_a_topic_of_kafkas_own(settings: Settings, topic_name: str, name: str) -> None:
+    """Where there is none yet it was made, for the data alone, and consumer groups had no coordinator from then on."""
+    source, target = addresses(settings)
+    asked = settings_between(source, target, [topic_name], topic_name, naming={"rename": {topic_name: name}})
+    plan = plan_topics(Admin(asked.source), Admin(asked.target), asked)
+    assert [str(one) for one in plan.refusals if "begins with `__`" in str(one)]
+    plan = plan.allowed()
+    assert (plan.pairs, plan.creations, plan.changes) == ((), (), ())
+    files = plan_restoration(Admin(asked.target), {topic_name: Found(partitions=1)}, asked)
+    assert [str(one) for one in files.refusals if "begins with `__`" in str(one)]
+
+
+@pytest.mark.brokers
+def test_a_copy_of_a_recreated_topic_is_never_deleted(settings: Settings, topic_name: str) -> None:
+    """Nor is one of a flow's only topic, or one whose ids nobody knows."""
+    source, target = addresses(settings)
+    asked = policy(settings, deletions="delete")
+    assert run_once(asked).exit_code == ExitCode.DONE
+    seen, living = journal(asked), Replanner(asked)
+    current = living.look((), seen).assignments
+    recreate(source, topic_name)
+    for known in (current, tuple(replace(one, topic_id=None) for one in current)):
+        for _ in range(2):
+            assert living.look(known, seen, [topic_name]).assignments == known
+    delete_topics(source, topic_name)
+    for _ in range(2):
+        assert living.look(current, seen, [topic_name]).assignments == current
+    assert held(target, topic_name) == (0, 100)
+
+
+@pytest.mark.brokers
+def test_of_two_flows_that_begin_at_once_one_writes_nothing(settings: Settings, topic_name: str) -> None:
+    """Both found the target without the topic, or with an empty one, before either had named it in its journal."""
+    other = settings_between(*addresses(settings), [topic_name], f"{topic_name}-beside")
+    flow, beside = prepare(settings, once=True), prepare(other, once=True)
+    engine: Any = InThisProcess()
+    assert asyncio.run(Supervisor(engine, flow, lambda _: None).run()).exit_code == ExitCode.DONE
+    with pytest.raises(PreflightError, match=f"{topic_name}: flow {settings.flow} writes to it"):
+        asyncio.run(Supervisor(engine, beside, lambda _: None).run())
+    assert journal(other) == {}
+    assert held(addresses(settings)[1], topic_name) == (0, 100)
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_a_topic_that_no_broker_knows_for_a_moment_keeps_its_record(settings: Settings, topic_name: str) -> None:
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+    async def begin() -> None:
+        async with Wire(Endpoint.of(settings.source)) as source, Wire(Endpoint.of(settings.target)) as target:
+            own = Journal(target, settings.flow)
+            known = await own.newest()
+            await source.refresh([topic_name])
+            at = TopicPartition(topic_name, 0)
+            target.refresh = source.refresh  # type: ignore[method-assign]  # it hears of no topic
+            assert topic_name not in target.topics
+            found = await recorded(source, own, [Assignment(at, at, None, Rules())], known)
+            assert found[0].topic_id == source.topic_id(topic_name)
+
+    before = journal(settings)
+    asyncio.run(begin())
+    assert journal(settings) == before
+    assert before[topic_name].target_topic_id is not None
+
+
+@pytest.mark.brokers
+def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Settings, topic_name: str) -> None:
+    """As the message of RECREATED advises."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    asked = policy(settings, interval_s=0.5)
+    context: Any = InThisProcess()
+    states: dict[TopicPartition, PartitionStatus] = {}
+
+    async def until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.05)
+
+    async def story() -> None:
+        flow = replace(await asyncio.to_thread(prepare, asked), epoch_seconds=2.0)
+        live = Supervisor(context, flow, states.update, lookout=TopicWatcher(Replanner(asked), lambda: asked))
+        run = asyncio.create_task(live.run())
+        at = TopicPartition(topic_name, 0)
+
+        def is_in(state: State, records: int) -> bool:
+            return at in states and states[at].state is state and states[at].next_offset == records
+
+        try:
+            async with asyncio.timeout(120):
+                await until(lambda: is_in(State.CAUGHT_UP, 100))
+                await asyncio.to_thread(recreate, source, topic_name)
+                await until(lambda: states[at].state in (State.RECREATED, State.TRUNCATED))
+                await asyncio.to_thread(produce, source, topic_name, values(30, "new"))
+                await asyncio.to_thread(delete_topics, target, topic_name)
+                await until(lambda: is_in(State.CAUGHT_UP, 30))
+        finally:
+            live._stop()
+            await run
+
+    asyncio.run(story())
+    assert held(target, topic_name) == (0, 30)
+    found = journal(settings)[topic_name]
+    assert (found.topic_id, found.target_topic_id) == (
+        admin_of(source).describe([topic_name])[topic_name].topic_id,
+        admin_of(target).describe([topic_name])[topic_name].topic_id,
+    )
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_a_copy_is_taken_over_after_it_was_compared(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    equal, other = f"{topic_name}-equal", f"{topic_name}-other"
+    for topic in (equal, other):
+        for side in (source, target):
+            make_topic(side, topic)
+        produce(source, topic, values(60))
+    produce(target, equal, values(40))
+    produce(target, other, [*values(20), b"not the source's", *values(40)[21:]])
+    file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name, offsets=offsets)
+    settings = settings_between(source, target, [f"{topic_name}.*"], topic_name, offsets=offsets)
+
+    def adopted(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["adopt", str(file), *arguments])
+        return done.exit_code, done.stdout
+
+    code, told = adopted(other)
+    assert code == ExitCode.DIFFERENT, told
+    assert "is not taken over" in told
+    code, told = adopted(equal)
+    assert (code, "compared were 40 records of 1 partition" in told) == (ExitCode.DONE, True), told
+    assert adopted(equal) == (ExitCode.DONE, f"{equal}: {equal} is this flow's already\n")
+    assert adopted("--all")[0] == ExitCode.DIFFERENT
+    done = run_once(settings)
+    assert (done.exit_code, [one.source for one in done.refused]) == (ExitCode.PREFLIGHT, [other])
+    assert (held(target, equal), held(target, other)) == ((0, 60), (0, 40))
+    assert not journal(settings)[equal].made
+
+
+@pytest.mark.brokers
+def test_a_task_writes_nothing_to_a_copy_that_was_made_anew_under_it(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """It may be a stranger's by now; and if it is the flow's own, the journal must name it before it holds a record."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for side in (source, target):
+        make_topic(side, topic_name)
+    produce(source, topic_name, values(10))
+    at = TopicPartition(topic_name, 0)
+    with WatchedTask(source, target, [at], names_copies=True) as task:
+        task.mirrored(at, 10)
+        delete_topics(target, topic_name)
+        make_topic(target, topic_name)
+        produce(source, topic_name, values(10))
+        task.until(at, lambda one: "deleted and created again" in one.detail)
+        admin = admin_of(target)
+        assert [span.end for span in admin.spans(admin.describe([topic_name]).values()).values()] == [0]

@@ -1,0 +1,366 @@
+"""What brokers keep in logs of their own: topics and settings in the metadata log, groups' offsets in theirs."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from brokerlogs import folders_of, metadata_record, offset_key, offset_value
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as At
+from groupoffsets import commit
+from helpers import make_topic, produce, settings_between
+from hypothesis import given
+from hypothesis import strategies as st
+from rawbatches import batch
+from recordoracle import Record, encoded
+from replicas import ABORT, COMMIT, flipped, marker, replica
+
+from mirror.errors import BadRecords
+from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.groups import Committed
+from mirror.lab.embedded import Cluster
+from mirror.records.header import TRANSACTIONAL
+from mirror.segments import cluster_logs
+from mirror.segments.cluster_logs import (
+    METADATA,
+    Commit,
+    ConfigSet,
+    InSync,
+    Message,
+    MetadataReplay,
+    PartitionChanged,
+    PartitionMade,
+    TopicMade,
+    TopicRemoved,
+    Transaction,
+    decode,
+    offsets_in,
+    topics_in,
+)
+
+IDS = [UUID(int=number) for number in range(1, 5)]
+names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
+replicas = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(TopicMade, names, ids),
+    st.builds(PartitionMade, ids, st.integers(0, 5), replicas, replicas, st.integers(0, 2**31 - 1)),
+    st.builds(PartitionChanged, ids, st.integers(0, 5), st.none() | replicas, st.none() | replicas, st.booleans()),
+    st.builds(ConfigSet, names, st.sampled_from(["retention.ms", "cleanup.policy"]), st.none() | st.text(max_size=200)),
+    st.builds(TopicRemoved, ids),
+    st.builds(Transaction, st.sampled_from([None, True, False])),
+)
+
+
+@given(messages)
+def test_a_message_is_read_as_it_was_written_and_not_when_it_is_cut(message: Message) -> None:
+    stored = metadata_record(message)
+    assert decode(stored) == message
+    for size in range(len(stored)):
+        with pytest.raises(BadRecords):
+            decode(stored[:size])
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"\0\2\0\1",  # the frame of a preview
+        b"\1\2\1" + metadata_record(TopicMade("orders", IDS[0]))[3:],  # a version that is not known yet
+        metadata_record(TopicMade("orders", IDS[0])) + b"\0",
+        b"\1\x04\0\2\x02\xff\1\0\0",  # no UTF-8
+        b"\xff\xff\xff\xff\x7f",
+    ],
+)
+def test_what_no_controller_wrote_is_refused(stored: bytes) -> None:
+    with pytest.raises(BadRecords):
+        decode(stored)
+
+
+def test_what_says_nothing_of_topics_is_passed_over() -> None:
+    assert decode(b"\1\x0c\x7f whatever") is None
+    assert decode(b"\1\x04\0\x04\x021\x02a\x02b\0") is None, "a broker's setting"
+
+
+@given(st.lists(messages, max_size=30))
+def test_a_replay_keeps_what_stands(log: Sequence[Message]) -> None:
+    """Names and ids are those of the log, a removed id has no topic, and what a transaction took back left nothing."""
+    replay = MetadataReplay()
+    for message in log:
+        replay.learn(message)
+    found = replay.found()
+    assert not found.removed & {one.topic_id for one in found.topics.values()}
+    aborted = MetadataReplay()
+    for message in [Transaction(None), *(one for one in log if not isinstance(one, Transaction)), Transaction(False)]:
+        aborted.learn(message)
+    assert aborted.found() == MetadataReplay().found()
+
+
+def test_a_topic_that_is_made_again_has_no_setting_of_the_one_before() -> None:
+    replay = MetadataReplay()
+    for message in (
+        TopicMade("orders", IDS[0]),
+        ConfigSet("orders", "retention.ms", "1"),
+        PartitionMade(IDS[0], 3),
+        TopicRemoved(IDS[0]),
+        TopicMade("orders", IDS[1]),
+        PartitionMade(IDS[1], 0),
+        Transaction(None),
+        ConfigSet("orders", "retention.ms", "2"),
+    ):
+        replay.learn(message)
+    found = replay.found()
+    assert (found.topics["orders"].partitions, found.topics["orders"].configs) == (1, {})
+    assert found.removed == {IDS[0]}
+    replay.learn(Transaction(True))
+    assert replay.found().topics["orders"].configs == {"retention.ms": "2"}
+
+
+def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
+    replay = MetadataReplay()
+    for message in (
+        TopicMade("orders", IDS[0]),
+        PartitionMade(IDS[0], 0, (1, 2, 3), leader_epoch=4),
+        PartitionChanged(IDS[0], 0, in_sync=(1, 2)),
+        PartitionChanged(IDS[0], 0, in_sync=(2,), elects=True),
+        PartitionChanged(IDS[0], 0, eligible=(1,)),
+        PartitionChanged(IDS[0], 0, elects=True),
+        PartitionChanged(IDS[0], 1, in_sync=(9,)),
+    ):
+        replay.learn(message)
+    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6)}
+
+
+@given(
+    st.text(max_size=60),
+    st.sampled_from(["orders", "clicks"]),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**63 - 1),
+    st.text(max_size=60),
+    st.integers(0, 4),
+    st.none() | st.just(IDS[2]),
+)
+def test_an_offset_is_read_as_it_was_written(
+    group: str, topic: str, partition: int, offset: int, text: str, version: int, topic_id: UUID | None
+) -> None:
+    key, value = offset_key(group, topic, partition), offset_value(offset, text, version, topic_id)
+    assert cluster_logs.decode_key(key) == (group, TopicPartition(topic, partition))
+    assert cluster_logs.decode_value(value) == Commit(Committed(offset, text), topic_id if version == 4 else None)
+    for stored, read in ((key, cluster_logs.decode_key), (value, cluster_logs.decode_value)):
+        for size in range(len(stored)):
+            with pytest.raises(BadRecords):
+                read(stored[:size])
+
+
+def test_what_no_coordinator_wrote_is_refused() -> None:
+    assert cluster_logs.decode_key(struct.pack(">h", 2) + b"anything") is None
+    for stored in (
+        offset_value(-1, ""),
+        offset_value(1, "", 4) + b"\0",
+        struct.pack(">h", 5) + offset_value(1, "")[2:],
+    ):
+        with pytest.raises(BadRecords):
+            cluster_logs.decode_value(stored)
+
+
+def told(at: int, *values: bytes, epoch: int = 0) -> bytes:
+    """A batch of the metadata log."""
+    payload = encoded([Record(number, 0, None, value) for number, value in enumerate(values)])
+    return batch(at, count=len(values), leader_epoch=epoch, payload=payload)
+
+
+def test_what_a_later_controller_cut_off_is_no_metadata(tmp_path: Path) -> None:
+    """The stale replica is the longer one, and holds a topic that was never committed."""
+    orders, late, clicks = (
+        metadata_record(TopicMade(name, IDS[number])) for number, name in enumerate(("orders", "late", "clicks"))
+    )
+    more = told(2, late, epoch=3) + told(3, late, epoch=3)
+    common = told(0, orders, epoch=3)
+    stale = replica(tmp_path / "a", (0, common + told(1, late, epoch=3) + more), name="__cluster_metadata-0")
+    newer = replica(tmp_path / "b", (0, common + told(1, clicks, epoch=4)), name="__cluster_metadata-0")
+    for folders in ([stale, newer], [newer, stale]):
+        found = topics_in(folders)
+        assert found is not None
+        assert (sorted(found.topics), found.end) == (["clicks", "orders"], 2)
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+    """One of a kind that says nothing of topics may hold whatever it likes."""
+    values = [metadata_record(TopicMade("orders", IDS[0])), b"\0\2\0\1", b"\1\x0c\x7f whatever"]
+    values.append(metadata_record(PartitionMade(IDS[0], 2)))
+    found = topics_in([replica(tmp_path, (0, told(0, *values)), name="__cluster_metadata-0")])
+    assert found is not None
+    assert found.topics["orders"].partitions == 3
+    (note,) = found.notes
+    assert note.startswith("1 records of the cluster's metadata log cannot be read, and are left out")
+    assert "offset 1: " in note
+
+
+READER = TopicPartition("orders", 0)
+
+
+def committed(at: int, group: str, offset: int, producer: int = -1) -> bytes:
+    """A batch with one commit of a group, of a transaction where a producer is named."""
+    payload = encoded([Record(0, 0, offset_key(group, *READER), offset_value(offset, "x" * 50))])
+    more = {"attributes": TRANSACTIONAL, "producer_id": producer, "producer_epoch": 0} if producer >= 0 else {}
+    return batch(at, payload=payload, **more)
+
+
+def offsets_of(log: Path) -> tuple[dict[str, int], set[str], list[str]]:
+    """What counts of each group, whose transactions have no end, and what is told."""
+    found = offsets_in({0: [log]})
+    return {group: of[READER].committed.offset for group, of in found.groups.items()}, {*found.undecided}, found.notes
+
+
+def test_an_offset_of_a_transaction_counts_from_its_marker_on(tmp_path: Path) -> None:
+    """And not over one that was committed in between, nor where it was aborted."""
+    log = [
+        *(committed(at, group, 5) for at, group in enumerate(("plain", "behind", "aborted", "between"))),
+        committed(4, "behind", 30, producer=1),
+        committed(5, "between", 30, producer=1),
+        committed(6, "aborted", 30, producer=2),
+        committed(7, "between", 50),
+        committed(8, "plain", 6),
+        marker(9, 1, COMMIT),
+        marker(10, 2, ABORT),
+    ]
+    found = offsets_of(replica(tmp_path, (0, b"".join(log)), name="__consumer_offsets-0"))
+    assert found == ({"plain": 6, "behind": 30, "aborted": 5, "between": 50}, set(), [])
+
+
+def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_told(tmp_path: Path) -> None:
+    """Nor one whose marker may be among what is damaged, whatever marker comes behind that."""
+    parts = [committed(0, "open", 5), committed(1, "open", 30, producer=1), committed(2, "other", 7)]
+    found = offsets_of(replica(tmp_path / "a", (0, b"".join(parts)), name="__consumer_offsets-0"))
+    assert found == ({"open": 5, "other": 7}, {"open"}, [])
+    start = sum(map(len, parts[:2]))
+    log = flipped(b"".join([*parts, marker(3, 1, COMMIT), committed(4, "last", 9)]), start + 70)
+    groups, undecided, notes = offsets_of(replica(tmp_path / "b", (0, log), name="__consumer_offsets-0"))
+    assert (groups, undecided, len(notes)) == ({"open": 5, "last": 9}, {"open"}, 1)
+
+
+def test_an_older_offset_counts_where_a_newer_one_is_damaged(tmp_path: Path) -> None:
+    parts = [committed(0, "group", 5), committed(1, "group", 12), committed(2, "other", 7)]
+    log = flipped(b"".join(parts), len(parts[0]) + 70)
+    groups, _, notes = offsets_of(replica(tmp_path, (0, log), name="__consumer_offsets-0"))
+    assert groups == {"group": 5, "other": 7}
+    assert len(notes) == 1
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """What a broker does by itself may take a moment."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.brokers
+def test_topics_and_settings_of_a_real_cluster(source_cluster: Cluster, topic_name: str) -> None:
+    """As its brokers tell them, from the log alone; a topic that was deleted is known to be."""
+    admin = Admin(settings_between(source_cluster.bootstrap, source_cluster.bootstrap, [topic_name]).source)
+    gone = f"{topic_name}-gone"
+    make_topic(source_cluster.bootstrap, topic_name, 3, {"cleanup.policy": "compact", "retention.ms": "77"})
+    make_topic(source_cluster.bootstrap, gone, 1, {"retention.ms": "1"})
+    gone_id = admin.describe([gone])[gone].topic_id
+    change = ConfigChange(topic=topic_name, name="retention.ms", before="77", after=None)
+    admin.alter_configs([change, ConfigChange(topic=topic_name, name="segment.ms", before=None, after="604800001")])
+    admin.delete_topics([gone])
+    log = folders_of(source_cluster, METADATA.topic)[0]
+
+    def is_there() -> bool:
+        found = topics_in(log)
+        assert found is not None
+        known = found.topics.get(topic_name)
+        return known is not None and "segment.ms" in known.configs and gone not in found.topics
+
+    eventually(is_there)
+    found = topics_in(log)
+    assert found is not None
+    assert found.notes == ()
+    known = found.topics[topic_name]
+    assert (known.partitions, known.configs) == (3, {"cleanup.policy": "compact", "segment.ms": "604800001"})
+    assert known.topic_id == admin.describe([topic_name])[topic_name].topic_id
+    assert gone_id in found.removed
+    described = admin.topics()
+    both = described.keys() & found.topics.keys()
+    assert topic_name in both
+    assert {name: found.topics[name].topic_id for name in both} == {name: described[name].topic_id for name in both}
+
+
+@pytest.mark.brokers
+def test_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
+    """A cluster that takes snapshots, and deletes its log below them. Without its snapshots nothing is told."""
+    config = {
+        "metadata.log.max.record.bytes.between.snapshots": 500,
+        "metadata.log.segment.bytes": 8 << 20,
+        "metadata.log.max.snapshot.interval.ms": 1000,
+    }
+    with Cluster.start(name="snapshots", folder=tmp_path / "one", config=config) as cluster:
+        for number in range(5):
+            make_topic(cluster.bootstrap, f"topic-{number}", 2, {"retention.ms": f"{number + 1}"})
+        (folder,) = folders_of(cluster, METADATA.topic)[0]
+        eventually(lambda: any(int(one.name[:20]) > 30 for one in folder.glob("*.checkpoint")))
+        make_topic(cluster.bootstrap, "last", 1)
+        eventually(lambda: "last" in (found.topics if (found := topics_in([folder])) else {}))
+        cluster.kill(0)
+    found = topics_in([folder])
+    assert found is not None
+    for number in range(5):
+        known = found.topics[f"topic-{number}"]
+        assert (known.partitions, known.configs) == (2, {"retention.ms": f"{number + 1}"})
+    whole = {name: (one.partitions, one.configs) for name, one in found.topics.items()}
+    newest = max(path for path in folder.glob("*.checkpoint"))
+    stored = newest.read_bytes()
+    newest.write_bytes(stored[:-20])
+    fallen_back = topics_in([folder])
+    assert fallen_back is not None
+    assert any("is left out" in note for note in fallen_back.notes)
+    assert {name: (one.partitions, one.configs) for name, one in fallen_back.topics.items()} == whole
+    assert cluster_logs.METADATA.partition == 0
+
+
+@pytest.mark.brokers
+def test_offsets_of_groups_on_a_real_cluster(source_cluster: Cluster, topic_name: str) -> None:
+    """The newest commit, one of a transaction that was committed, none of one that was aborted or is open."""
+    bootstrap = source_cluster.bootstrap
+    make_topic(bootstrap, topic_name, 2)
+    produce(bootstrap, topic_name, [b"%d" % number for number in range(40)])
+    for offset in (5, 12):
+        commit(bootstrap, f"{topic_name}-plain", topic_name, offset)
+    in_transaction = {"committed": True, "aborted": False, "open": None}
+    held = []
+    for kind, ends_well in in_transaction.items():
+        group = f"{topic_name}-{kind}"
+        commit(bootstrap, group, topic_name, 3)
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+        client = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-{uuid4().hex}"})
+        client.init_transactions(60)
+        client.begin_transaction()
+        client.send_offsets_to_transaction([At(topic_name, 0, 30)], consumer.consumer_group_metadata(), 60)
+        if ends_well is None:
+            held.append((client, consumer))
+            continue
+        (client.commit_transaction if ends_well else client.abort_transaction)(60)
+        consumer.close()
+    at = TopicPartition(topic_name, 0)
+    try:
+
+        def offsets() -> dict[str, int]:
+            found = offsets_in(folders_of(source_cluster, "__consumer_offsets")).groups
+            return {group: of[at].committed.offset for group, of in found.items() if at in of}
+
+        wanted = {"plain": 12, "committed": 30, "aborted": 3, "open": 3}
+        eventually(lambda: offsets().get(f"{topic_name}-committed") == 30)
+        assert {kind: offsets()[f"{topic_name}-{kind}"] for kind in wanted} == wanted
+        found = offsets_in(folders_of(source_cluster, "__consumer_offsets"))
+        assert found.undecided[f"{topic_name}-open"] == {at}
+        assert not any(kind in group for group in found.undecided for kind in ("plain", "committed", "aborted"))
+    finally:
+        for client, consumer in held:
+            client.abort_transaction(60)
+            consumer.close()

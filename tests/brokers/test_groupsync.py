@@ -1,0 +1,511 @@
+"""Group sync between real brokers: who goes on at the target reads every record once, and nobody there is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+from acls import every_acl, put_acls
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from group_pairs import Offsets, Pair, commit_all, node_of, with_pair
+from helpers import make_topic, mirror_once, produce, wait_for_markers
+from oldbroker import OldBroker
+
+from mirror.config import ClusterSettings
+from mirror.groups.decide import Standing
+from mirror.groups.sync import Side
+from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
+from mirror.lab.embedded import Cluster
+
+pytestmark = pytest.mark.brokers
+
+
+@contextmanager
+def consuming(bootstrap: str, group: str, topic: str, **more: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            **more,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_on(bootstrap: str, group: str, topic: str, count: int, **more: str) -> list[bytes]:
+    """What a group reads from where it stands, `count` records, and commits."""
+    with consuming(bootstrap, group, topic, **more) as consumer:
+        found: list[bytes] = []
+        while len(found) < count:
+            message = consumer.poll(20)
+            assert message is not None, f"{len(found)} of {count} records"
+            assert message.error() is None, message.error()
+            found.append(message.value() or b"")
+        consumer.commit(asynchronous=False)
+        return found
+
+
+def at_the_end(bootstrap: str, group: str, topic: str) -> bool:
+    """Whether nothing is left to read for the group."""
+    with consuming(bootstrap, group, topic, **{"enable.partition.eof": "true"}) as consumer:
+        message = consumer.poll(20)
+        assert message is not None
+        error = message.error()
+        return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
+def values(begin: int, end: int) -> list[bytes]:
+    return [b"value %d" % number for number in range(begin, end)]
+
+
+def transactions(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """Committed and aborted transactions in turn, of three records each; the committed values."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(120)
+    kept: list[bytes] = []
+    for number in range(count):
+        producer.begin_transaction()
+        told = [b"%d/%d" % (number, index) for index in range(3)]
+        for value in told:
+            producer.produce(topic, value, partition=0)
+        if number % 2:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+            kept += told
+    wait_for_markers(bootstrap, topic)
+    return kept
+
+
+def plain(bootstrap: str, topic: str) -> list[bytes]:
+    produce(bootstrap, topic, values(0, 40))
+    return values(0, 40)
+
+
+def transactional(bootstrap: str, topic: str) -> list[bytes]:
+    return transactions(bootstrap, topic, 12)
+
+
+def trimmed(bootstrap: str, topic: str) -> list[bytes]:
+    produce(bootstrap, topic, values(0, 60))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_records([Place(topic, 0, 17)])[Place(topic, 0)].result(20)
+    return values(17, 60)
+
+
+def mirrored(source_cluster: Cluster, target_cluster: Cluster, topic: str, count: int) -> tuple[str, str]:
+    """A topic with some records that is mirrored as it is now; the addresses of source and target."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic)
+    produce(source, topic, values(0, count))
+    mirror_once(source, target, [topic], flow=topic)
+    return source, target
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize("filled", [plain, transactional, trimmed], ids=lambda filled: filled.__name__)
+def test_a_group_that_switches_reads_every_record_once(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    filled: Callable[[str, str], list[bytes]],
+    offsets: str,
+    protocol: str,
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    records = filled(source, topic_name)
+    spoken = {"group.protocol": protocol}
+    seen = read_on(source, topic_name, topic_name, 7, **spoken, **{"auto.offset.reset": "earliest"})
+    mirror_once(source, target, [topic_name], flow=topic_name, offsets=offsets)
+    journal_of = topic_name if offsets == "translate" else ""
+
+    async def story(pair: Pair) -> None:
+        assert await pair.standings() == {"synced": 1}
+        assert (await pair.look()).committed == 0
+
+    with_pair(source, target, topic_name, story, journal_of=journal_of)
+    seen += read_on(target, topic_name, topic_name, 5, **spoken)
+
+    async def left_alone(pair: Pair) -> None:
+        before = await pair.committed(pair.target, topic_name)
+        assert await pair.standings() == {"ahead": 1}
+        assert await pair.committed(pair.target, topic_name) == before
+
+    with_pair(source, target, topic_name, left_alone, journal_of=journal_of)
+    seen += read_on(target, topic_name, topic_name, len(records) - 12, **spoken)
+    assert seen == records
+    assert at_the_end(target, topic_name, topic_name)
+
+
+def test_a_group_is_never_ahead_of_the_mirror(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 20)
+    produce(source, topic_name, values(20, 50))
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        await pair.commit(pair.source, topic_name, topic_name, 35, "of 35")
+        assert await pair.standings() == {"held_back": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(20)}
+        assert (await pair.look()).committed == 0
+        await asyncio.to_thread(mirror_once, source, target, [topic_name], flow=topic_name)
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(35, "of 35")}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_waits_for_where_its_offset_moved_to(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """The journal tells of it while the target is asked: what was translated without it is not believed."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 20))
+    mirror_once(source, target, [topic_name], flow=topic_name, offsets="translate")
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        indexes, ask = cast(Any, pair.sync._told_until).__self__, Side.fetched
+        told = dict(indexes)
+
+        async def answered(side: Side, nodes: Mapping[str, int]) -> dict[str, Offsets]:
+            found = await ask(side, nodes)
+            indexes.clear()
+            indexes.update(told if side is pair.sync._target else {})
+            return found
+
+        await pair.commit(pair.source, topic_name, topic_name, 14)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Side, "fetched", answered)
+            assert await pair.standings() == {"held_back": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(0)}
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(14)}
+
+    with_pair(source, target, topic_name, story, journal_of=topic_name)
+
+
+def test_a_group_that_was_put_back_is_put_back_there_too(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
+
+    async def story(pair: Pair) -> None:
+        async def offset() -> int:
+            return (await pair.committed(pair.target, topic_name))[TopicPartition(topic_name, 0)].offset
+
+        for wanted in (40, 10, 30, 0):
+            await pair.commit(pair.source, topic_name, topic_name, wanted)
+            assert await pair.standings() == {"synced": 1}
+            assert await offset() == wanted
+        await pair.commit(pair.source, topic_name, topic_name, 20)
+        await pair.look()
+        await pair.commit(pair.target, topic_name, topic_name, 25)
+        await pair.commit(pair.source, topic_name, topic_name, 15)
+        assert await pair.standings() == {"ahead": 1}
+        assert await offset() == 25, "somebody else has moved it: it is theirs"
+
+    with_pair(source, target, topic_name, story)
+
+
+@pytest.mark.parametrize("offset", [3, 48], ids=["back", "forward"])
+def test_a_group_is_not_moved_by_a_source_topic_made_anew(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offset: int
+) -> None:
+    """Whether or not the tasks have noticed: its offsets mean records that the copy does not hold."""
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 40)
+        assert await pair.standings() == {"synced": 1}
+        await asyncio.to_thread(make_anew, source, topic_name, 50)
+        await pair.commit(pair.source, topic_name, topic_name, offset)
+        look = await pair.look()
+        assert [blocker.cause for blocker in look.blockers] == [
+            f"cluster us: offsets of {topic_name} stay: its source topic is gone or another one"
+        ]
+        assert look.standings == {Standing.BLOCKED: 1}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(40)}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_is_not_moved_in_a_target_topic_made_anew(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """It is somebody else's, as all are where the target's address leads to another cluster."""
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 40)
+        await asyncio.to_thread(make_anew, target, topic_name, 50)
+        await pair.commit(pair.target, topic_name, topic_name, 5)
+        look = await pair.look()
+        assert [blocker.cause for blocker in look.blockers] == [
+            f"cluster us: offsets of {topic_name} stay: it is gone, or another one than was mirrored to"
+        ]
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(5)}
+
+    with_pair(source, target, topic_name, story)
+
+
+def make_anew(bootstrap: str, topic: str, records: int) -> None:
+    """Delete a topic, and make another one of that name with so many records; returns when the broker knows."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)
+    while topic in admin.list_topics(timeout=20).topics:
+        time.sleep(0.02)
+    make_topic(bootstrap, topic)
+    produce(bootstrap, topic, [b"another"] * records)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_at_the_target_is_left_alone(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, protocol: str
+) -> None:
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 10)
+        assert await pair.standings() == {"synced": 1}
+        with consuming(target, topic_name, topic_name, **{"group.protocol": protocol}) as consumer:
+            assert await asyncio.to_thread(consumer.poll, 20)
+            await pair.commit(pair.source, topic_name, topic_name, 30)
+            assert await pair.standings() == {"active": 1}
+            refused = await commit_offsets(
+                pair.target,
+                await node_of(pair.target, topic_name),
+                {topic_name: {TopicPartition(topic_name, 0): Committed(30)}},
+            )
+            assert [refusal.code for refusal in refused] == [25], "the broker sees to it as well"
+            assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(10)}
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(30)}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_only_mirrored_partitions_under_their_names_on_the_target(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    other = f"{topic_name}-other"
+    for name in (topic_name, other):
+        make_topic(source, name)
+        produce(source, name, values(0, 10))
+    mirror_once(source, target, [topic_name], flow=topic_name, naming={"prefix": "eu."})
+
+    async def story(pair: Pair) -> None:
+        for name in (topic_name, other):
+            await pair.commit(pair.source, topic_name, name, 5)
+        await pair.commit(pair.source, f"{topic_name}-elsewhere", other, 5)
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(f"eu.{topic_name}", 0): Committed(5)}
+        assert await pair.committed(pair.target, f"{topic_name}-elsewhere") == {}
+
+    with_pair(source, target, {topic_name: f"eu.{topic_name}"}, story)
+
+
+def test_an_empty_partition_and_one_that_nobody_vouches_for(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        await pair.commit(pair.source, topic_name, topic_name, 0, "none yet")
+        pair.unsound.add(at)
+        assert await pair.standings() == {}
+        assert await pair.committed(pair.target, topic_name) == {}
+        pair.unsound.clear()
+        assert await pair.standings() == {"synced": 1}
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(0, "none yet")}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_deleted_on_the_source_stays_on_the_target(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 0)
+        assert await pair.standings() == {"synced": 1}
+        admin = AdminClient({"bootstrap.servers": source})
+        admin.delete_consumer_groups([topic_name])[topic_name].result(20)
+        assert await pair.standings() == {}
+        assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(0)}
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 10)
+    groups = [f"{topic_name}-{number}" for number in range(2000)]
+    at = TopicPartition(topic_name, 0)
+
+    async def story(pair: Pair) -> None:
+        await commit_all(pair.source, groups, {at: Committed(3)})
+        await node_of(pair.target, topic_name)
+        for told, committed in (("all anew", 2000), ("nothing has changed", 0), ("two have changed", 2)):
+            if committed == 2:
+                await commit_all(pair.source, groups[:2], {at: Committed(4)})
+            began, busy = time.monotonic(), time.process_time()
+            look = await pair.look()
+            print(f"{told}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
+            assert (look.standings, look.committed) == ({Standing.SYNCED: 2000}, committed)
+        node = await node_of(pair.target, topic_name)
+        found = (await fetch_offsets(pair.target, node, groups)).offsets
+        assert [found[group][at].offset for group in groups] == [4, 4, *[3] * 1998]
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_source_of_kafka_2_8(old_broker: OldBroker, target_cluster: Cluster, topic_name: str) -> None:
+    old_broker.make_topic(topic_name, 2)
+    produce(old_broker.bootstrap, topic_name, values(0, 10))
+    mirror_once(old_broker.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    groups = [f"{topic_name}-{number}" for number in range(100)]
+    at = TopicPartition(topic_name, 0)
+
+    async def story(pair: Pair) -> None:
+        await commit_all(pair.source, groups, {at: Committed(3, "x")})
+        assert await pair.standings() == {"synced": 100}
+        found = await fetch_offsets(pair.target, await node_of(pair.target, topic_name), groups)
+        assert all(offsets == {at: Committed(3, "x")} for offsets in found.offsets.values())
+
+    with_pair(old_broker.bootstrap, target_cluster.bootstrap, topic_name, story)
+
+
+def test_a_long_text_is_given_up_and_the_offset_kept(source_cluster: Cluster, topic_name: str) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    with Cluster.start(name="terse", config={"offset.metadata.max.bytes": 10}) as target:
+        make_topic(target.bootstrap, topic_name)
+
+        async def story(pair: Pair) -> None:
+            await pair.commit(pair.source, topic_name, topic_name, 0, "more than ten bytes")
+            assert await pair.standings() == {"synced": 1}
+            assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(0)}
+            assert (await pair.look()).committed == 0, "the broker is not asked again"
+
+        with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
+
+
+def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> None:
+    """Three brokers share the groups; one dies, and its groups find another."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    groups = [f"{topic_name}-{number}" for number in range(40)]
+    at = TopicPartition(topic_name, 0)
+    with Cluster.start(nodes=3, name="three") as target:
+        admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target.bootstrap}))
+        assert not admin.create_topics([Creation(topic=topic_name, partitions=1, replication_factor=3)])
+
+        async def story(pair: Pair) -> None:
+            await commit_all(pair.source, groups, {at: Committed(0, "first")})
+            assert await pair.standings() == {"synced": 40}
+            nodes = (await coordinators(pair.target, pair.target.nodes[0], groups)).nodes
+            assert len(set(nodes.values())) == 3
+            await asyncio.to_thread(target.kill, 2)
+            await commit_all(pair.source, groups, {at: Committed(0, "second")})
+            look = await pair.sync.look()
+            assert not look.is_complete
+            assert await pair.standings() == {"synced": 40}
+            for group in groups:
+                assert await pair.committed(pair.target, group) == {at: Committed(0, "second")}
+
+        with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
+
+
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, topic_name: str) -> None:
+    """On one side or the other; groups that may be followed are."""
+    other = target_cluster.bootstrap
+    free, denied = f"{topic_name}-free", f"{topic_name}-denied"
+    with Cluster.start(name="guarded", config=GUARDED) as guarded:
+        for bootstrap in (guarded.bootstrap, other):
+            make_topic(bootstrap, topic_name)
+        admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
+
+        def right(operation: AclOperation, principal: str = "User:ANONYMOUS") -> AclBinding:
+            return AclBinding(
+                ResourceType.GROUP,
+                denied,
+                ResourcePatternType.LITERAL,
+                principal,
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+
+        def grant(*operations: AclOperation) -> None:
+            made_for = [right(AclOperation.READ, "User:somebody"), *map(right, operations)]  # then others have none
+            put_acls(admin, every_acl(ResourceType.GROUP, denied), made_for)
+
+        async def blocked(pair: Pair, *causes: str) -> None:
+            """A change of rights reaches the broker a moment later."""
+            deadline = time.monotonic() + 20
+            wanted = {(cause, denied) for cause in causes}
+            look = await pair.look()
+            while {(one.cause, one.group) for one in look.blockers} != wanted:
+                assert time.monotonic() < deadline, look
+                look = await pair.look()
+            assert look.standings == ({Standing.SYNCED: 1, Standing.BLOCKED: 1} if causes else {Standing.SYNCED: 2})
+
+        async def as_target(pair: Pair) -> None:
+            for group in (free, denied):
+                await pair.commit(pair.source, group, topic_name, 0)
+            for granted in ((), (AclOperation.DESCRIBE,)):
+                await asyncio.to_thread(grant, *granted)
+                await blocked(pair, "cluster us: grant READ on the group")
+            await asyncio.to_thread(grant, AclOperation.READ)
+            await blocked(pair)
+            assert await pair.committed(pair.target, denied) == {TopicPartition(topic_name, 0): Committed(0)}
+
+        async def as_source(pair: Pair) -> None:
+            for group in (free, denied):
+                await pair.commit(pair.source, group, topic_name, 0)
+            pair.sync.include = (re.compile(re.escape(free)), re.compile(denied))
+            await blocked(pair)
+            await asyncio.to_thread(grant)
+            await blocked(pair, "cluster eu: grant DESCRIBE on the group")
+
+        with_pair(other, guarded.bootstrap, topic_name, as_target)
+        with_pair(guarded.bootstrap, other, topic_name, as_source)

@@ -1,0 +1,155 @@
+"""Addresses that lead to another cluster: whoever speaks to one keeps to it, and a copy is of the one it came from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from groupoffsets import commit, committed
+from helpers import config_file, make_topic, produce
+from running import PATIENCE, forked, wait_for
+from samerecords import read
+from sparkless import run_once
+from typer.testing import CliRunner
+
+from mirror import config
+from mirror.cli import app
+from mirror.config import ClusterSettings
+from mirror.errors import ClusterError, ClusterUnreachable, ExitCode
+from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.embedded import Cluster, Spec
+from mirror.lab.embedded.node import Node
+
+pytestmark = pytest.mark.brokers
+
+OTHER = r"a broker of cluster \S+ answers there, and not one of "
+
+
+def records(name: str, count: int) -> list[bytes]:
+    return [f"{name} {number}".encode() for number in range(count)]
+
+
+def config_of(folder: Path, source: str, target: str, topic: str, group: str) -> Path:
+    file = config_file(folder, source, target, [topic], topic)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"groups": {"include": [group]}}))
+    return file
+
+
+def settings(cluster: Cluster, cluster_id: str | None = None) -> ClusterSettings:
+    told = {"alias": "any", "bootstrap.servers": cluster.bootstrap, "cluster_id": cluster_id}
+    return ClusterSettings.model_validate(told)
+
+
+def test_another_cluster_than_the_configured_one_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Asked or told something, by the wire and by librdkafka, and by each command."""
+    expected = settings(source_cluster, target_cluster.cluster_id)
+
+    async def refreshed() -> None:
+        async with Wire(Endpoint.of(expected)) as cluster:
+            await cluster.refresh()
+
+    with pytest.raises(ClusterUnreachable, match=OTHER):
+        asyncio.run(refreshed())
+    admin = Admin(expected)
+    for ask in (admin.topic_names, admin.groups, admin.broker_configs):
+        with pytest.raises(ClusterError, match=OTHER):
+            ask()
+    with pytest.raises(ClusterError, match=OTHER):
+        admin.create_topics([Creation(topic=topic_name, partitions=1, replication_factor=1)])
+    assert topic_name not in AdminClient({"bootstrap.servers": source_cluster.bootstrap}).list_topics(timeout=20).topics
+
+    make_topic(source_cluster.bootstrap, topic_name)
+    file = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    told = json.loads(file.read_text())
+    told["source"]["cluster_id"] = source_cluster.cluster_id
+    told["target"]["cluster_id"] = source_cluster.cluster_id
+    file.write_text(json.dumps(told))
+    for command in ("plan", "verify", "status"):
+        done = CliRunner().invoke(app, [command, str(file)])
+        assert isinstance(done.exception, ClusterUnreachable), (command, done.output, done.exception)
+        assert re.search(OTHER, str(done.exception)), done.exception
+
+
+@pytest.fixture
+def twins() -> Iterator[tuple[Cluster, Cluster]]:
+    """Two clusters at the same addresses, of which one can run at a time."""
+    with ExitStack() as stack:
+        one = stack.enter_context(Cluster(Spec(name="twin-one")))
+        other = stack.enter_context(Cluster(Spec(name="twin-other")))
+        other.nodes = tuple(
+            Node(node.id, (node.port, node.controller_port), other.folder / f"node-{node.id}", other._runtime, ())
+            for node in one.nodes
+        )
+        yield one, other
+
+
+def test_a_mirror_keeps_to_the_source_that_it_found(
+    twins: tuple[Cluster, Cluster], target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Another cluster answers at its address, with topics and groups of the same names: nothing of it gets over, not a
+    group's offset either. The mirror says so, and goes on as soon as its source is back.
+    """
+    one, other = twins
+    bootstrap, target, group = one.bootstrap, target_cluster.bootstrap, f"{topic_name}-readers"
+    other.launch()
+    other.await_ready()
+    make_topic(bootstrap, topic_name)
+    produce(bootstrap, topic_name, records("foreign", 100))
+    commit(bootstrap, group, topic_name, 90)
+    other.kill(0)
+    one.launch()
+    one.await_ready()
+    make_topic(bootstrap, topic_name)
+    produce(bootstrap, topic_name, records("ours", 100))
+    commit(bootstrap, group, topic_name, 10)
+    file = config_of(tmp_path, bootstrap, target, topic_name, group)
+    with forked(file, tmp_path / "log") as mirror:
+        wait_for(lambda: committed(target, group, topic_name) == 10, PATIENCE, lambda: mirror.log)
+        one.kill(0)
+        other.restart(0)
+        wait_for(lambda: f"not one of {one.cluster_id}" in mirror.log, PATIENCE, lambda: mirror.log)
+
+        def state() -> tuple[str, str]:
+            told = CliRunner().invoke(app, ["status", str(file), "--json"])
+            (partition,) = json.loads(told.stdout)["partitions"]
+            return partition["state"], partition["detail"]
+
+        wait_for(lambda: state()[0] == "UNAVAILABLE" and one.cluster_id in state()[1], PATIENCE, lambda: str(state()))
+        assert committed(target, group, topic_name) == 10
+        other.kill(0)
+        one.restart(0)
+        produce(bootstrap, topic_name, records("more", 5))
+        commit(bootstrap, group, topic_name, 104)
+        wait_for(lambda: committed(target, group, topic_name) == 104, PATIENCE, lambda: mirror.log)
+    assert [one[4] for one in read(target, topic_name, 0)] == records("ours", 100) + records("more", 5)
+
+
+def test_a_failover_takes_no_other_cluster_for_its_source(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """The source's name leads to the target already, or to some other cluster with these topics."""
+    source, target, group = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-readers"
+    make_topic(source, topic_name)
+    produce(source, topic_name, records("ours", 40))
+    commit(source, group, topic_name, 12)
+    run_once(config.load(config_of(tmp_path, source, target, topic_name, group)))
+    produce(source, topic_name, records("late", 7))
+    commit(target, group, topic_name, 3)
+    file = config_of(tmp_path, target, target, topic_name, group)
+    for options in (["--rehearse"], []):
+        told = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        account = json.loads(told.stdout)
+        assert told.exit_code == ExitCode.DATA_AT_RISK, told.output
+        assert f"not one of {source_cluster.cluster_id}" in account["source_problem"]
+        assert account["whole"] is False
+    assert committed(target, group, topic_name) == 3

@@ -1,0 +1,443 @@
+"""`mirror plan`: what would change, in words and in JSON, and that nothing is left to do after a run (real brokers)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as Watermark
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from helpers import config_file, make_topic, produce, settings_between
+from hypothesis import given as given_by
+from hypothesis import strategies as st
+from syncing import delete_topics, made_by, write_journal
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.commands.plan import created, folded
+from mirror.config import ClusterSettings, SyncSettings, parse_address
+from mirror.driver.flow import prepare
+from mirror.errors import ExitCode
+from mirror.failover.drain import drain
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import Entry, Journal
+from mirror.journal.ownership import KEY, FailedOver
+from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, Creation, Growth
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.lab.embedded import Cluster
+from mirror.policy.remedies import allow
+from mirror.policy.selection import TopicPair
+from mirror.topics.acls import Acl, given_entries, given_in, plan_acls, wanted
+from mirror.topics.apply import ensure_flow_topic
+from mirror.topics.configs import changes_to, follows
+
+
+def value(text: str, *, default: bool = False) -> ConfigValue:
+    return ConfigValue(value=text, is_default=default)
+
+
+# --- the command that gives rights (pure) -----------------------------------------------------------------------------
+
+
+def test_rights_are_given_by_one_command() -> None:
+    cluster = Endpoint("us", (("us1", 9092), ("us2", 9093)))
+    begin = "kafka-acls.sh --bootstrap-server us1:9092,us2:9093 --add --allow-principal User:PRINCIPAL --operation "
+    assert allow(cluster, "CREATE", "DESCRIBE_CONFIGS", topic="beats") == (
+        begin + "Create --operation DescribeConfigs --topic beats"
+    )
+    assert allow(cluster, "ALTER") == begin + "Alter --cluster"
+    assert allow(cluster, "WRITE", transactional_id="flow/0") == begin + "Write --transactional-id flow/0"
+
+
+def test_a_long_line_is_folded_between_words_and_a_command_is_not() -> None:
+    line = "+ create orders: 3 partitions, 1 replica; cleanup.policy=delete, retention.ms=604800000, segment.ms=3600000"
+    parts = folded(line, 60)
+    assert parts == [
+        "+ create orders: 3 partitions, 1 replica;",
+        "    cleanup.policy=delete, retention.ms=604800000,",
+        "    segment.ms=3600000",
+    ]
+    told = "refused: no READ right; grant it: " + allow(Endpoint("us", (("us1", 9092),)), "READ", topic="orders")
+    assert folded(told, 60) == [told], "to be copied in one piece"
+
+
+def test_settings_that_all_new_topics_have_alike_are_shown_once() -> None:
+    each = {"cleanup.policy": "delete", "retention.ms": "1000"}
+    made = [Creation(topic=name, partitions=2, replication_factor=1, configs=each) for name in ("a", "b")]
+    other = Creation(topic="c", partitions=1, replication_factor=3, configs={**each, "retention.ms": "5"})
+    assert list(created([*made, other])) == [
+        "+ create a: 2 partitions, 1 replica; retention.ms=1000",
+        "+ create b: 2 partitions, 1 replica; retention.ms=1000",
+        "+ create c: 1 partition, 3 replicas; retention.ms=5",
+        "+ each of these 3 topics with cleanup.policy=delete",
+    ]
+    assert list(created(made))[-1] == "+ each of these 2 topics with cleanup.policy=delete, retention.ms=1000"
+    assert list(created(made[:1])) == ["+ create a: 2 partitions, 1 replica; cleanup.policy=delete, retention.ms=1000"]
+    assert list(created([])) == []
+
+
+# --- which settings follow (pure) -------------------------------------------------------------------------------------
+
+
+def changed(theirs: dict[str, ConfigValue], ours: dict[str, ConfigValue], **sync: Any) -> list[tuple[str, str | None]]:
+    settings = SyncSettings.model_validate(sync)
+    return [(one.name, one.after) for one in changes_to("t", theirs, ours, settings)]
+
+
+def test_whose_append_times_a_copy_shows_is_settled_when_it_is_made() -> None:
+    def found(value: str) -> ConfigValue:
+        return ConfigValue(value=value, is_default=False)
+
+    name, sync = "message.timestamp.type", SyncSettings()
+    stamps, creates = {name: found("LogAppendTime")}, {name: found("CreateTime")}
+    assert list(changes_to("t", creates, stamps, sync)) == []
+    assert list(changes_to("t", stamps, stamps, sync)) == []
+    assert [one.after for one in changes_to("t", creates, stamps, sync, "target")] == ["LogAppendTime"]
+    assert [one.after for one in changes_to("t", stamps, creates, sync)] == ["CreateTime"], "the source's own times"
+
+
+def test_what_holds_on_the_source_is_set_on_the_target() -> None:
+    """I11: of what decides which records exist, the source's defaults win."""
+    assert changed({"retention.ms": value("1", default=True)}, {"retention.ms": value("2", default=True)}) == [
+        ("retention.ms", "2")
+    ]
+    assert changed({"retention.ms": value("2", default=True)}, {"retention.ms": value("2")}) == []
+
+
+def test_a_source_override_that_goes_resets_the_target() -> None:
+    """I12: of the rest, the target's defaults hold where the source has none of its own."""
+    assert changed({"segment.ms": value("5")}, {"segment.ms": value("7", default=True)}) == [("segment.ms", None)]
+    assert changed({"segment.ms": value("9", default=True)}, {"segment.ms": value("7", default=True)}) == []
+    assert changed({"segment.ms": value("9", default=True)}, {"segment.ms": value("7")}) == [("segment.ms", "7")]
+
+
+def test_settings_that_the_user_excludes_or_adds() -> None:
+    """I10: an excluded setting keeps the target's value."""
+    theirs, ours = {"retention.ms": value("1")}, {"retention.ms": value("2")}
+    assert changed(theirs, ours, configs_exclude=["retention.*"]) == []
+    assert changed(theirs, ours, configs=False) == []
+    theirs, ours = {"vendor.tier": value("a", default=True)}, {"vendor.tier": value("b")}
+    assert changed(theirs, ours) == []
+    assert changed(theirs, ours, configs_include=["vendor.*"]) == [("vendor.tier", "b")]
+
+
+@pytest.mark.parametrize("name", ["min.insync.replicas", "follower.replication.throttled.replicas", "compression.type"])
+def test_a_clusters_own_safety_is_never_copied(name: str) -> None:
+    assert not follows(name, SyncSettings.model_validate({"configs_include": [".*"]}))
+
+
+def test_a_setting_that_the_target_does_not_know_is_left_out() -> None:
+    assert changed({}, {"retention.ms": value("2")}) == []
+
+
+# --- ACLs (pure) ------------------------------------------------------------------------------------------------------
+
+
+def acl(name: str, operation: AclOperation, *, deny: bool = False, prefixed: bool = False) -> AclBinding:
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    kind = AclPermissionType.DENY if deny else AclPermissionType.ALLOW
+    return AclBinding(ResourceType.TOPIC, name, pattern, "User:a", "*", operation, kind)
+
+
+PAIRS = (
+    TopicPair(source="orders", target="eu.orders", partitions=1),
+    TopicPair(source="other", target="eu.other", partitions=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (acl("orders", AclOperation.READ), [("eu.orders", "READ", True)]),
+        (acl("orders", AclOperation.WRITE), []),
+        (acl("orders", AclOperation.ALL), [("eu.orders", "READ", True)]),
+        (acl("orders", AclOperation.DELETE), []),
+        (acl("orders", AclOperation.ALL, deny=True), [("eu.orders", "READ", False)]),
+        (acl("orders", AclOperation.WRITE, deny=True), []),
+        (acl("orders", AclOperation.ALTER, deny=True), []),
+        (acl("ord", AclOperation.READ, prefixed=True), [("eu.orders", "READ", True)]),
+        (acl("ord", AclOperation.READ), []),
+        (acl("*", AclOperation.DESCRIBE), [("eu.orders", "DESCRIBE", True), ("eu.other", "DESCRIBE", True)]),
+        (acl("secret", AclOperation.READ), []),
+    ],
+    ids=str,
+)
+def test_acls_of_copies(given: AclBinding, expected: list[tuple[str, str, bool]]) -> None:
+    copies = [("topic", pair.source, pair.target) for pair in PAIRS]
+    assert [(one.name, one.operation, one.allowed) for one in wanted([given], copies)] == expected
+
+
+def test_acls_of_groups_are_of_groups() -> None:
+    rule = AclBinding(
+        ResourceType.GROUP,
+        "app",
+        ResourcePatternType.PREFIXED,
+        "User:a",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    found = wanted([rule, acl("app-1", AclOperation.READ)], [("group", "app-1", "app-1"), ("group", "other", "other")])
+    assert [str(one) for one in found] == ["group app-1: allow READ to User:a from *"]
+
+
+def test_principals_by_a_list_and_by_a_map() -> None:
+    rules = [replace_principal(acl("orders", AclOperation.READ), name) for name in ("User:a", "User:app-1", "User:x")]
+    copies = [("topic", "orders", "orders")]
+    listed = SyncSettings.model_validate({"acl_principals": ["User:app-.*"]}).acl_principals
+    mapped = SyncSettings.model_validate({"acl_principals": {"User:a": "User:b", "User:app-.*": None}}).acl_principals
+    assert [one.principal for one in wanted(rules, copies, listed)] == ["User:app-1"]
+    assert [one.principal for one in wanted(rules, copies, mapped)] == ["User:b", "User:app-1"]
+    assert [one.principal for one in wanted(rules, copies)] == ["User:a", "User:app-1", "User:x"]
+
+
+def replace_principal(one: AclBinding, principal: str) -> AclBinding:
+    kinds = one.restype, one.name, one.resource_pattern_type
+    return AclBinding(*kinds, principal, one.host, one.operation, one.permission_type)
+
+
+def test_what_the_flow_did_not_give_or_mirrors_no_more_is_not_taken_back() -> None:
+    """Nor anything where the source is another cluster than the one that copies come from."""
+
+    def side(*rules: AclBinding) -> Any:
+        return SimpleNamespace(has_authorizer=lambda: True, acls=lambda _: rules)
+
+    there = [acl("eu.orders", AclOperation.READ), acl("eu.orders", AclOperation.DESCRIBE)]
+    there.append(acl("eu.left", AclOperation.READ))
+    given = {Acl("topic", name, "User:a", "*", "READ", True) for name in ("eu.orders", "eu.left", "eu.gone")}
+    plan = plan_acls(side(), side(*there), PAIRS, given=given)
+    assert [str(one) for one in plan.revoked] == ["eu.orders: allow READ to User:a from *"]
+    assert not plan.missing
+    assert plan.giving_alone((), "here") == plan
+    elsewhere = plan.giving_alone(("there",), "here")
+    assert (elsewhere.revoked, "copies come from cluster there" in elsewhere.blocker) == ((), True)
+
+
+@given_by(
+    st.dictionaries(
+        st.binary() | st.sampled_from([b"acl/topic/orders", b"acl/group/app", b"acl/topic", b"acl//"]),
+        st.binary() | st.sampled_from([b"[]", b"{}", b"[[1]]", b'[["User:a","*","READ",true]]', b'[["a","b","NO",1]]']),
+    )
+)
+def test_what_was_given_is_read_from_any_journal(journal: dict[bytes, bytes]) -> None:
+    given_in(journal)
+
+
+def test_what_was_given_is_read_as_it_was_written() -> None:
+    rules = {
+        Acl("topic", "orders", "User:a", "*", "READ", True),
+        Acl("group", "app/1", "User:ä", "h", "DESCRIBE", False),
+    }
+    entries = given_entries(rules, [one.resource for one in rules] + [("topic", "other")])
+    assert given_in({key: value for key, value in entries if value is not None}) == rules
+    assert (b"acl/topic/other", None) in entries
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def planned(config: Path) -> tuple[int, dict[str, Any]]:
+    shown = CliRunner().invoke(app, ["plan", str(config), "--json"])
+    assert shown.exception is None or isinstance(shown.exception, SystemExit), shown.output
+    return shown.exit_code, json.loads(shown.stdout)
+
+
+@pytest.mark.brokers
+def test_plan_then_run_then_nothing_to_do(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2, {"retention.ms": "7200000", "segment.ms": "3600000"})
+    produce(source, topic_name, [b"x"] * 30)
+    trimmed(source, topic_name, 20)
+    copy = f"eu.{topic_name}"
+
+    ahead = config_file(
+        tmp_path, source, target, [topic_name], f"{topic_name}-ahead", naming={"prefix": "eu."}, start="2999-01-01"
+    )
+    assert "is in the future: of what is there now nothing is mirrored" in planned(ahead)[1]["advice"][0]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, naming={"prefix": "eu."})
+    code, told = planned(config)
+    assert code == ExitCode.CHANGES
+    assert (told["source"]["cluster_id"], told["target"]["cluster_id"]) == (
+        source_cluster.cluster_id,
+        target_cluster.cluster_id,
+    )
+    assert [(one["topic"], one["partitions"]) for one in told["create"]] == [(copy, 2)]
+    assert told["own_topics"] == [f"mirror.{topic_name}.offsets", f"mirror.{topic_name}.heartbeats"]
+    assert [(one["topic"], one["partition"], one["offsets"]) for one in told["padding"]] == [(copy, 0, 20)]
+    assert planned(config) == (code, told), "planning changed something"
+    shown = CliRunner().invoke(app, ["plan", str(config)])
+    assert shown.exit_code == ExitCode.CHANGES
+    assert f"+ create {copy}: 2 partitions, 1 replica" in shown.stdout
+    assert f"~ {copy}-0: pad 20 offsets before its first record" in shown.stdout
+    assert f"(cluster id {target_cluster.cluster_id})" in shown.stdout
+
+    settings = settings_between(source, target, [topic_name], topic_name, naming={"prefix": "eu."})
+    asyncio.run(drain(prepare(settings, once=True)))
+    code, told = planned(config)
+    assert (code, told["changes"]) == (ExitCode.DONE, False), told
+    assert CliRunner().invoke(app, ["plan", str(config)]).stdout.endswith("nothing to do\n")
+
+    # What there is on both sides is compared, and what rests is named.
+    produce(source, topic_name, [b"y"] * 5)
+    assert CliRunner().invoke(app, ["pause", str(config), topic_name]).exit_code == 0
+    code, told = planned(config)
+    assert (code, told["paused"]) == (ExitCode.DONE, [topic_name])
+    extent = {"source": topic_name, "target": copy, "source_offsets": 15, "target_offsets": 10, "behind": 5}
+    assert told["copies"] == [extent]
+    shown = CliRunner().invoke(app, ["plan", str(config)])
+    assert (
+        f"  {topic_name}: 15 offsets, its copy {copy} 10; 5 offsets to copy\n1 copy there, of which 1" in shown.stdout
+    )
+    assert f"advice: {topic_name}: paused; nothing of it is mirrored before mirror resume CONFIG" in shown.stdout
+    assert CliRunner().invoke(app, ["resume", str(config), topic_name]).exit_code == 0
+    assert planned(config)[1]["paused"] == []
+
+    # What changes on the source is the next plan.
+    admin = Admin(settings.source)
+    admin.create_partitions([Growth(topic=topic_name, before=2, partitions=3)])
+    admin.alter_configs(
+        [
+            ConfigChange(topic=topic_name, name="segment.ms", before=None, after=None),
+            ConfigChange(topic=topic_name, name="retention.ms", before=None, after="3600000"),
+        ]
+    )
+    code, told = planned(config)
+    assert code == ExitCode.CHANGES
+    assert told["add_partitions"] == [{"topic": copy, "before": 2, "partitions": 3}]
+    assert {(one["name"], one["before"], one["after"]) for one in told["configs"]} == {
+        ("segment.ms", "3600000", None),
+        ("retention.ms", "7200000", "3600000"),
+    }
+    flow = prepare(settings)
+    assert {(one.source.partition, one.target.topic) for one in flow.assignments} == {(n, copy) for n in range(3)}
+    assert planned(config)[0] == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_a_start_reads_the_journal_once(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It grows with the number of partitions, and is read whole: what the start needs is taken from one reading."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    read, readings = Journal.read, list[str]()
+
+    async def noted(journal: Journal, offset: int | None = None) -> tuple[list[Entry], int]:
+        readings.append(journal.flow)
+        return await read(journal, offset)
+
+    monkeypatch.setattr(Journal, "read", noted)
+    prepare(settings)
+    assert readings.count(topic_name) == 0, "there is none yet"  # the source may hold those of other flows
+    prepare(settings)
+    assert readings.count(topic_name) == 1
+
+
+@pytest.mark.brokers
+def test_everything_that_is_refused_is_told(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    make_topic(source_cluster.bootstrap, topic_name)
+    make_topic(target_cluster.bootstrap, topic_name, 2)
+    config = config_file(
+        tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name, f"{topic_name}x"], topic_name
+    )
+    code, told = planned(config)
+    assert code == ExitCode.PREFLIGHT
+    assert any("has 2 partitions where" in text for text in told["refused"])
+    assert any("no such topic on cluster eu; did you mean" in text for text in told["refused"])
+
+
+@pytest.mark.brokers
+def test_topics_that_were_recreated_or_deleted_are_named(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """With the ids and the command, as `mirror status` names them once a mirror has run."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    anew, gone = f"{topic_name}-anew", f"{topic_name}-gone"
+    for name in (anew, gone):
+        make_topic(source, name, 2)
+    config = config_file(tmp_path, source, target, [f"{topic_name}-.*"], topic_name)
+    settings = settings_between(source, target, [f"{topic_name}-.*"], topic_name)
+    prepare(settings)
+    seen = made_by(settings, [anew, gone])
+    write_journal(settings, *((one.key(name), one.to_json()) for name, one in seen.items()))
+    assert planned(config)[0] == ExitCode.DONE
+    delete_topics(source, anew, gone)
+    make_topic(source, anew)
+    code, told = planned(config)
+    assert code == ExitCode.PREFLIGHT
+    now = made_by(settings, [anew])[anew].topic_id
+    (refusal,) = told["refused"]
+    assert refusal == (
+        f"{anew}: RECREATED: the source topic was recreated: its id was {seen[anew].topic_id} and is {now}. To keep"
+        " the copy and to mirror the topic into another one, name that in topics.naming.rename and send the mirror"
+        " SIGHUP. To begin anew: kafka-topics.sh --bootstrap-server"
+        f" {target} --delete --topic {anew}"
+    )
+    assert f"{gone}: the source topic was deleted, and its copy {gone} on cluster us is left as it is" in told["advice"]
+    delete_topics(target, anew, gone)
+    code, told = planned(config)
+    assert (code, told["refused"], [one for one in told["advice"] if gone in one]) == (ExitCode.CHANGES, [], [])
+
+
+@pytest.mark.brokers
+def test_a_topic_that_comes_from_the_target_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """A flow the other way tells of itself in its journal, which stands on our source; one that failed over let go."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    other = f"{topic_name}-back"
+    ensure_flow_topic(
+        Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": source_cluster.bootstrap})), other
+    )
+    config = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+
+    def told_by_the_other(key: bytes, text: bytes) -> None:
+        async def append() -> None:
+            async with Wire(Endpoint("eu", (parse_address(source_cluster.bootstrap),))) as cluster:
+                await Journal(cluster, other).append([(key, text)])
+
+        asyncio.run(append())
+
+    seen = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id="elsewhere")
+    told_by_the_other(FirstSeen.key(topic_name), seen.to_json())
+    assert planned(config)[0] == ExitCode.CHANGES, "it comes from a third cluster"
+    seen = replace(seen, cluster_id=target_cluster.cluster_id)
+    told_by_the_other(FirstSeen.key(topic_name), seen.to_json())
+    code, told = planned(config)
+    assert code == ExitCode.PREFLIGHT
+    (refusal,) = told["refused"]
+    assert refusal.startswith(f"{topic_name}: comes from cluster us: flow {other} mirrors it")
+    told_by_the_other(KEY, b"{}")
+    assert planned(config) == (code, told), "a failover that cannot be read ends no flow"
+    told_by_the_other(KEY, FailedOver.here().to_json())
+    assert planned(config)[0] == ExitCode.CHANGES
+    back = config_file(tmp_path, target_cluster.bootstrap, source_cluster.bootstrap, [topic_name], other)
+    make_topic(target_cluster.bootstrap, topic_name)
+    code, told = planned(back)
+    assert (code, told["refused"][0].startswith("the flow was failed over at 20")) == (ExitCode.PREFLIGHT, True)
+    told_by_the_other(KEY, b"{}")
+    code, told = planned(back)
+    assert (code, "cannot be read (ValueError" in told["refused"][0]) == (ExitCode.PREFLIGHT, True)
+
+
+def trimmed(bootstrap: str, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (deleted,) = admin.delete_records([Watermark(topic, 0, before)]).values()
+    deleted.result(20)

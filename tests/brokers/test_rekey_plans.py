@@ -1,0 +1,474 @@
+"""What is on record of a re-keyed topic, on real brokers and without Spark: drivers and tasks that come late, topics
+that are made anew, sources that grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as Confluent
+from confluent_kafka.admin import AdminClient, NewPartitions
+from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
+from groupoffsets import commit
+from helpers import config_file, produce
+from rekey_story import COMPACTED, Story
+from rekeychecker import read_committed
+from running import PATIENCE, wait_for
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.commands.verify import _lost_by_rules
+from mirror.errors import ClusterUnreachable, ExitCode, Fenced
+from mirror.journal.entries import losses_in
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import fetch_at
+from mirror.kafka.queries import LATEST, listed
+from mirror.kafka.transactions import Transaction
+from mirror.lab.embedded import Cluster
+from mirror.spark.rekey.microbatch import Stopped, number_at, transactional_id
+from mirror.spark.rekey.plan_log import PlanLog
+from mirror.spark.rekey.reading import sound_batches
+from mirror.states import Remedy, State
+
+pytestmark = pytest.mark.brokers
+
+
+def test_a_late_task_of_a_plan_that_was_abandoned(story: Story) -> None:
+    story.fill(0, 50)
+    old = story.planned()
+    late = story.read(old, 1)
+    story.fill(50, 100)
+    new = story.planned()
+    assert (new.number, new.after, new.upto) == (old.number + 1, old.after, {0: 100})
+    story.write(new, 0)
+    with pytest.raises(Stopped, match="was planned anew"):
+        story.write(old, 1, late)
+    story.write(new, 1)
+    story.write(new, 1)  # and a task that is tried again changes nothing
+    values = [one.value for one in read_committed(story.target, story.topic)]
+    assert sorted(values, key=lambda value: int(value or b"")) == [str(number).encode() for number in range(100)]
+
+
+def test_a_plan_that_a_slot_has_is_finished_as_it_is(story: Story) -> None:
+    story.fill(0, 50)
+    begun = story.planned()
+    story.write(begun, 0)
+    story.fill(50, 100)
+    again = story.planned()
+    assert (again.number, again.upto) == (begun.number, {0: 50})
+    story.write(again, 0)
+    story.write(again, 1)
+    assert story.planned().begin == {0: 50}
+    assert len(read_committed(story.target, story.topic)) == 50
+
+
+def test_a_source_that_was_made_anew(story: Story) -> None:
+    story.fill(0, 50)
+    story.carry_out()
+    story.made_anew(story.source, story.topic, 1)
+    story.fill(0, 80)
+    with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew") as stop:
+        story.planned()
+    assert stop.value.state is State.RECREATED
+
+
+def test_a_target_that_was_made_anew(story: Story) -> None:
+    story.fill(0, 50)
+    story.planned()
+    story.made_anew(story.target, story.topic, 4)
+    with pytest.raises(Stopped, match=r"the target topic .* was deleted and made anew") as stop:
+        story.planned()
+    assert stop.value.state is State.RECREATED
+
+
+def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story) -> None:
+    """A driver sees it, and so does whoever asks for the first time, as a failover does; and another source topic."""
+    story.fill(0, 50)
+    story.carry_out()
+
+    async def looked() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            assert await one._planned() is None
+            fresh = PlanLog(one._target, story.rule)
+            assert (await fresh.lost(), await fresh.unlike(one._source)) == ("", None)
+            for end in (story.target, story.source):
+                await asyncio.to_thread(story.made_anew, end, story.topic, 4 if end == story.target else 1)
+            one._target_seen = float("-inf")
+            with pytest.raises(Stopped, match=r"topic .* was deleted and made anew"):
+                await one._planned()
+            fresh = PlanLog(one._target, story.rule)
+            assert "was deleted, with what had been re-keyed into it" in await fresh.lost()
+            stop = await fresh.unlike(one._source)
+            assert stop is not None
+            assert (stop.state, stop.detail) == (
+                State.RECREATED,
+                f"the source topic {story.topic} was deleted and made anew",
+            )
+
+    asyncio.run(looked())
+
+
+def test_a_target_that_lost_what_was_committed(
+    source_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever plans next sees it, and so do a task that was planned before, and a failover; also once the log has grown
+    beyond that place.
+    """
+    with Cluster.start(name="lost", folder=tmp_path / "lost") as target:
+        story = Story(source_cluster, target, topic_name)
+        for begin in (0, 50):
+            story.fill(begin, begin + 50)
+            story.copied()
+        story.fill(100, 150)
+        plan = story.planned()
+        cut = next(number for number in range(4) if len(stored_ends(target, topic_name, number)) > 2)
+        crash_and_cut(target, topic_name, cut, below=stored_ends(target, topic_name, cut)[1])
+        produce(story.target, topic_name, [b"%d" % number for number in range(100)], partition=cut)
+        lost = f"the target lost records: {topic_name}-{cut} was cut back to offset"
+        with pytest.raises(Stopped, match=lost) as stop:
+            story.write(plan, cut % 2)
+        assert stop.value.state is State.TARGET_LOST
+        with pytest.raises(Stopped, match=lost):
+            story.planned()
+        rules = [{"match": topic_name, "rekey": "string(key)", "partitions": 4}]
+        config = config_file(tmp_path, story.source, story.target, [topic_name], topic_name, rules=rules)
+        monkeypatch.setattr("mirror.commands.failover.IDLE_SECONDS", 0.1)
+        told = CliRunner().invoke(app, ["failover", str(config), "--rehearse"])
+        assert told.exit_code == ExitCode.DATA_AT_RISK
+        assert "how many records are missing, since the target lost records that had got over" in " ".join(
+            told.output.split()
+        )
+
+
+def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
+    """Those that come between a plan and its commit, and those that a driver finds when it starts; in partitions with
+    records of the mirror and in one without. Transactions that were aborted are nobody's.
+    """
+    story.fill(0, 3)
+    story.carry_out()
+    story.fill(3, 50)
+    asyncio.run(story.begin_and_abort())
+    story.aborts_on_target()
+    story.carry_out()
+    story.fill(50, 100)
+    plan = story.planned()
+    before = len(read_committed(story.target, story.topic))
+    for partition in range(4):
+        produce(story.target, story.topic, [b"foreign"], partition=partition)
+        with pytest.raises(Stopped, match=rf"the record at offset \d+ of {story.topic}-{partition} is not") as stop:
+            story.write(plan, partition % 2)
+        assert (stop.value.state, stop.value.remedies) == (State.DIVERGED, (Remedy.REKEY_ANEW,))
+        assert len(read_committed(story.target, story.topic)) == before + 1, "nothing was committed behind it"
+        with pytest.raises(Stopped, match="is not the mirror's") as stop:
+            story.planned()
+        assert stop.value.state is State.DIVERGED
+        story.deletes_all_on_target()
+        plan, before = story.planned(), 0  # what stands before the log start is not looked for
+
+
+@pytest.mark.parametrize("cut", ["a slot", "all"])
+def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tmp_path: Path, cut: str) -> None:
+    """The broker crashed, and has the last records of the copy, and not what tells of them: whoever plans next sees it,
+    and so does a task that is tried again.
+    """
+    with Cluster.start(name="forgot", folder=tmp_path / "forgot") as target:
+        story = Story(source_cluster, target, topic_name)
+        story.fill(0, 50)
+        story.copied()
+        ends = {(story.progress, number): stored_ends(target, story.progress, number)[-1] for number in range(3)}
+        story.fill(50, 100)
+        plan = story.planned()
+        for slot in range(2):
+            story.write(plan, slot)
+        many = 100  # of which the coordinator has written all markers
+        wait_for(lambda: len(read_committed(story.target, topic_name)) == many, PATIENCE, lambda: "open transactions")
+        if cut == "a slot":
+            ends = {(story.progress, 1): ends[story.progress, 1]}
+        crash_and_cut_all(target, ends)
+        unknown = r"is not the mirror's, by what its progress topic tells"
+        if cut == "a slot":
+            with pytest.raises(Stopped, match=unknown) as late:
+                story.write(plan, 0)
+            assert late.value.state is State.DIVERGED
+        with pytest.raises(Stopped, match=unknown) as stop:
+            story.planned()
+        assert stop.value.state is State.DIVERGED
+        assert story.copied().figures[TopicPartition(topic_name, 0)].state is State.DIVERGED
+        values = [one.value for one in read_committed(story.target, topic_name)]
+        assert sorted(values, key=lambda value: int(value or b"")) == [str(number).encode() for number in range(100)]
+
+
+def test_progress_that_was_made_anew(story: Story) -> None:
+    story.fill(0, 50)
+    story.carry_out()
+    story.made_anew(story.target, story.progress, 3, configs=COMPACTED)
+    with pytest.raises(Stopped, match=r"holds records and .* no plan") as stop:
+        story.planned()
+    assert stop.value.state is State.FENCED
+
+
+def test_another_number_of_slots(story: Story) -> None:
+    story.fill(0, 50)
+    story.carry_out()
+    admin = AdminClient({"bootstrap.servers": story.target})
+    for future in admin.create_partitions([NewPartitions(story.progress, 4)]).values():
+        future.result(PATIENCE)
+    with pytest.raises(Stopped) as stop:
+        story.planned()
+    assert stop.value.state is State.FENCED
+
+
+def test_a_source_that_grows(story: Story) -> None:
+    story.fill(0, 50)
+
+    async def grown() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            plan = await one._planned()
+            assert plan is not None
+            one._learn(plan, [])
+            admin = AdminClient({"bootstrap.servers": story.source})
+            for future in admin.create_partitions([NewPartitions(story.topic, 2)]).values():
+                future.result(PATIENCE)
+            await asyncio.to_thread(produce, story.source, story.topic, [b"x"] * 10, partition=1)
+            async with asyncio.timeout(PATIENCE):
+                while (plan := await one._planned()) is None:
+                    await asyncio.sleep(0.05)
+            assert plan.upto[1] == 10
+
+    asyncio.run(grown())
+
+
+def test_a_target_that_grows_by_hand(story: Story) -> None:
+    story.fill(0, 50)
+    story.carry_out()
+    story.rule = replace(story.rule, partitions=5)
+    with pytest.raises(Stopped, match="has 5 partitions, and had 4: keys would change") as stop:
+        story.planned()
+    assert stop.value.state is State.FENCED
+
+
+def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
+    story.fill(0, 50)
+    story.flow = replace(story.flow, start=LATEST)
+    assert story.stopped().next_offset == 50
+    story.fill(50, 80)
+    plan = story.planned()
+    assert (plan.begin, plan.upto) == ({0: 50}, {0: 80})
+    for slot in range(2):
+        story.write(plan, slot)
+    assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(50, 80)]
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: bool) -> None:
+    story.fill(0, 50)
+    story.write(story.planned(), 0)
+    admin = AdminClient({"bootstrap.servers": story.source})
+    for future in admin.delete_records([Confluent(story.topic, 0, 20)]).values():
+        future.result(PATIENCE)
+    story.rule = replace(story.rule, continues_on_loss=continues)
+    driver = story.copied()
+    figures = driver.figures[TopicPartition(story.topic, 0)]
+    if not continues:
+        assert figures.state is State.RETENTION_GAP
+        (told,) = driver.unfinished
+        assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in told
+        assert "Set topics.on_data_loss: continue, and start the mirror again" in told
+        assert f"--delete --topic {story.topic},{story.progress}" in told
+        return
+    assert (figures.state, figures.next_offset, figures.lost) == (State.CAUGHT_UP, 50, 20)
+    held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
+    assert len(held) == len(set(held))
+    assert {*range(20, 50)} <= {*held}
+    ((at, (lost,)),) = losses_in(story.journal()).items()
+    assert (at, lost.first, lost.next_offset) == (TopicPartition(story.topic, 0), 0, 20)
+    recorded: Any = SimpleNamespace(losses={at: (lost,)})
+    (lack,) = _lost_by_rules([story.rule], recorded)
+    assert str(lack).startswith(f"{story.topic}-0: accepted loss, offsets 0 to 19 (20)"), lack
+
+
+def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> None:
+    """By tasks that began before it, and by those that begin behind it; and all goes on once it is taken back."""
+    story.fill(0, 50)
+    story.copied()
+    story.fill(50, 60)
+    plan = story.planned()
+
+    async def failed_over() -> int:
+        async with Wire(story.flow.target) as target:
+            one = await Transaction.begin(target, transactional_id(story.rule, 1))
+            for command in (["failover", str(file), "--rehearse"], ["failover", str(file)]):
+                told = await asyncio.to_thread(CliRunner().invoke, app, command)
+                assert f"{story.topic} is re-keyed, which only a mirror that runs does" in " ".join(told.output.split())
+            code = told.exit_code
+            with pytest.raises(Fenced):
+                await one.join([number_at(story.rule, 1)])
+        return code
+
+    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
+    told = json.loads(file.read_text())
+    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(told))
+
+    assert asyncio.run(failed_over()) == ExitCode.DATA_AT_RISK, "ten records are on the source alone"
+    for slot in range(2):
+        with pytest.raises(Stopped, match="planned anew"):
+            story.write(plan, slot)
+    story.copied()
+    assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(60)]
+
+
+def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tmp_path: Path) -> None:
+    """Nobody puts them anywhere on the target, and what they go on with there is by their `auto.offset.reset`."""
+    story.fill(0, 50)
+    story.copied()
+    group = f"{story.topic}-readers"
+    commit(story.source, group, story.topic, 12)
+    story.says_that_it_ended()
+    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
+    told = json.loads(file.read_text())
+    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    told["groups"] = {"include": [group]}
+    file.write_text(json.dumps(told))
+
+    def failed_over(*options: str) -> tuple[int, Any]:
+        done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        return done.exit_code, json.loads(done.stdout)
+
+    for options in (["--rehearse"], []):
+        code, account = failed_over(*options)
+        (gap,) = account["group_offsets_not_reached"]
+        assert (code, account["whole"], account["warnings"]) == (ExitCode.DATA_AT_RISK, False, [])
+        assert (gap["group"], gap["source_offset"], gap["target_offset"]) == (group, 12, None)
+        assert (gap["reads_again"], gap["misses"]) == (12, 38)
+        assert "the topic is re-keyed" in gap["cause"]
+    assert CliRunner().invoke(app, ["failover", str(file), "--undo"]).exit_code == ExitCode.DONE
+    commit(story.target, group, story.topic, 3)
+    code, account = failed_over()
+    assert (code, account["group_offsets_not_reached"]) == (ExitCode.DONE, []), "somebody has put it there"
+
+
+@pytest.mark.parametrize("start", [LATEST, 10**15])
+def test_a_later_start_behind_an_open_transaction(story: Story, start: int) -> None:
+    """Committed readers see nothing behind its first record, so that is where the partition begins."""
+    story.fill(0, 50)
+    open_ = story.open_transaction()
+    story.flow = replace(story.flow, start=start)
+    figures = story.stopped()
+    assert (figures.state, figures.next_offset, figures.detail) == (State.CAUGHT_UP, 50, "")
+    open_.abort_transaction(PATIENCE)
+
+
+def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.fill(0, 50)
+    admin = AdminClient({"bootstrap.servers": story.source})
+    for future in admin.create_partitions([NewPartitions(story.topic, 3)]).values():
+        future.result(PATIENCE)
+    story.flow = replace(story.flow, start=LATEST)
+    hidden = {TopicPartition(story.topic, 1)}
+
+    async def some(cluster: Any, every: Any, *more: Any) -> dict[TopicPartition, int]:
+        found = await listed(cluster, every, *more)
+        return {at: offset for at, offset in found.items() if at not in hidden}
+
+    async def looked() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            async with asyncio.timeout(PATIENCE):
+                while len(one._source.topics[story.topic].leaders) < 3:
+                    await one._source.refresh([story.topic])
+            with pytest.raises(ClusterUnreachable, match="not every partition"):
+                await one._planned()
+            assert not one._parts
+            hidden.clear()
+            await one._planned()
+            assert {number: part.at for number, part in one._parts.items()} == {0: 50, 1: 0, 2: 0}
+            looks = [one.has_looked]
+            hidden.add(TopicPartition(story.topic, 0))
+            await one._planned()
+            looks.append(one.has_looked)
+            assert looks == [True, False]
+            assert one.figures[TopicPartition(story.topic, 0)].state is State.UNAVAILABLE
+
+    monkeypatch.setattr("mirror.spark.rekey.source.listed", some)
+    asyncio.run(looked())
+
+
+def test_a_topic_that_came_while_no_mirror_ran_begins_with_its_first_record(story: Story) -> None:
+    story.flow = replace(story.flow, start=LATEST)
+    assert story.stopped(is_first=False).next_offset == 0
+    story.fill(0, 20)
+    assert story.planned().ranges == ((0, 0, 20),)
+
+
+def test_a_topic_that_was_empty_at_first_misses_nothing(story: Story) -> None:
+    """It was known when the flow first started: all that came since is re-keyed, whoever looks next."""
+    assert story.stopped().next_offset == 0
+    story.fill(0, 20)
+    story.flow = replace(story.flow, start=LATEST)
+    assert story.planned().ranges == ((0, 0, 20),)
+
+
+def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Story) -> None:
+    story.fill(0, 50)
+    old = story.planned()
+    story.write(old, 0)  # by a task that began before what follows
+    story.fill(50, 100)
+    new = replace(old, number=old.number + 1, upto={0: 100}, abandoned=old)
+
+    async def recorded() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            await one._plans.take_over()
+            await one._plans.record(new)
+
+    asyncio.run(recorded())  # and the driver dies before it has fenced the slots
+    again = story.planned()
+    assert (again.number, again.upto) == (old.number, {0: 50})
+    story.write(again, 1)
+    assert story.planned().begin == {0: 50}
+
+
+def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was made anew up to a damaged batch is carried out: the fetch that reads its last sound one brings
+    the damaged one along.
+    """
+    produce(story.source, story.topic, [b"sound"] * 10, partition=0, batch=5)
+    plan = replace(story.planned(), upto={0: 5})
+
+    async def damaged(*arguments: Any, **more: Any) -> Any:
+        fetched = await fetch_at(*arguments, **more)
+        data = bytearray(fetched.records)
+        data[-1] ^= 1
+        return replace(fetched, records=memoryview(bytes(data)))
+
+    monkeypatch.setattr("mirror.kafka.fetch.fetch_at", damaged)
+    assert [raw.header.next_offset for raw in sound_batches(story.work(plan), 0, 0, 5)] == [5]
+    with pytest.raises(Stopped) as stop:
+        list(sound_batches(story.work(replace(plan, upto={0: 10})), 0, 0, 10))
+    assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 5)
+
+
+def test_a_bounded_copy_of_a_topic_that_is_not_there_is_not_done(story: Story) -> None:
+    story.rule = replace(story.rule, source=f"{story.topic}-gone")
+    one = story.driver()
+    one._side._flow = replace(story.flow, once=True)
+
+    async def looked() -> None:
+        async with one._source:
+            with pytest.raises(ClusterUnreachable):
+                await one._side.look()
+
+    asyncio.run(looked())

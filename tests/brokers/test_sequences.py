@@ -1,0 +1,126 @@
+"""Sequences where they say least: a leader that has forgotten the producer, and counting over 2^31."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from faults.network import Network, Rule
+from faults.points import REQUESTS
+from faults.schedule import What
+from helpers import make_topic, mirror_once, produce, stored_batches
+from padded import read_all, trimmed
+from probe import probing
+from samerecords import assert_same_records
+from sequenced import await_forgotten
+from watchedtask import WatchedTask
+
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.records.header import SEQUENCES, ProducerState, restamp
+from mirror.replication import writer
+from mirror.replication.position import producer_id
+from mirror.states import State
+
+pytestmark = pytest.mark.brokers
+
+
+def values(count: int, first: int = 0) -> Iterator[bytes]:
+    return (b"%06d" % number + b"." * 300 for number in range(first, first + count))
+
+
+def test_a_mirror_goes_on_where_the_leader_forgot_it(
+    source_cluster: Cluster, forgetful: Cluster, topic_name: str
+) -> None:
+    """In one task, which believes that the leader knows it, and from one task to the next."""
+    source, target = source_cluster.bootstrap, forgetful.bootstrap
+    at = TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+    count = 0
+    for _ in range(2):
+        with WatchedTask(source, target, [at]) as task:
+            for _ in range(3):
+                produce(source, topic_name, values(100, count), batch=5)
+                count += 100
+                assert not task.mirrored(at, count).state.is_stop
+                await_forgotten(forgetful, topic_name)
+    assert assert_same_records(source, target, topic_name, 1) == count
+
+
+@pytest.mark.parametrize("what", ["cut-after", "cut-before", "drop"])
+@pytest.mark.parametrize("nth", [1, 2, 4], ids=lambda nth: f"request {nth}")
+def test_an_unclear_answer_of_a_leader_that_forgot(
+    what: What,
+    nth: int,
+    source_cluster: Cluster,
+    forgetful: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch is in the log, or is not, and no sequence would tell one from the other: the log's end does."""
+    monkeypatch.setattr(writer, "ANSWER_TIMEOUT", 1.0)
+    source, target = source_cluster.bootstrap, forgetful.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(50))
+    mirror_once(source, target, [topic_name])
+    await_forgotten(forgetful, topic_name)
+    produce(source, topic_name, values(200, 50))
+    rule = Rule(what, REQUESTS["produce"], nth)
+    with Network(target) as network:
+        network.disturb(rule)
+        figures = mirror_once(source, network.bootstrap, [topic_name])[TopicPartition(topic_name, 0)]
+    assert (figures.state, figures.next_offset, figures.records) == (State.CAUGHT_UP, 250, 200), figures
+    assert rule.fired == 1
+    assert assert_same_records(source, target, topic_name, 1) == 250
+
+
+@pytest.mark.parametrize("what", ["cut-after", "cut-before"])
+def test_padding_whose_answer_is_lost(what: What, source_cluster: Cluster, forgetful: Cluster, topic_name: str) -> None:
+    """Padding has no timestamps, so that a leader forgets its number as soon as it looks."""
+    source, target = source_cluster.bootstrap, forgetful.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+    produce(source, topic_name, values(60))
+    trimmed(source_cluster, topic_name, 50)
+    rule = Rule(what, REQUESTS["produce"], 1)
+    with Network(target) as network:
+        network.disturb(rule)
+        figures = mirror_once(source, network.bootstrap, [topic_name])[TopicPartition(topic_name, 0)]
+    assert (figures.state, figures.next_offset) == (State.CAUGHT_UP, 60), figures
+    assert rule.fired == 1
+    assert [offset for offset, _ in read_all(forgetful, topic_name)] == list(range(50, 60))
+
+
+@pytest.mark.parametrize("before_the_end", [10, 5, 11, 1, 25])
+def test_sequences_that_pass_their_end(
+    before_the_end: int, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """Batches of ten records: one that ends with the last sequence, ones that pass it inside, one that begins with it.
+    Each is mirrored by a mirror of its own, which goes on right behind the last batch.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    first = SEQUENCES - before_the_end
+    at = TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(10))
+    (raw,) = stored_batches(source, topic_name)
+    by_hand = restamp(raw, ProducerState(producer_id("test", at), 0, first)) + bytes(raw.records)
+
+    async def append() -> None:
+        async with probing(target, topic_name) as probe:
+            assert await probe.send(by_hand) == (0, 0), "a leader takes any first sequence"
+
+    asyncio.run(append())
+    for count in (20, 30, 40):
+        produce(source, topic_name, values(10, count - 10))
+        figures = mirror_once(source, target, [topic_name])[at]
+        assert (figures.state, figures.next_offset) == (State.CAUGHT_UP, count), figures
+    produce(source, topic_name, values(60, 40))  # and several in one go
+    assert mirror_once(source, target, [topic_name])[at].state is State.CAUGHT_UP
+    stored = stored_batches(target, topic_name)
+    found = [one.header.base_sequence for one in stored]
+    assert found == [(first + offset) % SEQUENCES for offset in range(0, 100, 10)]
+    assert {one.header.producer_epoch for one in stored} == {0}, "no epoch was begun for it"
+    assert assert_same_records(source, target, topic_name, 1) == 100

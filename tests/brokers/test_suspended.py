@@ -1,0 +1,208 @@
+"""A process that was suspended goes on, where another mirror has the flow by then, or it was failed over (Z1, W13)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adversary.driving import Command
+from groupoffsets import commit, committed
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
+from padded import read_all, trimmed
+from samerecords import assert_same_records
+from sequenced import await_forgotten, forgetful
+from watchedtask import PATIENCE, WatchedTask
+
+from mirror import suspension
+from mirror.journal.journal import Journal
+from mirror.journal.positions import standing_in
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.records import rewrite
+from mirror.replication import log_start
+from mirror.replication.writer import Writer
+from mirror.states import State
+from mirror.suspension import SuspensionDetector
+
+__all__ = ["forgetful"]
+SUSPENDED = 0.5
+
+
+@pytest.mark.parametrize("clock", [0, 1])
+def test_missed_beats_tell_of_a_suspension(clock: int) -> None:
+    """By whichever clock goes on meanwhile; one that is set back tells nothing."""
+    now = [1000.0, 1000.0]
+    detector = SuspensionDetector(lambda: (now[0], now[1]))
+    for seconds, is_late in ((1.0, False), (4.9, False), (5.1, True), (0.0, False), (-100.0, False), (6.0, True)):
+        now[clock] += seconds
+        assert detector.beat() is is_late
+    assert detector.suspensions == 2
+
+
+def test_nothing_of_a_round_is_sent_behind_a_suspension_in_its_midst() -> None:
+    """Its batches were chosen before; the next round looks again at each partition."""
+    nothing: Any = None
+    now, writer = [0.0], Writer(nothing, nothing, nothing, 1 << 20)
+    writer.detector = SuspensionDetector(lambda: (now[0], now[0]))
+    writer._flush()
+    assert writer._is_awake()
+    now[0] += 10.0
+    assert [writer._is_awake() for _ in range(3)] == [False, False, False]
+    writer._flush()
+    assert writer._is_awake()
+
+
+def values(count: int) -> Iterator[bytes]:
+    return (b"%06d" % number + b"." * 300 for number in range(count))
+
+
+@pytest.mark.brokers
+def test_what_was_queued_before_a_suspension_is_not_sent_behind_it(
+    source_cluster: Cluster, forgetful: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of old data, that another mirror has copied meanwhile: the leader would take it a second time."""
+    monkeypatch.setattr(suspension, "SUSPENDED_SECONDS", SUSPENDED)
+    source, target, count = source_cluster.bootstrap, forgetful.bootstrap, 20_000
+    at = TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+    produce(source, topic_name, values(count), batch=2)
+    awake = threading.Event()
+    with WatchedTask(source, target, [at]) as task:
+        task.mirrored(at, 500)
+        task._loop.call_soon_threadsafe(awake.wait, PATIENCE)
+        time.sleep(2 * SUSPENDED)
+        assert task.figures(at).next_offset < count, "it was done before it could be suspended"
+        found = mirror_once(source, target, [topic_name])[at]
+        assert (found.state, found.next_offset) == (State.CAUGHT_UP, count)
+        await_forgotten(forgetful, topic_name)
+        awake.set()
+        found = task.until(at, lambda one: one.state.is_stop or one.state is State.CAUGHT_UP)
+        assert found.state is State.FENCED, found
+    assert stored_batches(target, topic_name)[-1].header.next_offset == count
+    assert assert_same_records(source, target, topic_name, 1) == count
+
+
+@pytest.mark.brokers
+def test_no_padding_is_sent_behind_a_suspension(
+    source_cluster: Cluster, forgetful: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another mirror has padded and filled the copy meanwhile: readers would find the padding behind its records."""
+    monkeypatch.setattr(suspension, "SUSPENDED_SECONDS", SUSPENDED)
+    source, target = source_cluster.bootstrap, forgetful.bootstrap
+    at = TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    make_topic(target, topic_name)
+    produce(source, topic_name, values(60))
+    trimmed(source_cluster, topic_name, 50)
+    asleep, awake, made, calls = threading.Event(), threading.Event(), rewrite.padding, [0]
+
+    def padding(first: int, upto: int, **more: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            asleep.set()
+            awake.wait(PATIENCE)
+        return made(first, min(upto, first + 10), **more)
+
+    monkeypatch.setattr(log_start, "padding", padding)
+    with WatchedTask(source, target, [at]) as task:
+        assert asleep.wait(PATIENCE)
+        time.sleep(2 * SUSPENDED)
+        found = mirror_once(source, target, [topic_name])[at]
+        assert (found.state, found.next_offset) == (State.CAUGHT_UP, 60), found
+        awake.set()
+        task.until(at, lambda one: one.state is State.CAUGHT_UP or one.state.is_stop)
+    assert [offset for offset, _ in read_all(forgetful, topic_name)] == list(range(50, 60))
+
+
+@pytest.fixture
+def frozen(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> Iterator[tuple[Command, Path, str]]:
+    """A live mirror that is frozen with its work done: itself, its configuration, and a group that it follows."""
+    source, target, group = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-readers"
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(100), begin_ms=RECENT_MS)
+    commit(source, group, topic_name, 60)
+    path = config_file(tmp_path, source, target, [topic_name], topic_name)
+    content = json.loads(path.read_text()) | {"groups": {"include": [group]}, "metrics": {"listen": None}}
+    path.write_text(json.dumps(content | {"spark": {"tasks": 1}}))
+    mirror = Command(tmp_path, "run", str(path), "--json")
+    _until(lambda: committed(target, group, topic_name) == 60)
+    _until(lambda: _status(tmp_path, path)["next_offset"] == 100)
+    mirror.send(signal.SIGSTOP)
+    yield mirror, path, group
+    mirror.end()
+
+
+@pytest.mark.brokers
+def test_groups_of_a_flow_that_was_failed_over_stay_where_they_are(
+    frozen: tuple[Command, Path, str],
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """Somebody puts one back on the target, and on the source it reads on."""
+    mirror, path, group = frozen
+    assert Command(tmp_path, "failover", str(path)).wait(PATIENCE) == 4, "a mirror that is silent is named"
+    commit(target_cluster.bootstrap, group, topic_name, 10)
+    commit(source_cluster.bootstrap, group, topic_name, 80)
+    mirror.send(signal.SIGCONT)
+    assert mirror.wait(PATIENCE) == 0
+    assert committed(target_cluster.bootstrap, group, topic_name) == 10
+
+
+@pytest.mark.brokers
+def test_the_journal_keeps_what_the_next_mirror_wrote(
+    frozen: tuple[Command, Path, str],
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """Where the copy is, its state, and who ended."""
+    mirror, path, _ = frozen
+    produce(source_cluster.bootstrap, topic_name, values(50))
+    second = Command(tmp_path, "run", str(path), "--once", "--json")
+    assert second.wait(PATIENCE) == 0
+    before = _journal(source_cluster, target_cluster, topic_name)
+    mirror.send(signal.SIGCONT)
+    assert mirror.wait(PATIENCE) == 4, "the flow was taken over"
+    after = _journal(source_cluster, target_cluster, topic_name)
+    assert after[b"ended"] == before[b"ended"]
+    at = TopicPartition(topic_name, 0)
+    assert standing_in(after).positions[at].target_end == standing_in(before).positions[at].target_end == 150
+    assert _status(tmp_path, path)["next_offset"] == 150
+
+
+def _journal(source: Cluster, target: Cluster, flow: str) -> dict[bytes, bytes]:
+    settings = settings_between(source.bootstrap, target.bootstrap, [flow], flow)
+
+    async def read() -> dict[bytes, bytes]:
+        async with Wire(Endpoint.of(settings.target)) as there:
+            return await Journal(there, flow).newest()
+
+    return asyncio.run(read())
+
+
+def _status(folder: Path, config: Path) -> dict[str, Any]:
+    asked = Command(folder, "status", str(config), "--json", "--log-level", "error")
+    assert asked.wait(PATIENCE) == 0, asked.logged
+    found: dict[str, Any] = next(iter(json.loads(asked.printed)["partitions"]), {"next_offset": -1})
+    return found
+
+
+def _until(come_about: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not come_about():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

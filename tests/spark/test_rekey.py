@@ -1,0 +1,462 @@
+"""Topics with a rule, as a user mirrors them: keys, partitions, filters, bad records, kills."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from confluent_kafka import OFFSET_END, Producer
+from confluent_kafka import TopicPartition as Confluent
+from confluent_kafka.admin import AdminClient
+from helpers import config_file, make_topic, produce, stored_batches
+from rekeychecker import Seen, complaints, read_committed
+from running import PATIENCE, running, wait_for
+from sparkless import run_once
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.config import ClusterSettings, Settings, load
+from mirror.driver.flow import Flow, prepare
+from mirror.errors import ExitCode, MirrorError
+from mirror.kafka.admin import Admin, ConfigChange
+from mirror.lab.embedded import Cluster
+from mirror.observability import logs
+from mirror.spark.rekey.driver import Rekeyer
+from mirror.spark.rekey.microbatch import Stopped
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+BY_USER = "get_json_object(string(value), '$.user')"
+
+
+def fill(bootstrap: str, topic: str, count: int, seed: int, partitions: int = 4, **options: Any) -> None:
+    """JSON records with a user each, spread over the partitions, some with headers."""
+    dice = random.Random(seed)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "zstd", **options})
+    for number in range(count):
+        value = {"user": f"user-{dice.randrange(50)}", "amount": dice.randrange(100), "number": number, "seed": seed}
+        headers: Any = [("trace", str(number).encode())] if number % 7 == 0 else None
+        producer.produce(
+            topic, json.dumps(value), key=f"k{number % 13}", partition=dice.randrange(partitions), headers=headers
+        )
+        producer.poll(0)
+    assert producer.flush(PATIENCE) == 0
+
+
+def user_of(one: Seen) -> bytes | None:
+    return str(json.loads(one.value or b"")["user"]).encode()
+
+
+def rekeyed(folder: Path, config: Path) -> tuple[int, str]:
+    """One bounded run; its exit code and its log."""
+    with running(config, folder / "log", "--once") as mirror:
+        return mirror.ended(), mirror.log
+
+
+class Here:
+    """The same in this process, in the session's Spark: each start of Spark costs seconds, and what a query does there
+    does not hang on who started it.
+    """
+
+    def __init__(self, spark: SparkSession, stderr: pytest.CaptureFixture[str]) -> None:
+        self._context, self._stderr = spark.sparkContext, stderr
+
+    def rekeyed(self, config: Path) -> tuple[int, str]:
+        """As `rekeyed`."""
+        logs.configure()  # a command that another test ran may have left them silent
+        self._stderr.readouterr()
+        try:
+            outcome = run_once(load(config), self._context)
+        except MirrorError as problem:
+            return problem.exit_code, str(problem)
+        return outcome.exit_code, f"{self._stderr.readouterr().err}\n{outcome.incomplete}"
+
+    def proved(self, config: Path) -> tuple[int, dict[str, Any]]:
+        """As `proved`."""
+        done = CliRunner().invoke(app, ["verify", str(config), "--json"])
+        assert done.stdout, (done.output, done.exception)
+        return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.fixture
+def here(spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.setattr("mirror.spark.rekey.verify.open_context", lambda *_, **__: spark.sparkContext)
+    monkeypatch.setattr("mirror.spark.rekey.verify.close_context", lambda _: None)
+    return Here(spark, capsys)
+
+
+def proved(config: Path) -> tuple[int, dict[str, Any]]:
+    """What `mirror verify` says."""
+    command = [sys.executable, "-m", "mirror", "verify", str(config), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_topic_by_a_field_of_its_values(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 4)
+    fill(source, topic_name, 2000, 1)
+    rules = [{"match": topic_name, "rekey": BY_USER, "partitions": 12}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    code, log = here.rekeyed(config)
+    assert code == ExitCode.DONE, log
+    before, after = read_committed(source, topic_name), read_committed(target, topic_name)
+    assert complaints(before, after, 12, user_of) == []
+    assert len({one.partition for one in after}) > 6
+    code, told = proved(config)
+    assert (code, told["whole"], told["spark"]) == (ExitCode.DONE, True, True), told
+    (report,) = told["rekeyed"]
+    assert (report["records"], report["target_records"], report["different"]) == (2000, 2000, 0)
+
+    fill(source, topic_name, 500, 2)  # and what comes later, by another mirror
+    code, log = here.rekeyed(config)
+    assert code == ExitCode.DONE, log
+    assert complaints(read_committed(source, topic_name), read_committed(target, topic_name), 12, user_of) == []
+
+    fill(source, topic_name, 100, 3)
+    produce(target, topic_name, [b"of nobody"], partition=7)
+    code, told = here.proved(config)
+    assert (code, told["different"]) == (ExitCode.DIFFERENT, 1), told
+    assert [one["kind"] for one in told["differences"]] == ["extra"]
+    assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
+    assert {one["kind"] for one in told["not_whole"]} == {"not there yet"}
+    assert sum(one["offsets"] for one in told["not_whole"]) == 100
+    code, log = here.rekeyed(config)
+    assert (code, "is not the mirror's" in log) == (ExitCode.DATA_AT_RISK, True), log
+    admin = AdminClient({"bootstrap.servers": target})
+    for future in admin.delete_records([Confluent(topic_name, 7, OFFSET_END)]).values():
+        future.result(PATIENCE)
+    settings = load(config)
+    asyncio.run(made_anew_under_a_query(settings, prepare(settings)))
+
+
+def make_anew(settings: Settings, topic: str) -> None:
+    admin = Admin(settings.target)
+    admin.delete_topics([topic])
+    wait_for(lambda: not admin.describe([topic]), PATIENCE, lambda: "still there")
+    make_topic(",".join(f"{host}:{port}" for host, port in settings.target.bootstrap), topic, 12)
+
+
+async def made_anew_under_a_query(settings: Settings, flow: Flow) -> None:
+    """The query has taken over when its target topic comes back under another id; without Spark: nothing is planned."""
+    session: Any = None
+    (rule,) = flow.rekeyed
+    topic = rule.target
+    query = Rekeyer(session, flow, rule, frozenset())
+    async with query._source, query._target:
+        assert await query._take_over() is None
+        await asyncio.to_thread(make_anew, settings, topic)
+        await query._target.refresh([topic])
+        with pytest.raises(Stopped, match=f"target topic {topic} was deleted and made anew"):
+            await query._planned()
+
+
+def test_a_record_that_exhausts_the_engine_stops_its_partition_alone(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    fine = [json.dumps({"user": f"u{number}", "times": 2}).encode() for number in range(300)]
+    produce(source, topic_name, fine)
+    hostile = [*fine[:20], json.dumps({"user": "x", "times": 2_000_000_000}).encode(), *fine[:10]]
+    produce(source, topic_name, hostile, partition=1)
+    value = "repeat('x', cast(get_json_object(string(value), '$.times') as int))"
+    rules = [{"match": topic_name, "rekey": BY_USER, "value": value, "on_bad_record": "drop", "partitions": 3}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DATA_AT_RISK, log
+    stops = [one for one in log.splitlines() if "partition_stopped" in one]
+    assert stops, log
+    assert all("offset=20" in one and "partition=1" in one and "more memory" in one for one in stops), stops
+    assert "epoch_failed" not in log
+    assert len(read_committed(target, topic_name)) == 300 + 20
+
+
+def test_another_number_of_partitions_keeps_batches_that_stay_together(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    keyless = [json.dumps({"number": number}).encode() for number in range(100)]
+    produce(source, topic_name, keyless, partition=1, codec="gzip")
+    fill(source, topic_name, 300, 3, partitions=1)
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[{"match": ".*", "partitions": 5}])
+    code, log = here.rekeyed(config)
+    assert code == ExitCode.DONE, log
+    before, after = read_committed(source, topic_name), read_committed(target, topic_name)
+    keyed = [one for one in before if one.key is not None]
+    assert complaints(keyed, [one for one in after if one.key is not None], 5, lambda one: one.key) == []
+    assert Counter(one.value for one in after if one.key is None) == Counter(keyless)
+    kept = {bytes(raw.records) for part in range(5) for raw in stored_batches(target, topic_name, part)}
+    assert {bytes(raw.records) for raw in stored_batches(source, topic_name, 1)} <= kept
+    figures = verdicts(tmp_path, config)
+    assert figures["RESTAMP/kept-whole"] >= 10, figures
+    assert figures["REWRITE/re-keyed"] > 0, figures
+
+
+def test_filter_value_headers_and_codec(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    fill(source, topic_name, 400, 4, partitions=2)
+    rule = {
+        "match": topic_name,
+        "rekey": BY_USER,
+        "where": "int(get_json_object(string(value), '$.amount')) >= 50",
+        "value": "concat('of ', topic, '-', partition, ' ', string(value))",
+        "headers": "map('offset', string(offset), 'was', string(key))",
+        "codec": "lz4",
+        "partitions": 3,
+    }
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
+    code, log = here.rekeyed(config)
+    assert code == ExitCode.DONE, log
+    wanted = [one for one in read_committed(source, topic_name) if json.loads(one.value or b"")["amount"] >= 50]
+    expected = [
+        replace(
+            one,
+            value=f"of {topic_name}-{one.partition} ".encode() + (one.value or b""),
+            headers=(("offset", str(one.offset).encode()), ("was", one.key)),
+        )
+        for one in wanted
+    ]
+    assert complaints(expected, read_committed(target, topic_name), 3, user_in) == []
+    batches = [raw for part in range(3) for raw in stored_batches(target, topic_name, part)]
+    assert {raw.header.codec_name for raw in batches if not raw.header.is_control} == {"lz4"}
+    assert verdicts(tmp_path, config)["DROP/filtered"] == 400 - len(wanted)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.soak  # a kill inside Spark is in test_kills.py and test_faults_spark.py
+@pytest.mark.parametrize("kills", [2, 20])
+def test_kills_at_any_moment(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, kills: int
+) -> None:
+    """The driver with all its tasks, or one of Spark's workers, while records come."""
+    seed = int(os.environ.get("SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 4)
+    ended = threading.Event()
+    filling = threading.Thread(target=keep_filling, args=(source, topic_name, dice.random(), ended))
+    filling.start()
+    rules = [{"match": topic_name, "rekey": BY_USER, "partitions": 12}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    try:
+        for number in range(kills):
+            with running(config, tmp_path / f"log-{number}") as mirror:
+                mirror.until("event=spark_started")
+                moment = time.monotonic() + dice.uniform(0, 8)
+                only_a_worker = dice.random() < 0.4
+                while time.monotonic() < moment:
+                    assert mirror.process.poll() is None, mirror.log
+                    time.sleep(0.01)
+                kill(mirror.process.pid, dice, only_a_worker)
+                if only_a_worker:
+                    seen = len(read_committed(target, topic_name))
+                    wait_for(
+                        lambda: len(read_committed(target, topic_name)) > seen,  # noqa: B023 -- called at once
+                        PATIENCE,
+                        lambda: mirror.log,
+                    )
+                    kill(mirror.process.pid, dice, only_a_worker=False)
+    finally:
+        ended.set()
+        filling.join()
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    before, after = read_committed(source, topic_name), read_committed(target, topic_name)
+    assert complaints(before, after, 12, user_of) == []
+    print(f"{len(after)} records, {kills} kills")
+
+
+def keep_filling(bootstrap: str, topic: str, seed: float, ended: threading.Event) -> None:
+    """About a thousand records a second."""
+    for number in range(10_000):
+        if ended.wait(0.1):
+            return
+        fill(bootstrap, topic, 100, hash((seed, number)), **{"linger.ms": 5})
+
+
+def kill(pid: int, dice: random.Random, only_a_worker: bool) -> None:
+    """All processes of a mirror at once, or one of the Python workers that Spark runs."""
+    everybody = psutil.Process(pid).children(recursive=True)
+    if only_a_worker:
+        workers = [one for one in everybody if is_worker(one)]
+        everybody = dice.sample(workers, 1) if workers else []
+    else:
+        everybody.append(psutil.Process(pid))
+    for one in everybody:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def is_worker(one: psutil.Process) -> bool:
+    try:
+        return "mirror.spark.rekey.daemon" in one.cmdline()
+    except psutil.Error:  # it ended just now
+        return False
+
+
+def user_in(one: Seen) -> bytes:
+    return str(json.loads((one.value or b"").split(b" ", 2)[2])["user"]).encode()
+
+
+def verdicts(folder: Path, config: Path) -> Counter[str]:
+    """What `mirror status` tells of all partitions together."""
+    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    found: Counter[str] = Counter()
+    for one in json.loads(told.stdout)["partitions"]:
+        found.update(one["verdicts"])
+    return found
+
+
+@pytest.mark.parametrize("policy", ["stop", "dead-letter"])
+def test_a_record_that_cannot_be_re_keyed(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here, policy: str
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    good = [json.dumps({"user": f"u{number}", "amount": 1}).encode() for number in range(60)]
+    bad = [b'{"user": "cast me", "amount": "many"}', b"no json at all"]
+    produce(source, topic_name, [*good[:25], *bad, *good[25:50]], partition=0)
+    produce(source, topic_name, good[50:], partition=1)
+    dead = f"{topic_name}-dead"
+    rule: dict[str, Any] = {
+        "match": topic_name,
+        "rekey": BY_USER,
+        "where": "cast(get_json_object(string(value), '$.amount') as int) = 1",
+    }
+    rule |= {"on_bad_record": policy, "partitions": 2} | ({"dead_letter": dead} if policy == "dead-letter" else {})
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=[rule])
+    code, log = here.rekeyed(config)
+    copied = Counter(one.value for one in read_committed(target, topic_name))
+    if policy == "stop":
+        assert code == ExitCode.DATA_AT_RISK, log
+        assert copied == Counter([*good[:25], *good[50:]])
+        assert "REFUSED at offset 25, an expression failed" in log
+        return
+    assert code == ExitCode.DONE, log
+    assert copied == Counter(good)
+    assert verdicts(tmp_path, config)["DROP/dead-letter"] == 1, "the other is filtered: where of null is not true"
+    (one,) = read_committed(target, dead)
+    told = dict(one.headers)
+    assert (one.value, told["mirror.topic"]) == (bad[0], topic_name.encode())
+    assert (told["mirror.partition"], told["mirror.offset"]) == (b"0", b"25")
+
+
+def test_an_expression_that_cannot_be_is_refused_before_anything_is_made(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    rules = [{"match": topic_name, "rekey": "nosuch"}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    code, log = here.rekeyed(config)
+    assert code == ExitCode.USAGE, log
+    assert "`nosuch` cannot be resolved" in log
+    known = AdminClient({"bootstrap.servers": target}).list_topics(timeout=20).topics
+    assert not [name for name in known if topic_name in name]
+
+
+def test_beside_tasks_and_topics_that_come_later(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    plain, first, later = topic_name, f"{topic_name}-by-a", f"{topic_name}-by-b"
+    for topic in (plain, first):
+        make_topic(source, topic, 2)
+        fill(source, topic, 200, 5, partitions=2)
+    rules = [{"match": ".*-by-.*", "rekey": BY_USER, "partitions": 3}]
+    config = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name, rules=rules)
+
+    def is_there(topic: str, records: int) -> bool:
+        known = AdminClient({"bootstrap.servers": target}).list_topics(timeout=20).topics
+        return topic in known and len(read_committed(target, topic)) == records
+
+    with running(config, tmp_path / "log") as mirror:
+        wait_for(lambda: is_there(plain, 200) and is_there(first, 200), PATIENCE, lambda: mirror.log)
+        make_topic(source, later, 2)
+        fill(source, later, 100, 6, partitions=2)
+        fill(source, first, 100, 7, partitions=2)
+        wait_for(lambda: is_there(later, 100) and is_there(first, 300), PATIENCE, lambda: mirror.log)
+        mirror.process.terminate()
+        assert mirror.ended() == ExitCode.DONE, mirror.log
+    for topic in (first, later):
+        assert complaints(read_committed(source, topic), read_committed(target, topic), 3, user_of) == []
+    rehearsed = CliRunner().invoke(app, ["failover", str(config), "--rehearse", "--json"])
+    assert rehearsed.exit_code == ExitCode.DONE, rehearsed.output
+    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    states = {(one["topic"], one["state"]) for one in json.loads(told.stdout)["partitions"]}
+    assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}
+    done = CliRunner().invoke(app, ["failover", str(config)])
+    assert done.exit_code == ExitCode.DONE, done.output
+
+
+@pytest.mark.soak
+def test_a_record_that_is_too_large_for_the_target(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    make_topic(target, topic_name, 1, {"max.message.bytes": "100000"})
+    small = [b'{"user": "a", "number": %d}' % number for number in range(20)]
+    large = json.dumps({"user": "b", "noise": random.Random(9).randbytes(150_000).hex()}).encode()
+    produce(source, topic_name, [*small, large], codec="zstd")
+    rules = [{"match": topic_name, "rekey": BY_USER}]
+    more: dict[str, Any] = {"rules": rules}
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, **more)
+    content = json.loads(config.read_text()) | {"sync": {"configs": False}, "spark": {"epoch_s": 5}}
+    config.write_text(json.dumps(content))
+    with running(config, tmp_path / "log") as mirror:
+        mirror.until("Raise max.message.bytes of")
+        mirror.process.terminate()
+        assert mirror.ended() == ExitCode.DATA_AT_RISK, mirror.log
+    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    (one,) = json.loads(told.stdout)["partitions"]
+    assert one["state"] == "REFUSED", one
+    admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target}))
+    admin.alter_configs([ConfigChange(topic=topic_name, name="max.message.bytes", before="", after="1000000")])
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    assert Counter(one.value for one in read_committed(target, topic_name)) == Counter([*small, large])
+
+
+@pytest.mark.soak
+def test_a_target_that_was_made_anew(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    fill(source, topic_name, 50, 8, partitions=1)
+    rules = [{"match": topic_name, "rekey": BY_USER}]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+    assert rekeyed(tmp_path, config)[0] == ExitCode.DONE
+    admin = AdminClient({"bootstrap.servers": target})
+    for future in admin.delete_topics([topic_name]).values():
+        future.result(PATIENCE)
+    wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: "still there")
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DATA_AT_RISK, log
+    assert f"the target topic {topic_name} was deleted and made anew. To begin anew delete" in log

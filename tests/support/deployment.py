@@ -1,0 +1,42 @@
+"""The manifests and containers of the project."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HOME = Path(__file__).parents[2]
+STACK: dict[str, Any] = yaml.safe_load((HOME / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = STACK["services"]
+HOME = Path(__file__).parents[2]
+CONFIGS = HOME / "configs"
+MANIFESTS = sorted((CONFIGS / "kubernetes").glob("*.yaml"))
+#: Releases of Kubernetes: one that clusters still run, and the newest that there are schemas of.
+RELEASES = ("1.32", "1.37")
+Manifest = dict[str, Any]
+
+
+def manifests(files: Iterable[Path] = MANIFESTS) -> dict[str, Manifest]:
+    """All, by kind and name."""
+    found = [one for file in files for one in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+
+
+def flow_map() -> dict[str, str]:
+    data: dict[str, str] = manifests()["ConfigMap/mirror-eu-to-us"]["data"]
+    return data
+
+
+def executor() -> Manifest:
+    """The template of an executor's pod."""
+    found: Manifest = yaml.safe_load(flow_map()["executor.yaml"])
+    return found
+
+
+def referred_to() -> set[str]:
+    """The variables that the flow asks for."""
+    return set(re.findall(r"\$\{env:(\w+)\}", flow_map()["eu-to-us.yaml"]))

@@ -1,0 +1,211 @@
+"""A re-keyed topic, micro-batch after micro-batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import OFFSET_END, Producer
+from confluent_kafka import TopicPartition as Confluent
+from confluent_kafka.admin import AdminClient
+from helpers import make_topic
+from running import PATIENCE, wait_for
+
+from mirror.config import ClusterSettings
+from mirror.driver.flow import Flow
+from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.ownership import sign_off
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import EARLIEST
+from mirror.kafka.transactions import Transaction
+from mirror.lab.embedded import Cluster
+from mirror.observability.status import PREFIX as STATE
+from mirror.observability.status import PartitionStatus
+from mirror.policy.selection import Rekeying
+from mirror.spark.rekey.driver import ORDER, Rekeyer
+from mirror.spark.rekey.microbatch import Plan, Reached, Work, numbered, transactional_id
+from mirror.spark.rekey.packing import SLICE, Packer
+from mirror.spark.rekey.reading import sound_batches
+from mirror.spark.rekey.writing import _write
+
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+class Story:
+    """One topic of one partition, two slots, and whoever works on it."""
+
+    def __init__(self, source: Cluster, target: Cluster, topic: str, *, is_there: bool = False) -> None:
+        """`is_there`: the source has the topic already."""
+        self.source, self.target, self.topic = source.bootstrap, target.bootstrap, topic
+        self.progress = f"mirror.{topic}.rekey.{topic}"
+        if not is_there:
+            make_topic(self.source, topic)
+        make_topic(self.target, topic, 4)
+        make_topic(self.target, self.progress, 3, COMPACTED)
+        make_topic(self.target, journal_topic(topic), 1, COMPACTED)
+        self.rule = Rekeying(source=topic, target=topic, partitions=4, progress=self.progress)
+        self.flow = Flow(
+            name=topic,
+            source=endpoint(self.source),
+            target=endpoint(self.target),
+            assignments=(),
+            tasks=1,
+            epoch_seconds=60.0,
+            memory_bytes=1 << 20,
+        )
+
+    def says_that_it_ended(self) -> None:
+        """Of whoever reported, so that nobody is taken for silent."""
+        told = (value for key, value in self.journal().items() if key.startswith(STATE))
+        (instance,) = {PartitionStatus.from_json(value).instance for value in told}
+
+        async def signed_off() -> None:
+            async with Wire(self.flow.target) as target:
+                await target.refresh([journal_topic(self.topic)])
+                await sign_off(Journal(target, self.topic), instance)
+
+        asyncio.run(signed_off())
+
+    def fill(self, begin: int, end: int) -> None:
+        producer = Producer({"bootstrap.servers": self.source})
+        for number in range(begin, end):
+            producer.produce(self.topic, str(number), key=f"k{number}")
+        assert producer.flush(PATIENCE) == 0
+
+    def driver(self, *, is_first: bool = True) -> Rekeyer:
+        nowhere: Any = None  # Spark is not asked
+        made = Rekeyer(nowhere, self.flow, self.rule, frozenset())
+        if not is_first:
+            made._side.start = EARLIEST
+        return made
+
+    def stopped(self, *, is_first: bool = True) -> PartitionStatus:
+        """How the partition stands for a driver that starts now and has nothing to carry out."""
+
+        async def looked() -> PartitionStatus:
+            one = self.driver(is_first=is_first)
+            async with one._source, one._target:
+                assert await one._take_over() is None
+                assert await one._planned() is None
+            return one.figures[TopicPartition(self.topic, 0)]
+
+        return asyncio.run(looked())
+
+    def open_transaction(self) -> Producer:
+        """One that has written ten records, and is not ended."""
+        producer = Producer({"bootstrap.servers": self.source, "transactional.id": self.topic})
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(self.topic, f"open {number}", key="k")
+        producer.flush(PATIENCE)
+        return producer
+
+    def copied(self) -> Rekeyer:
+        """A bounded copy that has ended, whose tasks ran here, one after another."""
+
+        story = self
+
+        class Here(Rekeyer):
+            def _in_spark(self, work: Work) -> list[Any]:
+                results = [story.write(work.plan, slot) for slot in range(2)]
+                return [SimpleNamespace(**row) for each in results for row in each.to_pylist()]
+
+        nowhere: Any = None  # Spark is not asked
+        driver = Here(nowhere, replace(self.flow, once=True), self.rule, frozenset())
+        asyncio.run(driver.run("here", asyncio.Event(), tuple))
+        return driver
+
+    def planned(self) -> Plan:
+        """What a driver that starts now carries out first."""
+
+        async def planned() -> Plan | None:
+            one = self.driver()
+            async with one._source, one._target:
+                return await one._take_over() or await one._planned()
+
+        plan = asyncio.run(planned())
+        assert plan is not None
+        return plan
+
+    def work(self, plan: Plan) -> Work:
+        return Work(flow=self.topic, plan=plan, source=self.flow.source, target=self.flow.target, slots=2)
+
+    def read(self, plan: Plan, slot: int) -> Iterator[pa.RecordBatch]:
+        """A slot's slices, as Spark hands them on."""
+        work, rows = self.work(plan), list[dict[str, Any]]()
+        for partition, begin, upto in plan.ranges:
+            packer = Packer(work, partition)
+            for raw in sound_batches(work, partition, begin, upto):
+                packer.take(raw, packer.wanted(raw))
+            rows += [row for made in packer.drain(all_of_it=True) for row in made.to_pylist() if row["slot"] == slot]
+        rows.sort(key=lambda row: [row[name] for name in ORDER])
+        return iter([pa.RecordBatch.from_pylist(rows, SLICE)])
+
+    def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> pa.RecordBatch:
+        return asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
+
+    def journal(self) -> dict[bytes, bytes]:
+        """The newest records of the flow's."""
+
+        async def read() -> dict[bytes, bytes]:
+            async with Wire(self.flow.target) as target:
+                return await Journal(target, self.topic).newest()
+
+        return asyncio.run(read())
+
+    async def begin_and_abort(self) -> None:
+        """A task that dies in its transaction, and the one that fences it."""
+        async with Wire(self.flow.target) as target:
+            await target.refresh([self.topic])
+            for slot in range(2):
+                dead = await Transaction.begin(target, transactional_id(self.rule, slot))
+                places = [TopicPartition(self.topic, number) for number in range(slot, 4, 2)]
+                await dead.join(places)
+                for place in places:
+                    await dead.append({place: numbered(Reached(0))})
+                await Transaction.begin(target, transactional_id(self.rule, slot))
+
+    def aborts_on_target(self) -> None:
+        """Somebody else's transaction, in each partition."""
+        producer = Producer({"bootstrap.servers": self.target, "transactional.id": f"{self.topic}-other"})
+        producer.init_transactions(PATIENCE)
+        producer.begin_transaction()
+        for partition in range(4):
+            producer.produce(self.topic, b"aborted", partition=partition)
+        producer.flush(PATIENCE)
+        producer.abort_transaction(PATIENCE)
+
+    def deletes_all_on_target(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.target})
+        every = [Confluent(self.topic, partition, OFFSET_END) for partition in range(4)]
+        for future in admin.delete_records(every).values():
+            future.result(PATIENCE)
+
+    def carry_out(self) -> None:
+        """All that is there now, by both slots."""
+        plan = self.planned()
+        for slot in range(2):
+            self.write(plan, slot)
+
+    def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for future in admin.delete_topics([topic]).values():
+            future.result(PATIENCE)
+        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: f"{topic} is still there")
+        make_topic(bootstrap, topic, partitions, **configs)
+
+
+def endpoint(bootstrap: str) -> Endpoint:
+    return Endpoint.of(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
+
+
+@pytest.fixture
+def story(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> Story:
+    return Story(source_cluster, target_cluster, topic_name)

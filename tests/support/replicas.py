@@ -1,0 +1,42 @@
+"""A replica's files, and how they are damaged."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from pathlib import Path
+from uuid import UUID
+
+from rawbatches import batch
+
+from mirror.records.header import CONTROL, TRANSACTIONAL
+
+TOPIC_ID = UUID(int=7)
+#: A marker's record as a coordinator writes it: key with version and type, value with version and coordinator epoch.
+ABORT, COMMIT = 0, 1
+
+
+def replica(broker: Path, *files: tuple[int, bytes], name: str = "orders-0", topic_id: UUID | None = TOPIC_ID) -> Path:
+    """A partition's folder with segments of the given base offsets."""
+    folder = broker / name
+    folder.mkdir(parents=True)
+    for base, data in files:
+        (folder / f"{base:020}.log").write_bytes(data)
+    if topic_id:
+        told = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+        (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {told}")
+    return folder
+
+
+def marker(at: int, producer_id: int, kind: int) -> bytes:
+    record = b"\x00\x00\x00\x08" + struct.pack(">hh", 0, kind) + b"\x0c" + struct.pack(">hi", 0, 0) + b"\x00"
+    payload = bytes([2 * len(record)]) + record
+    attributes = TRANSACTIONAL | CONTROL
+    return batch(at, attributes=attributes, producer_id=producer_id, producer_epoch=0, payload=payload)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """The same with one bit of a byte turned."""
+    found = bytearray(data)
+    found[at] ^= 1
+    return bytes(found)

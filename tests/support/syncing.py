@@ -1,0 +1,75 @@
+"""Topics and journals of a flow whose clusters differ."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mirror.config import ClusterSettings, Settings
+from mirror.journal.entries import FirstSeen
+from mirror.journal.journal import Change, Journal
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint
+from mirror.topics.apply import ensure_flow_topic
+
+PATIENCE = 60.0
+
+
+def admin_of(bootstrap: str) -> Admin:
+    return Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
+
+
+def awaited(condition: Callable[[], Any]) -> Any:
+    """What the condition says once it says something."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def policy(settings: Settings, **sync: Any) -> Settings:
+    return settings.model_copy(update={"sync": settings.sync.model_copy(update=sync)})
+
+
+def made_by(settings: Settings, topics: Iterable[str]) -> dict[str, FirstSeen]:
+    """What a mirror has in its journal that made these topics, of the same names on both sides."""
+    names = list(topics)
+    ours, theirs = (Admin(cluster).describe(names) for cluster in (settings.source, settings.target))
+    cluster_id = Admin(settings.source).cluster_id()
+    return {
+        name: FirstSeen(
+            source_topic=name,
+            topic_id=ours[name].topic_id,
+            target_topic_id=theirs[name].topic_id,
+            cluster_id=cluster_id,
+            made=True,
+        )
+        for name in names
+    }
+
+
+def write_journal(settings: Settings, *records: Change) -> None:
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+
+    async def write() -> None:
+        async with Wire(Endpoint.of(settings.target)) as target:
+            journal = Journal(target, settings.flow)
+            await target.refresh([journal.partition.topic])
+            await journal.append(records)
+
+    asyncio.run(write())
+
+
+def delete_topics(bootstrap: str, *names: str) -> None:
+    admin = admin_of(bootstrap)
+    admin.delete_topics(names)
+    awaited(lambda: not admin.describe(names))
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    admin = admin_of(bootstrap)
+    return {number: span.end for (_, number), span in admin.spans(admin.describe([topic]).values()).items()}

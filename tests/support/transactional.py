@@ -1,0 +1,65 @@
+"""Transactions on real brokers, and logs that a cleaner cleaned."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+from confluent_kafka import Producer
+from helpers import RECENT_MS, wait_for_markers
+from samerecords import read
+
+
+def transactions(
+    bootstrap: str, topic: str, outcomes: list[bool], *, size: int = 5, name: str = "", **more: Any
+) -> None:
+    """One transaction for each outcome (committed or not), `size` records each."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}{name}", **more})
+    producer.init_transactions(120)
+    for number, committed in enumerate(outcomes):
+        producer.begin_transaction()
+        for index in range(size):
+            value = b"%s %d %d %d" % (name.encode(), number, index, committed)
+            while True:
+                try:
+                    producer.produce(topic, value, key=b"k%d" % index, partition=0, timestamp=RECENT_MS + number)
+                    break
+                except BufferError:  # its queue is full
+                    producer.poll(0.1)
+        producer.flush(60)
+        if committed:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(20)
+    wait_for_markers(bootstrap, topic)
+
+
+#: Cleaned as soon as a segment is closed.
+CLEANED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+    "delete.retention.ms": "100",
+}
+
+
+def write_over(bootstrap: str, topic: str) -> Producer:
+    """2,000 records of 300 keys, in batches of a hundred; the producer."""
+    client, random = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1000, "compression.type": "lz4"}), Random(5)
+    for number in range(2000):
+        client.produce(topic, b"%d" % number, key=b"%d" % random.randrange(300), partition=0)
+        if number % 100 == 99:
+            client.flush(20)
+    return client
+
+
+def wait_until_cleaned(bootstrap: str, topic: str, client: Producer) -> None:
+    """Until the cleaner left at most a thousand records."""
+    deadline = time.monotonic() + 60
+    while sum(1 for _ in read(bootstrap, topic, 0)) > 1000:
+        assert time.monotonic() < deadline, "the cleaner did not run"
+        client.produce(topic, b"again", key=b"last", partition=0)  # rolls a segment
+        client.flush(20)
+        time.sleep(0.2)

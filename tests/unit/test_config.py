@@ -1,0 +1,377 @@
+"""The configuration file: what is read, and how each mistake is told."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address
+from mirror.errors import ConfigError, ExitCode
+
+Load = Callable[[str], Settings]
+
+SMALLEST = """\
+name: eu-to-us
+source: {alias: eu, bootstrap.servers: "a:1"}
+target: {alias: us, bootstrap.servers: "b:2,[::1]:9092"}
+topics: {include: [orders]}
+"""
+
+
+@pytest.fixture
+def load_text(tmp_path: Path) -> Load:
+    def read(text: str) -> Settings:
+        file = tmp_path / "flow.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load(file)
+
+    return read
+
+
+def problems(load_text: Load, text: str) -> list[str]:
+    """The reported problems, each as `line: where: what`."""
+    with pytest.raises(ConfigError) as caught:
+        load_text(text)
+    assert caught.value.exit_code is ExitCode.USAGE
+    head, *rest = str(caught.value).splitlines()
+    assert re.search(rf"flow\.yaml: {len(rest)} problems?$", head)
+    return [line.split("flow.yaml:", 1)[1] for line in rest]
+
+
+def test_defaults(load_text: Load) -> None:
+    settings = load_text(SMALLEST)
+    assert settings.flow == "eu-to-us"
+    assert settings.source.alias == "eu"
+    assert settings.target.bootstrap == (("b", 2), ("::1", 9092))
+    assert settings.source.client == {"bootstrap.servers": "a:1", "security.protocol": "PLAINTEXT"}
+    assert [pattern.pattern for pattern in settings.topics.exclude] == ["__.*", r"mirror\..*"]
+    assert (settings.topics.offsets, settings.topics.start, settings.topics.on_data_loss) == (
+        "preserve",
+        "earliest",
+        "stop",
+    )
+    assert settings.topics.naming.target_of("orders") == "orders"
+    assert (settings.spark.master, settings.spark.tasks, settings.spark.epoch_s) == ("local[*]", None, 60)
+    assert (settings.limits.bytes_per_second, settings.limits.memory_mb) == (None, 256)
+    assert settings.metrics.listen is None
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 -- made one line above
+
+
+def test_settings_are_frozen(load_text: Load) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        load_text(SMALLEST).flow = "other"
+
+
+def test_quickstart_is_valid_and_shows_the_defaults(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EU", "a:1")
+    monkeypatch.setenv("US", "b:2")
+    shown = load(Path(__file__).parents[2] / "configs" / "quickstart.yaml")
+    plain = load_text(SMALLEST)
+    for section in ("sync", "limits", "metrics", "spark"):
+        assert getattr(shown, section) == getattr(plain, section)
+    assert shown.topics.model_copy(update={"include": plain.topics.include}) == plain.topics
+
+
+@pytest.mark.parametrize(
+    ("naming", "expected"),
+    [
+        ("identity", {"orders": "orders"}),
+        ('{prefix: "eu."}', {"orders": "eu.orders"}),
+        ("{rename: {orders: copy}}", {"orders": "copy", "clicks": "clicks"}),
+    ],
+)
+def test_naming(load_text: Load, naming: str, expected: dict[str, str]) -> None:
+    topics = load_text(SMALLEST.replace("[orders]", f"[orders], naming: {naming}")).topics
+    assert {name: topics.naming.target_of(name) for name in expected} == expected
+
+
+def test_spark_conf_takes_numbers_and_booleans(load_text: Load) -> None:
+    conf = load_text(SMALLEST + "spark: {conf: {a: 1, b: true, c: 2g}}").spark.conf
+    assert conf == {"a": "1", "b": "true", "c": "2g"}
+
+
+def test_all_problems_at_once_each_with_its_line(load_text: Load) -> None:
+    assert problems(
+        load_text,
+        """\
+name: eu/us
+source:
+  alias: eu
+  bootstrap.server: "a:1"
+target:
+  alias: eu
+  bootstrap.servers: "::1:9092"
+topics:
+  include:
+    - orders
+    - "(a+)*"
+    - no
+  excude: []
+limits: {memory_mb: lots}
+zzz: 1
+""",
+    ) == [
+        "1: name: may hold letters, digits, '.', '_' and '-' only",
+        "2: source.bootstrap.servers: required, but not given",
+        "4: source.bootstrap.server: unknown key; did you mean bootstrap.servers?",
+        "6: target.alias: the same as source.alias; the two clusters need different names",
+        "7: target.bootstrap.servers: an IPv6 address must stand in brackets, as in [::1]:9092",
+        "11: topics.include.1: a repeated group may not hold a repeat or an alternative, write it flat",
+        "12: topics.include.2: a pattern must be text of 1 to 498 characters; put it in quotes",
+        "13: topics.excude: unknown key; did you mean exclude?",
+        "14: limits.memory_mb: must be a valid integer, unable to parse string as an integer",
+        "15: zzz: unknown key; valid here: name, source, target, topics, groups, sync, limits, metrics, spark",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("name: eu-to-us", "name: ..", "1: name: may hold"),
+        ("name: eu-to-us", f"name: {'x' * 201}", "1: name: String should have at most 200 characters"),
+        ("name: eu-to-us", "nmae: eu-to-us", "1: nmae: unknown key; did you mean name?"),
+        ("[orders]", "[]", "4: topics.include: at least one pattern is needed"),
+        ("[orders]", "['(']", "4: topics.include.0: not a regular expression: missing )"),
+        ("[orders]", "['[a-z&&[^bc]]+']", "4: topics.include.0: not the same to Java"),
+        ("[orders]", f"[{'a' * 499}]", "4: topics.include.0: a pattern must be text of 1 to 498 characters"),
+        ("[orders]", "[a], naming: {prefx: a}", "4: topics.naming.prefx: unknown key; did you mean prefix?"),
+        ("[orders]", "[a], naming: {prefix: 'a b'}", "4: topics.naming.prefix: may hold"),
+        ("[orders]", "[a], naming: {prefix: a, rename: {}}", "4: topics.naming: must be identity"),
+        ("[orders]", "[a], naming: {rename: {a: 'b c'}}", "4: topics.naming.rename.a: may hold"),
+        ("[orders]", "[a], offsets: keep", "4: topics.offsets: must be 'preserve' or 'translate'"),
+        ('"a:1"', '"a"', "2: source.bootstrap.servers: each address must be host:port"),
+        ('"a:1"', '"a:0"', "2: source.bootstrap.servers: a port must be a number from 1 to 65535"),
+        ('"a:1"', '"a:1,"', "2: source.bootstrap.servers: each address"),
+        ('"a:1"', '"https://a:1"', "2: source.bootstrap.servers: "),
+        ('"a:1"}', '"a:1", socket.timeout.ms: 1}', "2: source.socket.timeout.ms: "),
+        (
+            '"a:1"}',
+            '"a:1", ssl.ca.lcoation: x}',
+            "2: source.ssl.ca.lcoation: unknown key; did you mean ssl.ca.location?",
+        ),
+        ('"a:1"}', '"a:1", sasl.mechanims: x}', "2: source.sasl.mechanims: unknown key; did you mean sasl.mechanism"),
+        ("topics:", "spark: {epoch_s: .inf}\ntopics:", "4: spark.epoch_s: "),
+        ("topics:", "metrics: {listen: 'here'}\ntopics:", "4: metrics.listen: each address must be host:port"),
+        ("topics:", "name: again\ntopics:", "1: name: given twice, again on line 4"),
+        ("topics:", "? [a]\n: b\ntopics:", "1: : the key on line 4 must be plain text"),
+    ],
+)
+def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str, expected: str) -> None:
+    assert old in SMALLEST
+    found = problems(load_text, SMALLEST.replace(old, new, 1))
+    assert any(problem.startswith(expected) for problem in found), found
+
+
+@pytest.mark.parametrize("text", ["yesterday", "31.01.2026", "1769860800000", "2026-01-31T25:00:00Z", "true"])
+def test_an_unreadable_time_is_named_with_its_line(load_text: Load, text: str) -> None:
+    (found,) = problems(load_text, SMALLEST.replace("[orders]", f"[a], start: {text}", 1))
+    assert found == "4: topics.start: must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "[orders]",
+            "[a], rules: [{match: a}]",
+            "4: topics.rules.0: does nothing: give it rekey, partitions, where, value or headers",
+        ),
+        (
+            "[orders]",
+            "[a], rules: [{match: a, partitions: 2, on_bad_record: dead-letter}]",
+            "4: topics.rules.0: on_bad_record: dead-letter and dead_letter, a topic of the target, go together",
+        ),
+        (
+            "[orders]",
+            "[a], rules: [{match: a, partitions: 0}]",
+            "4: topics.rules.0.partitions: must be greater than or",
+        ),
+        ("[orders]", "[a], rules: [{match: a, rekey: ' '}]", "4: topics.rules.0.rekey: must be an expression of Spark"),
+        ("topics:", "limits: {bytes_per_second: 0}\ntopics:", "4: limits.bytes_per_second: must be greater than 0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(load_text: Load, old: str, new: str, expected: str) -> None:
+    (problem,) = problems(load_text, SMALLEST.replace(old, new, 1))
+    assert problem.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "1: the file must hold keys"),
+        ("- a", "1: the file must hold keys"),
+        ("a: [", "1: expected the node content"),
+        ("a: b\n\tc: d", "2: found character"),
+        ("a: !!python/object:os.system x", "1: could not determine a constructor"),
+        ("a: \x00", "special characters are not allowed"),
+        ("[" * 5000, "nested too deeply"),
+    ],
+)
+def test_what_is_no_configuration_at_all(load_text: Load, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected)) as caught:
+        load_text(text)
+    assert "flow.yaml" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")
+    with pytest.raises(ConfigError, match=r"latin\.yaml: not UTF-8 text, at byte 6"):
+        load(tmp_path / "latin.yaml")
+
+
+def test_aliases_are_refused(load_text: Load) -> None:
+    found = problems(load_text, SMALLEST + "limits: &l {memory_mb: 64}\nspark: *l\n")
+    assert "6: spark: YAML aliases are not supported; write the value out" in "\n".join(found)
+
+
+def test_a_recursive_alias_ends(load_text: Load) -> None:
+    found = problems(load_text, SMALLEST + "limits: &l {memory_mb: *l}\n")
+    assert any("aliases are not supported" in problem for problem in found)
+
+
+def test_references(load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EU_HOST", "eu.example")
+    monkeypatch.setenv("MEMORY", "512")
+    (tmp_path / "port").write_text("9093\n", encoding="utf-8")
+    (tmp_path / "alias").write_text("europe\r\n", encoding="utf-8")
+    text = (
+        SMALLEST.replace(
+            'alias: eu, bootstrap.servers: "a:1"',
+            'alias: "${file:alias}", bootstrap.servers: "${env:EU_HOST}:${file:port}"',
+        )
+        + 'limits: {memory_mb: "${env:MEMORY}"}\n'
+    )
+    settings = load_text(text)
+    assert settings.source.bootstrap == (("eu.example", 9093),)
+    assert settings.source.alias == "europe"
+    assert settings.limits.memory_mb == 512
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("${env:MIRROR_NO_SUCH}", "environment variable MIRROR_NO_SUCH is not set"),
+        ("${file:no-such}", "file no-such cannot be read: No such file or directory"),
+        ("${secret:x}", "unknown reference ${secret:x}; write ${env:NAME} or ${file:PATH}"),
+        ("${env:}", "unknown reference ${env:}"),
+    ],
+)
+def test_a_reference_that_fails_is_one_problem(load_text: Load, reference: str, expected: str) -> None:
+    (problem,) = problems(load_text, SMALLEST.replace('"a:1"', f'"{reference}"'))
+    assert problem.startswith(f"2: source.bootstrap.servers: {expected}")
+
+
+def test_secrets_stay_secret(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EU_PASSWORD", "hunter2-from-env")
+    text = SMALLEST.replace('"a:1"}', '"a:1", sasl.password: hunter2, ssl.key.password: "${env:EU_PASSWORD}"}')
+    found = "\n".join(problems(load_text, text))
+    assert "source.sasl.password: a secret may not stand in this file; write ${env:NAME} or ${file:PATH}" in found
+    assert "source.ssl.key.password: a secret" not in found
+    assert "hunter2" not in found
+
+
+def test_no_resolved_value_is_printed(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAK", "hunter2 ( [")
+    everywhere = (
+        SMALLEST.replace("eu-to-us", "'${env:LEAK}'").replace("a:1", "${env:LEAK}").replace("eu,", "'${env:LEAK}',")
+    )
+    everywhere = everywhere.replace("[orders]", "['${env:LEAK}'], naming: '${env:LEAK}', offsets: '${env:LEAK}'")
+    found = problems(load_text, everywhere + "limits: {memory_mb: '${env:LEAK}'}\nmetrics: {listen: '${env:LEAK}'}\n")
+    assert len(found) == 8, found
+    assert "hunter2" not in "\n".join(found)
+
+
+def test_secrets_reach_the_client_and_nobody_else() -> None:
+    cluster = ClusterSettings.model_validate(
+        {
+            "alias": "eu",
+            "bootstrap.servers": "a:1",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": "me",
+            "sasl.password": "hunter2",
+            "socket.timeout.ms": 3000,
+        }
+    )
+    assert cluster.client == {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": "hunter2",
+        "socket.timeout.ms": 3000,
+    }
+    assert "hunter2" not in f"{cluster!r} {cluster} {cluster.model_dump_json()}"
+
+
+@pytest.mark.parametrize(
+    ("given_start", "expected"),
+    [
+        ("latest", "latest"),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        (datetime(2026, 1, 31, 12), datetime(2026, 1, 31, 12, tzinfo=UTC)),  # noqa: DTZ001 -- what PyYAML hands over
+        (datetime(2026, 1, 31).date(), datetime(2026, 1, 31, tzinfo=UTC)),  # noqa: DTZ001 -- a date has no zone
+    ],
+)
+def test_start(given_start: object, expected: object) -> None:
+    assert TopicSettings.model_validate({"include": ["a"], "start": given_start}).start == expected
+
+
+def test_start_that_is_no_time() -> None:
+    with pytest.raises(ValidationError, match="must be earliest, latest or an ISO time"):
+        TopicSettings.model_validate({"include": ["a"], "start": "yesterday"})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)*", "(a|ab)+", "((a*)b){2,}", "(?:a?)*", "(a?){20}", "(?P<n>x{2}){3}", "((a)+)+", "(a+(b))*", "x(.*,)*y"],
+)
+def test_patterns_that_may_never_end_are_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match="write it flat"):
+        TopicSettings.model_validate({"include": [pattern]})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "orders",
+        "clicks-.*",
+        "(eu|us)-.+",
+        "(?:a.*)?b",
+        "(ab)*",
+        "[(+*)]+",
+        r"\(a+\)*",
+        "(?i)a+",
+        "a{2}",
+        "(a+){1}",
+        "(?!x).*",
+        "x" * 249,
+        r"\." * 249,
+    ],
+)
+def test_ordinary_patterns_are_taken(pattern: str) -> None:
+    (found,) = TopicSettings.model_validate({"include": [pattern]}).include
+    assert found.pattern == pattern
+
+
+@given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(1, 65535))
+def test_addresses(host: str, port: int) -> None:
+    assert parse_address(f" {host}:{port} ") == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("given", "listens"),
+    [("9404", "127.0.0.1:9404"), ("'9404'", "127.0.0.1:9404"), ('"0.0.0.0:9404"', "0.0.0.0:9404"), ("null", None)],
+)
+def test_a_port_alone_is_for_this_machine_alone(load_text: Load, given: str, listens: str | None) -> None:
+    assert load_text(SMALLEST + f"metrics: {{listen: {given}}}\n").metrics.listen == listens

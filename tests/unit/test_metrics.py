@@ -1,0 +1,233 @@
+"""What the Prometheus endpoint tells: right over epochs and tasks that start again, and bounded."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parsed
+from scraped import NOW_MS, metrics, report, task, took, value
+
+from mirror.errors import ConfigError
+from mirror.observability import metrics as endpoint
+from mirror.observability.metrics import serving
+from mirror.observability.status import BOUNDS, Histogram, TaskStatus
+from mirror.states import State
+
+#: Seconds that anything may take.
+PATIENCE = 180.0
+
+
+def test_lag_and_state_of_a_partition() -> None:
+    one = metrics()
+    one.learn([report(bytes=1000, records=10)])
+    at = {"flow": "eu-to-us", "topic": "orders", "partition": "0"}
+    assert value(one, "mirror_records_lag", **at) == 2
+    assert value(one, "mirror_bytes_lag", **at) == 200
+    assert value(one, "mirror_partition_state", **at, state="MIRRORING") == 1
+    one.learn([report(state=State.CORRUPT, at_ms=NOW_MS + 1)])
+    assert value(one, "mirror_partition_state", **at) == 1, "of the state that it has, and no other"
+    assert value(one, "mirror_partition_state", **at, state="CORRUPT") == 1
+
+
+def test_what_is_not_known_is_not_told() -> None:
+    one = metrics()
+    one.learn([report(log_end=-1, lag_records=None)])
+    assert value(one, "mirror_records_lag") is None
+    assert value(one, "mirror_bytes_lag") is None
+    assert value(one, "mirror_group_sync_age_seconds") is None
+
+
+def test_counters_grow_by_what_each_report_has_more() -> None:
+    one = metrics()
+    one.learn([report(verdicts={"RESTAMP/own_producer": 3}, verdict_bytes={"RESTAMP/own_producer": 300}, lost=1)])
+    one.learn([report(partition=1, verdicts={"RESTAMP/own_producer": 5, "DROP/control": 1})])
+    one.learn([report(verdicts={"RESTAMP/own_producer": 4}, verdict_bytes={"RESTAMP/own_producer": 450}, lost=1)])
+    assert value(one, "mirror_batches_total", topic="orders", verdict="RESTAMP", reason="own_producer") == 9
+    assert value(one, "mirror_batches_total", topic="orders", verdict="DROP", reason="control") == 1
+    assert value(one, "mirror_bytes_total", verdict="RESTAMP", flow="eu-to-us") == 450
+    assert value(one, "mirror_data_loss_records_total", topic="orders") == 1
+
+
+def test_a_task_that_starts_again_takes_nothing_back() -> None:
+    """It counts from where its epoch began; what it had done since stays counted, and counts no second time. Here that
+    was at 100, and the task was killed after it had reported 150.
+    """
+    one = metrics()
+    for many, at_ms in (
+        (100, 1),
+        (150, 2),
+        (100, 3),
+        (130, 4),
+    ):
+        latency = took(*([0.02] * many))
+        one.learn([report(verdicts={"RESTAMP/own_producer": many}, latency=latency, at_ms=NOW_MS + at_ms)])
+    assert value(one, "mirror_batches_total", verdict="RESTAMP") == 180
+    assert value(one, "mirror_replication_latency_seconds_count", topic="orders") == 180
+
+
+def test_a_report_that_comes_late_changes_nothing() -> None:
+    """A result overtakes what a task wrote to the journal."""
+    one = metrics()
+    one.learn([report(verdicts={"RESTAMP/own_producer": 7}, at_ms=NOW_MS + 5)])
+    one.learn([report(verdicts={"RESTAMP/own_producer": 4}, state=State.UNAVAILABLE)])
+    one.learn([report(verdicts={"RESTAMP/own_producer": 7}, at_ms=NOW_MS + 5)])
+    assert value(one, "mirror_batches_total", verdict="RESTAMP") == 7
+    assert value(one, "mirror_partition_state", state="MIRRORING") == 1
+
+
+def test_histograms_as_prometheus_wants_them() -> None:
+    one = metrics()
+    one.learn([report(latency=took(0.005, 0.02, 400.0))])
+    of = {"topic": "orders"}
+    assert value(one, "mirror_replication_latency_seconds_bucket", le="0.005", **of) == 1, "the bound included"
+    assert value(one, "mirror_replication_latency_seconds_bucket", le="0.01", **of) == 1
+    assert value(one, "mirror_replication_latency_seconds_bucket", le="300.0", **of) == 2
+    assert value(one, "mirror_replication_latency_seconds_bucket", le="+Inf", **of) == 3
+    assert value(one, "mirror_replication_latency_seconds_sum", **of) == pytest.approx(400.025)
+
+
+def test_requests_of_tasks_add_up_over_epochs_and_attempts() -> None:
+    one = metrics()
+    one.learn_task(task(fetch=took(0.1), source_throttled_ms=500))
+    one.learn_task(task(fetch=took(0.1, 0.2), produce=took(0.3), source_throttled_ms=1500))
+    one.learn_task(task(task=1, fetch=took(0.1)))
+    one.learn_task(task(attempt=2, fetch=took(0.1)))  # Spark started it again, twice
+    one.learn_task(task(epoch=1, fetch=took(0.1, 0.1), target_throttled_ms=250))
+    assert value(one, "mirror_fetch_seconds_count", flow="eu-to-us") == 6
+    assert value(one, "mirror_produce_seconds_count", flow="eu-to-us") == 1
+    assert value(one, "mirror_restarts_total", what="task") == 2
+    assert value(one, "mirror_throttled_seconds_total", cluster="source") == 1.5
+    assert value(one, "mirror_throttled_seconds_total", cluster="target") == 0.25
+
+
+def test_restarts_begin_at_nothing_so_that_the_first_one_is_a_rise() -> None:
+    one = metrics()
+    assert value(one, "mirror_restarts_total", what="epoch") == 0
+    one.epoch_failed()
+    assert value(one, "mirror_restarts_total", what="epoch") == 1
+
+
+def test_ages() -> None:
+    one = metrics()
+    one.learn([report(at_ms=NOW_MS - 6000), report(partition=1)])
+    assert value(one, "mirror_report_age_seconds", flow="eu-to-us") == 10
+    one.groups_followed()
+    assert value(one, "mirror_group_sync_age_seconds", flow="eu-to-us") == 0
+
+
+def test_a_partition_that_is_mirrored_no_more_is_told_of_no_more_but_stays_counted() -> None:
+    one = metrics()
+    one.learn([report(verdicts={"RESTAMP/own_producer": 7}), report(topic="gone", verdicts={"DROP/control": 2})])
+    one.keep([("orders", 0)])
+    assert value(one, "mirror_records_lag", topic="gone") is None
+    assert value(one, "mirror_partition_state", topic="orders") == 1
+    assert value(one, "mirror_batches_total", topic="gone") == 2
+
+
+def test_three_thousand_partitions_stay_bounded() -> None:
+    """Gauges by partition, one state each; everything else by topic or flow: however long it runs."""
+    one = metrics()
+    for round_ in range(3):
+        one.learn(
+            report(
+                topic=f"topic-{number // 3}",
+                partition=number % 3,
+                state=list(State)[(number + round_) % len(State)],
+                verdicts={"RESTAMP/own_producer": round_, "DROP/control": round_},
+                at_ms=NOW_MS + round_,
+            )
+            for number in range(3000)
+        )
+        one.learn_task(task(epoch=round_))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(one)
+    lines = generate_latest(registry).splitlines()
+    by_topic = 2 + 1 + len(BOUNDS) + 3  # batches by verdict, loss, and the histogram
+    assert len(lines) < 3000 * 3 + 1000 * by_topic + 100
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"counts": [1], "total": 1}, {"counts": [-1] * (len(BOUNDS) + 1), "total": 1}]
+    + [{"counts": [0] * (len(BOUNDS) + 1), "total": wrong} for wrong in (None, "1", float("nan"), float("inf"))],
+)
+def test_a_histogram_that_is_none(value: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="histogram"):
+        Histogram.read(value)
+
+
+def test_figures_of_a_task_travel_as_json() -> None:
+    told = task(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
+    assert TaskStatus.from_json(told.to_json()) == told
+    with pytest.raises(ValueError, match="figures of a task lack"):
+        TaskStatus.from_json(b"{}")
+
+
+def test_the_endpoint_answers_and_a_port_that_is_taken_is_an_error(free_port: int) -> None:
+    one = metrics()
+    one.learn([report()])
+    listen = f"127.0.0.1:{free_port}"
+    with serving(listen, one):
+        assert families(listen) >= {"mirror_records_lag", "mirror_batches", "mirror_restarts"}
+        with pytest.raises(ConfigError, match=rf"metrics.listen: cannot listen on {listen}: Address already in use"):
+            serving(listen, metrics()).__enter__()
+    with serving(listen, one):  # it is free again
+        assert families(listen)
+
+
+def families(listen: str) -> set[str]:
+    with urllib.request.urlopen(f"http://{listen}/metrics", timeout=10) as answer:
+        return {family.name for family in parsed(answer.read().decode())}
+
+
+def silent(listen: str) -> socket.socket:
+    """A client that connects and sends nothing."""
+    host, _, port = listen.partition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE)
+
+
+def test_a_client_that_sends_nothing_holds_no_thread(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert endpoint._Handler.timeout == endpoint.SILENCE_SECONDS
+    monkeypatch.setattr(endpoint._Handler, "timeout", 0.2)
+    listen = f"127.0.0.1:{free_port}"
+    with serving(listen, metrics()), silent(listen) as nothing, silent(listen) as half:
+        half.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        assert (nothing.recv(1), half.recv(1)) == (b"", b""), "closed"
+        assert families(listen)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_many_clients_that_send_nothing_keep_nobody_out(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(endpoint._Handler, "timeout", PATIENCE)
+    listen = f"127.0.0.1:{free_port}"
+    with ExitStack() as stack:
+        stack.enter_context(serving(listen, metrics()))
+        clients = [stack.enter_context(silent(listen)) for _ in range(7)]
+        assert families(listen)
+        assert [one.recv(1) for one in clients[:5]] == [b""] * 5, "the oldest ones are closed for those that came later"
+        clients[6].settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            clients[6].recv(1)
+
+
+def test_an_address_that_is_not_of_this_machine_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        serving("192.0.2.1:9404", metrics()).__enter__()
+
+
+def test_every_name_has_our_prefix_and_a_text() -> None:
+    one = metrics()
+    one.learn([report()])
+    found: Iterable[Any] = one.collect()
+    for family in found:
+        assert family.name.startswith("mirror_")
+        assert len(family.documentation) > 15

@@ -1,0 +1,220 @@
+"""How copies stand, as the journal keeps it, and how a task tells of stops that it knows."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.errors import PartitionStop
+from mirror.journal.journal import Entry
+from mirror.journal.positions import (
+    Standing,
+    StandingLog,
+    lifted_entry,
+    position_entry,
+    read_position,
+    read_stop,
+    standing_in,
+    stop_entry,
+    stops_in,
+)
+from mirror.journal.snapshot import status_of
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability.status import PartitionStatus
+from mirror.policy.rules import Rules
+from mirror.records.header import ProducerState
+from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
+from mirror.replication.partition_task import PartitionTask
+from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionCounters, PartitionWriter
+from mirror.replication.position import Position
+from mirror.states import State
+
+AT = TopicPartition("orders.eu/1", 12)
+OURS, OTHER = UUID(int=1), UUID(int=2)
+
+_NUMBER = st.integers(-(2**63) + 1, 2**63 - 1)
+_OFFSET = st.integers(0, 2**63 - 1)
+_ID = st.none() | st.uuids()
+_BATCHES = st.builds(
+    LastBatch,
+    base=_OFFSET,
+    next_offset=_OFFSET,
+    source_base=_OFFSET,
+    crc=st.none() | _OFFSET,
+    source_crc=st.none() | _OFFSET,
+    count=_NUMBER,
+    base_timestamp=_NUMBER,
+    max_timestamp=_NUMBER,
+)
+POSITIONS = st.builds(
+    LastPosition,
+    source_next=_OFFSET,
+    target_end=_OFFSET,
+    source_epoch=_NUMBER,
+    epoch_until=_NUMBER,
+    target_epoch=_NUMBER,
+    source_topic_id=_ID,
+    target_topic_id=_ID,
+    stamp=st.none() | st.tuples(_NUMBER, _NUMBER, _NUMBER),
+    batch=st.none() | _BATCHES,
+    was_accepted=st.booleans(),
+)
+STOPS = st.builds(
+    KnownStop,
+    state=st.sampled_from([state for state in State if state.is_stop]),
+    offset=_NUMBER,
+    detail=st.text(st.characters(exclude_categories=["Cs"])),
+    advice=st.text(st.characters(exclude_categories=["Cs"])),
+    source_topic_id=_ID,
+    target_topic_id=_ID,
+)
+
+
+@given(POSITIONS)
+def test_a_position_is_read_back(last: LastPosition) -> None:
+    nil = UUID(int=0)  # which no topic has
+    if nil not in (last.source_topic_id, last.target_topic_id):
+        assert read_position(Entry(0, *position_entry(AT, last))) == (AT, last)
+
+
+@given(STOPS)
+def test_a_stop_is_read_back(stop: KnownStop) -> None:
+    assert read_stop(Entry(0, *stop_entry(AT, stop))) == (AT, stop)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"position/orders/x", b"{}"),
+        (b"position/orders/0", b"[]"),
+        (b"position/orders/0", b'{"source_next": -1, "target_end": 1}'),
+        (b"position/orders/0", b'{"source_next": 1, "target_end": true}'),
+        (b"position/orders/0", b'{"source_next": 1, "target_end": 1, "stamp": [1]}'),
+        (b"position/orders/0", b'{"source_next": 1, "target_end": 1, "batch": 7}'),
+        (b"position/\xff/0", b'{"source_next": 1, "target_end": 1}'),
+        (b"stop/orders/0", b'{"state": "MIRRORING"}'),
+        (b"stop/orders/0", b'{"state": "LOST"}'),
+        (b"stop/orders/0", b"[" * 100_000),
+    ],
+)
+def test_records_that_somebody_else_wrote_are_passed_over(key: bytes, value: bytes) -> None:
+    found = standing_in({key: value})
+    assert (found.positions, found.stops) == ({}, {})
+
+
+def test_what_is_told_last_counts() -> None:
+    known, stop = Standing(), KnownStop(state=State.DIVERGED, offset=3, detail="", target_topic_id=OURS)
+    assert known.learn(Entry(0, *stop_entry(AT, stop)))
+    assert known.handed(Assignment(AT, AT, None, Rules())).stop == stop
+    assert known.learn(Entry(1, *lifted_entry(AT)))
+    assert known.handed(Assignment(AT, AT, None, Rules())).stop is None
+    assert not known.learn(Entry(2, b"owner", b"{}"))
+
+
+def test_a_stop_stands_for_the_target_topic_that_it_was_met_with() -> None:
+    known = dict([stop_entry(AT, KnownStop(state=State.DIVERGED, offset=3, detail="", target_topic_id=OURS))])
+    assert AT in stops_in(known, {AT.topic: OURS})
+    assert AT in stops_in(known, {}), "its cluster cannot be asked"
+    assert stops_in(known, {AT.topic: OTHER}) == {}
+
+
+def test_only_what_changed_is_written() -> None:
+    log, last = StandingLog(), LastPosition(source_next=1, target_end=1)
+    stop = KnownStop(state=State.DIVERGED, offset=3, detail="")
+    assert len(log.changes([(AT, last)], {AT: stop})) == 2
+    log.written([(AT, last)], {AT: stop})
+    assert log.changes([(AT, last)], {AT: stop}) == []
+    assert [key for key, _ in log.changes([(AT, LastPosition(source_next=2, target_end=2))], {AT: stop})] == [
+        b"position/orders.eu/1/12"
+    ]
+    assert log.changes([(AT, last)], {AT: None}) == [(b"stop/orders.eu/1/12", None)]
+
+
+def partition_task(stop: KnownStop | None, **rules: Any) -> PartitionTask:
+    return PartitionTask(Assignment(AT, AT, OURS, Rules(**rules), stop=stop))
+
+
+def reported(one: PartitionTask) -> PartitionStatus:
+    return one.figures("flow", "instance", 0, PartitionCounters())
+
+
+def told(one: PartitionTask) -> tuple[State, str, int]:
+    figures = reported(one)
+    return figures.state, figures.detail, figures.next_offset
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_known_stop_is_told_from_the_first_report_on(stands: bool) -> None:
+    one = partition_task(
+        KnownStop(state=State.TRUNCATED, offset=30, detail="cut back", stands=stands, target_topic_id=OTHER)
+    )
+    assert told(one) == (State.TRUNCATED, "cut back", 30)
+    one.waits("cluster eu is away")
+    assert told(one) == (State.TRUNCATED, "cut back", 30), "what is away mends no stop"
+    assert reported(one).presumed, "nobody has looked since"
+    one.meets(OTHER)
+    assert (one.standing_stop() is not None) == stands
+    one.meets(uuid4())
+    assert one.standing_stop() is None, "another target topic begins anew"
+    one.resumed()
+    assert (told(one)[0], one.lifted) == (State.MIRRORING, stands)
+    assert not reported(one).presumed
+    one.waits("cluster eu is away")
+    assert told(one)[0] is State.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("state", "goes_on"), [(State.TARGET_LOST, True), (State.TRUNCATED, False)])
+def test_a_policy_lifts_a_loss_and_nothing_else(state: State, goes_on: bool) -> None:
+    one = partition_task(KnownStop(state=state, offset=3, detail="", target_topic_id=OURS), continues_on_loss=True)
+    one.meets(OURS)
+    assert (one.standing_stop() is None) == goes_on
+
+
+def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
+    for state, stands in ((State.DIVERGED, True), (State.RETENTION_GAP, False), (State.RECREATED, False)):
+        one = partition_task(None)
+        one.meets(OURS)
+        one.stopped(PartitionStop(state, *AT, 5, "why", told="what to do"))
+        assert (one.stop is not None) == stands
+        if one.stop is not None:
+            assert (one.stop.target_topic_id, one.stop.source_topic_id, one.stop.offset) == (OURS, OURS, 5)
+
+
+def test_a_stop_is_told_once_what_precedes_it_is_acknowledged() -> None:
+    one = partition_task(None)
+    one.sink = sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    sink.fill(10)
+    one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", told="what to do"))
+    assert told(one) == (State.MIRRORING, "", 0)
+    gap = sink.queue.popleft()
+    assert isinstance(gap, Gap)
+    sink.marked(gap, 10)
+    assert told(one) == (State.CORRUPT, "why. what to do", 10)
+
+
+def test_a_loss_of_any_length_is_passed_over_and_told_once() -> None:
+    sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    loss = Loss(AT, AT, 0, 100 * LONGEST_GAP)
+    sink.lose(loss)
+    (gap,) = sink.queue
+    assert isinstance(gap, Gap)
+    sink.marked(gap, loss.next_offset - 1)
+    assert sink.passed is None
+    sink.marked(gap, 1)
+    assert [sink.passed for _ in range(2)] == [loss, None]
+    with pytest.raises(PartitionStop, match="hold no record"):
+        sink.fill(loss.next_offset + LONGEST_GAP + 1)
+
+
+def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
+    stop = KnownStop(state=State.DIVERGED, offset=3, detail="somebody wrote", advice="Begin anew", target_topic_id=OURS)
+    report = partition_task(None).figures("flow", "instance", 1, PartitionCounters())
+    known = dict([(report.key(), report.to_json()), stop_entry(AT, stop)])
+    (shown,) = status_of("flow", "us", known, 2).figures
+    assert (shown.state, shown.detail) == (State.DIVERGED, "somebody wrote. Begin anew")
+    (shown,) = status_of("flow", "us", {report.key(): report.to_json()}, 2).figures
+    assert shown.state is State.STARTING
