@@ -40,6 +40,8 @@ from mirror.states import State
 #: How many partitions are compared at a time.
 _COMPARED_AT_ONCE: Final = 32
 _SURE: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
+#: By how much a report may be of a later time than now, as clocks that are kept differ.
+_CLOCKS_MS: Final = 1000
 #: Whatever the source deleted: the records that got over are compared all the same.
 _ANY_LOSS: Final = (0, NO_LIMIT)
 
@@ -354,7 +356,7 @@ async def _exposure(
         raise answer
     at, position = _source_of(figures), answer if isinstance(answer, int) else None
     reached = figures.next_offset if position is None else position
-    now, contact = int(time.time() * 1000), known.contact.get(at)
+    contact = known.contact.get(at)
     lost_from = None
     if source is not None and end is not None and end > reached:
         lost_from = await _written(source, at, reached)
@@ -367,10 +369,18 @@ async def _exposure(
         open_from=stable if stable is not None and end is not None and stable < end else None,
         state=figures.state,
         lag=max(0, contact.log_end - reached) if contact else 0,
-        seen_ms=max(0, now - contact.at_ms) + (contact.lag_ms or 0) if contact else None,
-        lost_from_ms=None if lost_from is None else max(0, now - lost_from),
+        seen_ms=_seen_ms(contact, int(time.time() * 1000)) if contact else None,
+        lost_from_ms=None if lost_from is None else max(0, int(time.time() * 1000) - lost_from),
         problem="" if position is not None else str(answer),
     )
+
+
+def _seen_ms(contact: PartitionStatus, now: int) -> int | None:
+    """How long ago a mirror had the source before it, at least; None where its clock is ahead of ours, as of a report
+    that is of a later time than now: then it may be any time ago.
+    """
+    ago = now - contact.at_ms
+    return max(0, ago) + (contact.lag_ms or 0) if ago > -_CLOCKS_MS else None
 
 
 async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:

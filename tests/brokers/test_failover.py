@@ -40,6 +40,7 @@ from mirror.driver.flow import prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
+from mirror.failover.account import _exposure
 from mirror.failover.drain import drain
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import Standing
@@ -98,6 +99,19 @@ def exposure(**more: Any) -> PartitionRpo:
 def test_what_a_partition_lost(more: dict[str, Any], records: int, seconds: float | None, whole: bool) -> None:
     one = exposure(**more)
     assert (one.records, one.seconds, one.is_whole) == (records, seconds, whole)
+
+
+@pytest.mark.parametrize(("ahead_ms", "seconds"), [(-20_000, 20.0), (500, 0.0), (7_200_000, None)])
+def test_a_report_of_the_future_does_not_tell_how_long_ago_the_source_was_seen(
+    ahead_ms: int, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the mirror's machine is ahead of ours, and the source is away: it was any time ago."""
+    monkeypatch.setattr("mirror.failover.account.time.time", lambda: 1_700_000_000.0)
+    one = PartitionStatus.from_json(figures("orders", 150)[1])
+    one = replace(one, at_ms=1_700_000_000_000 + ahead_ms, log_end=150, lag_ms=0)
+    known: Any = SimpleNamespace(contact={TopicPartition("orders", 0): one})
+    found = asyncio.run(_exposure(None, None, None, known, one, 150))
+    assert (found.seconds, found.records) == (seconds, 0)
 
 
 def test_what_a_flow_lost() -> None:
