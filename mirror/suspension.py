@@ -12,8 +12,9 @@ hypervisor may set neither or one. A clock that is set forward looks like a susp
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 #: Less than it takes until another mirror begins (`LIVENESS_SECONDS` in `journal/ownership.py`), and longer than work
@@ -41,3 +42,32 @@ class SuspensionDetector:
         is_late = max(now - then for now, then in zip(self._at, before, strict=True)) > SUSPENDED_SECONDS
         self.suspensions += is_late
         return is_late
+
+
+async def always() -> bool:
+    """For whom nobody else has to be asked."""
+    return True
+
+
+class Clearance:
+    """Asked for once behind each suspension, by whoever comes first; `may_go_on` may raise anything."""
+
+    def __init__(self, detector: SuspensionDetector, may_go_on: Callable[[], Awaitable[bool]]) -> None:
+        self._detector, self._may_go_on = detector, may_go_on
+        self._asking, self._given = asyncio.Lock(), 0
+
+    @property
+    def is_due(self) -> bool:
+        """The process was suspended since it was given last."""
+        self._detector.beat()
+        return self._detector.suspensions > self._given
+
+    async def given(self) -> bool:
+        """Whether the process may go on, as often as it was suspended by now."""
+        async with self._asking:
+            while self.is_due:
+                suspensions = self._detector.suspensions
+                if not await self._may_go_on():
+                    return False
+                self._given = suspensions
+        return True

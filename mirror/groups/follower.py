@@ -18,6 +18,7 @@ from mirror.journal.journal import Journal
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import KEY, GroupFigures
+from mirror.suspension import always
 
 #: A look that took longer than the interval is followed by as long a rest, up to this: it spares brokers that labour.
 LONGEST_REST: Final = 5.0
@@ -33,11 +34,6 @@ def _nobody() -> None:
     """Nobody wants to know."""
 
 
-async def _always() -> bool:
-    """Nobody else is asked."""
-    return True
-
-
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next;
@@ -49,7 +45,7 @@ class GroupFollower:
     instance: str
     interval: float
     on_look: Callable[[], None] = _nobody
-    may_go_on: Callable[[], Awaitable[bool]] = _always
+    may_go_on: Callable[[], Awaitable[bool]] = always
     _met: dict[str, set[str]] = field(default_factory=dict)
     _told: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None

@@ -65,6 +65,7 @@ from mirror.replication.position import Position, inspecting, located, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import Writer
 from mirror.states import Remedy, State
+from mirror.suspension import Clearance, always
 
 # --- Turns ------------------------------------------------------------------------------------------------------------
 
@@ -116,11 +117,6 @@ _BEAT_SECONDS: Final = 1.0
 _BEGIN_AT_ONCE, _BEGIN_TURN = 32, 0.5
 
 
-async def _always() -> bool:
-    """Nobody else is asked."""
-    return True
-
-
 class Pipeline:
     """The partitions of one task between two clusters."""
 
@@ -135,7 +131,7 @@ class Pipeline:
         on_loss: OnLoss | None = None,
         recall: Recall = unrecorded,
         bytes_per_second: float | None = None,
-        may_go_on: Callable[[], Awaitable[bool]] = _always,
+        may_go_on: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the counters to go on counting from; `on_loss` is
         told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
@@ -144,8 +140,7 @@ class Pipeline:
         """
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
-        self._on_loss, self._recall, self._may_go_on = on_loss, recall, may_go_on
-        self._asking, self._vouched_for = asyncio.Lock(), 0
+        self._on_loss, self._recall = on_loss, recall
         self._partition_tasks = {assignment.source: PartitionTask(assignment) for assignment in assignments}
         self._tasks = asyncio.TaskGroup()
         self._keeping: list[asyncio.Task[None]] = []
@@ -154,6 +149,7 @@ class Pipeline:
         self.stopped = asyncio.Event()  # set at each stop
         self.is_told_to_end = False
         self._writer = Writer(target, self._changed, self._spawn, share)
+        self._clearance = Clearance(self._writer.detector, may_go_on)
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
@@ -232,23 +228,17 @@ class Pipeline:
         """Doubt all partitions where the process was suspended (W13): each reads its position again."""
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
-            self._writer.detector.beat()
-            if self._writer.detector.suspensions > self._vouched_for:
+            if self._clearance.is_due:
                 self._writer.check_leaders()
 
-    async def _ask(self) -> int:
-        """How often the process has been suspended by now, once it is known that the task may go on (L3). Raises
-        ClusterUnreachable where it may not, and as `may_go_on` does.
+    async def _awake(self) -> int:
+        """How often the process was suspended by now. Raises ClusterUnreachable where it may not go on (L3), and as
+        `may_go_on` does.
         """
-        detector = self._writer.detector
-        detector.beat()
-        async with self._asking:
-            while (suspensions := detector.suspensions) > self._vouched_for:
-                if not await self._may_go_on():
-                    self.finish()
-                    raise ClusterUnreachable(f"{self._target}: the flow is not this mirror's any more")
-                self._vouched_for = suspensions
-        return suspensions
+        if not await self._clearance.given():
+            self.finish()
+            raise ClusterUnreachable(f"{self._target}: the flow is not this mirror's any more")
+        return self._writer.detector.suspensions
 
     def _check_awake(self, suspensions: int) -> None:
         """Raises ClusterUnreachable where the process was suspended since that was its count."""
@@ -458,7 +448,7 @@ class Pipeline:
     async def _begin(self, partition_task: PartitionTask) -> None:
         """Find the position, and start reading and writing there."""
         mine, former = partition_task.assignment, partition_task.sink
-        suspensions = await self._ask()
+        suspensions = await self._awake()
         partition_task.meets(self._target.topic_id(mine.target.topic))
         if (known := partition_task.standing_stop()) is not None:
             raise known

@@ -165,6 +165,14 @@ _ASTRAY_MOTIFS: Final = (
     ("commit", "run", "recreate", "produce", "commit", "run"),
     ("commit", "recreate", "produce", "commit", "failover"),
 )
+#: What is drawn besides where a live mirror is frozen for so long that another one finishes its work.
+_SUSPENDED: Final[dict[str, float]] = {"overtake": 8}
+_SUSPENDED_MOTIFS: Final = (
+    ("live", "produce", "overtake", "produce", "run"),
+    ("live", "commit", "produce", "overtake", "commit", "run"),
+    ("live", "produce", "overtake", "expire_source", "expire_target", "run"),
+    ("expire_source", "live", "produce", "overtake", "run"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -208,6 +216,9 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     "late": Repertoire(WEIGHTS, MOTIFS[::4] + _LATE_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "astray": Repertoire(
         WEIGHTS | _ASTRAY, MOTIFS[::4] + _ASTRAY_MOTIFS * 4, ("default", "forever", "week", "compact")
+    ),
+    "suspended": Repertoire(
+        WEIGHTS | _SUSPENDED, MOTIFS[::4] + _SUSPENDED_MOTIFS * 4, ("default", "forever", "week", "compact")
     ),
     "around": Repertoire(
         WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")

@@ -27,6 +27,8 @@ from .world import SIDES, Side, World
 
 #: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
 COMMAND_SECONDS: Final = 60.0
+#: Within which a mirror has copied what was produced, and most likely reported nothing of it.
+UNREPORTED_SECONDS: Final = 0.2
 SETTLE_SECONDS: Final = 30.0
 #: When it should have told of all but what it refuses.
 REFUSED_SECONDS: Final = 8.0
@@ -727,6 +729,35 @@ class _Player:
         if self._live and older in self._live and len(self._live) > 1 and older.wait(20) is not None:
             self._live.remove(older)
         return told
+
+    def _op_overtake(self, op: Op) -> str:
+        """A live mirror is frozen with what it has not reported yet, another one copies all, and the first one goes on:
+        it changes nothing any more.
+        """
+        if not self._live:
+            return "-"
+        command = self._live.pop()
+        more = Op("produce", op.topic, op.partition, 7, "old")
+        self._op_produce(more)
+        time.sleep(UNREPORTED_SECONDS)
+        command.send(signal.SIGSTOP)
+        self._op_produce(more)
+        told = self._op_run(op)
+        command.send(signal.SIGCONT)
+        code = command.wait(COMMAND_SECONDS)
+        if code is None:
+            self._found("I7", "a mirror that was overtaken does not end", command.logged[-1500:])
+            command.end()
+        elif code == 1:
+            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        self._look_again()
+        now = self._told()
+        self._judge_states(now, command)
+        if told.startswith("exit 0"):
+            self._equal("run --once said 0, before the first mirror went on", now)
+            if (states := self._states(now)) not in told:
+                self._found("I8", "reports went back", f"{told}, and once the first mirror went on:{states}")
+        return f"overtaken: {told}; went on: exit {code}{self._states(now)}"
 
     def _op_second(self, op: Op) -> str:
         """Another flow into the same target topics."""
