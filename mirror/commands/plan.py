@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from textwrap import wrap
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ from rich.console import Console
 from mirror.config import Settings
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Creation
+from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
+from mirror.policy.selection import Rekeying
 from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json
 from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
 
@@ -23,11 +26,37 @@ _EXTENTS: Final = 20
 def plan(settings: Settings, *, as_json: bool) -> ExitCode:
     """Print the plan. Nothing is written anywhere. Raises ClusterError where a cluster cannot be asked."""
     found = plan_flow(settings)
+    if found.topics and found.topics.rekeyed:
+        stops = asyncio.run(_rekeyed_stops(settings, found.topics.rekeyed))
+        found = replace(found, otherwise=(*found.otherwise, *stops))
     if as_json:
         print_json(as_dict(found, settings))
     else:
         _print(found, settings, console())
     return exit_code(found)
+
+
+async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[str]:
+    """How queries would stop whose target topic is not the one any more, or has other partitions. Raises ClusterError,
+    and ConfigError where the progress is not the mirror's.
+    """
+    from mirror.spark.rekey.microbatch import Stopped, last_plan  # noqa: PLC0415 -- few flows re-key
+    from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- the same
+
+    stops: list[str] = []
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh({topic for rule in rules for topic in rule.own_topics})
+        for rule in (one for one in rules if one.progress in target.topics and one.target in target.topics):
+            if (last := await last_plan(target, rule)) is None:
+                continue
+            try:
+                PlanLog(target, rule).check_target(last)
+            except Stopped as stop:
+                values = {"topic": rule.source, "target_topic": rule.target, "progress": rule.progress}
+                where = {"source": Endpoint.of(settings.source).servers, "target": target.endpoint.servers}
+                told = stop.told({**values, **where, "written_to": rule.writes_records_to})
+                stops.append(f"{rule.source}: {stop.state}: {told}")
+    return stops
 
 
 def exit_code(found: FlowPlan) -> ExitCode:

@@ -17,9 +17,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
 from helpers import config_file, produce
-from rekey_story import COMPACTED, Story
+from rekey_story import COMPACTED, Story, story
 from rekeychecker import read_committed
 from running import PATIENCE, wait_for
+from syncing import awaited
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -36,6 +37,8 @@ from mirror.spark.rekey.microbatch import Stopped, number_at, transactional_id
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
 from mirror.states import Remedy, State
+
+__all__ = ["story"]
 
 pytestmark = pytest.mark.brokers
 
@@ -256,6 +259,20 @@ def test_a_target_that_grows_by_hand(story: Story) -> None:
     with pytest.raises(Stopped, match="has 5 partitions, and had 4: keys would change") as stop:
         story.planned()
     assert stop.value.state is State.FENCED
+
+
+def test_a_plan_tells_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
+    story.fill(0, 50)
+    story.carry_out()
+    rules = [{"match": story.topic, "rekey": "key"}]
+    config = config_file(tmp_path, story.source, story.target, [story.topic], story.topic, rules=rules)
+    assert "FENCED" not in CliRunner().invoke(app, ["plan", str(config)]).output
+    admin = AdminClient({"bootstrap.servers": story.target})
+    for future in admin.create_partitions([NewPartitions(story.topic, 5)]).values():
+        future.result(PATIENCE)
+    awaited(lambda: CliRunner().invoke(app, ["plan", str(config)]).exit_code == ExitCode.PREFLIGHT)
+    told = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
+    assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in told
 
 
 def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:

@@ -13,7 +13,7 @@ from helpers import make_topic, mirror_once, produce, stored_batches
 from padded import read_all, trimmed
 from probe import probing
 from samerecords import assert_same_records
-from sequenced import await_forgotten
+from sequenced import await_forgotten, forgetful
 from watchedtask import WatchedTask
 
 from mirror.kafka.cluster import TopicPartition
@@ -22,6 +22,8 @@ from mirror.records.header import SEQUENCES, ProducerState, restamp
 from mirror.replication import writer
 from mirror.replication.position import producer_id
 from mirror.states import State
+
+__all__ = ["forgetful"]
 
 pytestmark = pytest.mark.brokers
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between, stored_batches
 from samerecords import read
 from transactional import CLEANED, transactions, wait_until_cleaned, write_over
-from translated_copies import assert_translated, copied, deleted, index_of, trim, verified
+from translated_copies import assert_translated, copied, deleted, index_of, pair, trim, verified
 
 from mirror.commands.offsets_translate import _translate
 from mirror.errors import ConfigError, PartitionStop
@@ -28,6 +28,8 @@ from mirror.replication import offset_map
 from mirror.states import State
 from mirror.topics.apply import plan_topics
 from mirror.topics.plan import plan_flow
+
+__all__ = ["pair"]
 
 pytestmark = pytest.mark.brokers
 

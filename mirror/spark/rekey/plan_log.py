@@ -178,9 +178,20 @@ class PlanLog:
             raise Stopped(State.FENCED, -1, -1, detail)
 
     def check(self, plan: Plan, numbers: set[int]) -> None:
-        """Raises Stopped where the last plan is of another target topic or for another number of its partitions, or
-        does not fit what slots have.
-        """
+        """Raises Stopped as `check_target` does, and where the last plan does not fit what slots have."""
+        self.check_target(plan)
+        if unlike := numbers - {plan.number, plan.after}:
+            detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
+            raise Stopped(State.FENCED, -1, -1, detail)
+        if plan.slots != self.slots:
+            detail = (
+                f"{self._rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never"
+                " change"
+            )
+            raise Stopped(State.FENCED, -1, -1, detail)
+
+    def check_target(self, plan: Plan) -> None:
+        """Raises Stopped where a plan is of another target topic, or for another number of its partitions."""
         rule = self._rule
         if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
             raise recreated(rule, "target")
@@ -188,13 +199,5 @@ class PlanLog:
             detail = (
                 f"{rule.target} has {rule.partitions} partitions, and had {plan.rule.partitions}: keys would change"
                 " theirs"
-            )
-            raise Stopped(State.FENCED, -1, -1, detail)
-        if unlike := numbers - {plan.number, plan.after}:
-            detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
-            raise Stopped(State.FENCED, -1, -1, detail)
-        if plan.slots != self.slots:
-            detail = (
-                f"{rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never change"
             )
             raise Stopped(State.FENCED, -1, -1, detail)
