@@ -12,7 +12,7 @@ from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import moment
-from mirror.journal.ownership import refuse_failed_over, refuse_lost
+from mirror.journal.ownership import OwnershipCheck, refuse_failed_over
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
@@ -175,9 +175,10 @@ def prepare(
             log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
     ensure_flow_topic(target, settings.flow)
     failures: dict[str, MirrorError] = {}
+    ownership = OwnershipCheck(settings, None, own.place)
 
     def check() -> None:  # it may have been failed over while both clusters were compared
-        asyncio.run(refuse_lost(settings, None))
+        asyncio.run(ownership.refuse_lost())
 
     made = apply(target, whole.allowed(), failures, check)
     if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at

@@ -37,7 +37,7 @@ from mirror.driver.scheduling import renewed
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import OWNER, Journal
-from mirror.journal.ownership import FailedOver, Owner, refuse_lost
+from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
 from mirror.kafka.admin import Admin, RememberingAdmin
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
@@ -256,6 +256,7 @@ class Replanner:
         """
         self.settings = settings
         self.owner: Owner | None = None
+        self._ownership = OwnershipCheck(settings, None)
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._gate = Gate(self._source, self._target, self._hold)
         self._deletions = Deletions(self._source, self._target)
@@ -357,7 +358,9 @@ class Replanner:
         return self._plan, history
 
     def _refuse_lost(self) -> None:
-        asyncio.run(refuse_lost(self.settings, self.owner))
+        if self._ownership.owner != self.owner:
+            self._ownership = OwnershipCheck(self.settings, self.owner)
+        asyncio.run(self._ownership.refuse_lost())
 
     def _hold(self, topic: str, why: str) -> None:
         self._held[topic] = why

@@ -57,7 +57,7 @@ import psutil
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
 from mirror.journal.entries import FirstSeen, seen_in
-from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place
+from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place, newest
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS, parsed, read_fields
@@ -277,19 +277,36 @@ def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
         )
 
 
-async def refuse_lost(settings: Settings, owner: Owner | None) -> None:
-    """Raise PreflightError where the flow is not `owner`'s any more, by its journal of now: it was failed over, or
-    somebody else claimed it since. None: by a failover alone. ClusterError and MalformedBatch as `Journal.newest`.
+@dataclass(slots=True)
+class OwnershipCheck:
+    """Whether the flow still is `owner`'s; with None, whether it was not failed over. `place`: up to where its journal
+    was judged, so that each check reads only what is new since the last; all of it where that is None.
     """
-    async with Cluster(Endpoint.of(settings.target)) as target:
-        newest = await Journal(target, settings.flow).newest()
-    refuse_failed_over(settings.flow, newest)
-    if owner is None:
-        return
-    with contextlib.suppress(*NOT_OURS):
-        now = Owner.read(newest.get(OWNER, b""))
-        if now.instance != owner.instance and (now.claim or 0) > (owner.claim or 0):
-            raise PreflightError(f"{settings.flow}: another mirror ({now}) took the flow over")
+
+    settings: Settings
+    owner: Owner | None
+    place: Place | None = None
+
+    async def refuse_lost(self) -> None:
+        """Raise PreflightError where it was failed over, or somebody else claimed it since. ClusterError and
+        MalformedBatch as `Journal.follow`.
+        """
+        async with Cluster(Endpoint.of(self.settings.target)) as target:
+            try:
+                news = await Journal(target, self.settings.flow).follow(self.place)
+            except JournalMissing:  # it says neither; whoever runs makes it anew
+                return
+        known = newest(news.entries)
+        refuse_failed_over(self.settings.flow, known)
+        if self.owner is not None:
+            self._refuse_newer(known.get(OWNER, b""), self.owner)
+        self.place = news.place
+
+    def _refuse_newer(self, value: bytes, owner: Owner) -> None:
+        with contextlib.suppress(*NOT_OURS):  # no record, or none of ours
+            now = Owner.read(value)
+            if now.instance != owner.instance and (now.claim or 0) > (owner.claim or 0):
+                raise PreflightError(f"{self.settings.flow}: another mirror ({now}) took the flow over")
 
 
 # --- From one mirror of a flow to the next, over the flow's journal ---------------------------------------------------

@@ -20,7 +20,7 @@ from uuid import UUID
 from mirror.config import Settings
 from mirror.errors import AccessDenied, ClusterError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
-from mirror.journal.journal import Journal, journal_topic, newest
+from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
@@ -39,10 +39,13 @@ _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The flow's own journal by the newest value of every key, empty where it never ran, and its target's id."""
+    """The flow's own journal by the newest value of every key, empty where it never ran, and its target's id; and up to
+    where it was read, None where there is none.
+    """
 
     newest: Mapping[bytes, bytes]
     cluster_id: str | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +157,12 @@ def _unlisted(
 async def read_own(settings: Settings) -> Own:
     """Read it whole, which is once at a start. Raises ClusterError, MalformedBatch."""
     async with Cluster(Endpoint.of(settings.target)) as target:
-        newest = await Journal(target, settings.flow).newest()
-        return Own(newest, target.cluster_id)
+        journal = Journal(target, settings.flow)
+        await target.refresh([journal.partition.topic])
+        if journal.partition.topic not in target.topics:
+            return Own({}, target.cluster_id)
+        news = await journal.follow(None)
+        return Own(newest(news.entries), target.cluster_id, news.place)
 
 
 async def read_history(

@@ -244,7 +244,7 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
             raise ClusterUnreachable("away")
         done.append(what)
 
-    async def still_ours(_: Settings, __: Any) -> None:
+    async def still_ours(_: Any) -> None:
         done.append("asked")
 
     async def recorded(_: Settings, given: Collection[Acl], __: Any) -> None:
@@ -255,7 +255,7 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
         ("followed_groups", lambda *_: ()),
         ("plan_acls", lambda *_: AclPlan(missing=(more,), revoked=(less,))),
         ("other_sources", lambda *_: ()),
-        ("refuse_lost", still_ours),
+        ("OwnershipCheck.refuse_lost", still_ours),
         ("record_given", recorded),
         ("create_acls", lambda *_: does("created")),
         ("delete_acls", lambda *_: does("deleted")),
