@@ -210,6 +210,11 @@ async def in_turns(
 
     Raises AllFailed where all failed by errors that are `retriable`; another error at once.
     """
+
+    def drop(one: asyncio.Task[T]) -> None:
+        if not one.cancelled() and one.exception() is None:
+            discard(one.result())
+
     untried, begun = list(attempts), list[asyncio.Task[T]]()
     taken: asyncio.Task[T] | None = None
     try:
@@ -226,10 +231,14 @@ async def in_turns(
             if not untried and all(one.done() for one in begun):
                 raise AllFailed([problem for one in begun if isinstance(problem := one.exception(), Exception)])
     finally:
-        for one in begun:
+        late = [one for one in begun if one is not taken]
+        for one in late:
+            one.add_done_callback(drop)  # also where whoever waits here is cancelled once more
             one.cancel()
-        if begun:
-            await asyncio.wait(begun)
-        for one in begun:
-            if one is not taken and not one.cancelled() and one.exception() is None:
-                discard(one.result())
+        try:
+            if late:
+                await asyncio.wait(late)
+        except BaseException:
+            if taken is not None:
+                discard(taken.result())
+            raise

@@ -196,7 +196,11 @@ class Connection(asyncio.BufferedProtocol):
         context = self._security.tls()
         host, port = self.address
         link = await connected(addresses, port)
-        self._peer = link.getpeername()[0]
+        try:
+            self._peer = link.getpeername()[0]
+        except OSError:  # reset since
+            link.close()
+            raise
         try:
             await loop.create_connection(
                 lambda: self, sock=link, ssl=context, server_hostname=host if context else None

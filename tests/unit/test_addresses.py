@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,3 +219,31 @@ def test_families_take_turns_and_nothing_is_lost(found: list[tuple[int, tuple[st
     assert len({family for family, _ in taken[:families]}) == families
     for family in {family for family, _ in found}:
         assert [one for one in taken if one[0] == family] == [one for one in found if one[0] == family]
+
+
+@pytest.mark.parametrize("again", [0, 1, 2, 3])
+def test_what_came_is_taken_or_discarded_whenever_it_is_cancelled(again: int) -> None:
+    """Also where it is cancelled once more while it clears up."""
+
+    async def made(steps: int, name: str, gone: list[str]) -> str:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        gone.append(name)
+        return name
+
+    async def cancelled_after(steps: int) -> None:
+        came, over = list[str](), list[str]()
+        tries = [partial(made, 3, "a", came), partial(made, 4, "b", came)]
+        running = asyncio.create_task(in_turns(tries, 0.0, OSError, over.append))
+        for pause in (steps, again):
+            for _ in range(pause):
+                await asyncio.sleep(0)
+            running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            over.append(await running)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert sorted(over) == sorted(came), steps
+
+    for steps in range(15):
+        asyncio.run(cancelled_after(steps))
