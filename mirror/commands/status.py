@@ -7,10 +7,12 @@ by the age of its last report and, on its own machine, by its process.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from rich.console import Console, Group
@@ -21,7 +23,7 @@ from rich.text import Text
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.journal.journal import journal_topic
-from mirror.journal.snapshot import STALE_MS, Follower, Pulse, Status, is_latency_known
+from mirror.journal.snapshot import LISTEN_SECONDS, STALE_MS, Follower, Pulse, Status, is_latency_known
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability.status import GroupFigures, PartitionStatus, Totals
 from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
@@ -84,6 +86,10 @@ async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         follower = Follower(settings, target, source)
         found = await follower.look()
+        if found.is_clock_in_doubt and not watch:
+            what = "by its clock the mirror is silent, or ahead of this machine"
+            print(f"{what}: listening for it for up to {LISTEN_SECONDS:g} s", file=sys.stderr)
+            found = await follower.listen()
         out = console()
         if watch and out.is_terminal and not as_json:
             await _live(follower, found, out)
@@ -130,6 +136,7 @@ def as_dict(found: Status) -> dict[str, Any]:
         "owner": asdict(found.owner) if found.owner else None,
         "age_ms": found.age_ms if found.seen_ms else None,
         "at_ms": found.now_ms,
+        "clock_behind_ms": found.skew_ms,
         "totals": asdict(totals)
         | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)}
         | {"lag_ms": latency_ms},
@@ -137,7 +144,7 @@ def as_dict(found: Status) -> dict[str, Any]:
             asdict(one)
             | {
                 "verdicts": dict(one.verdicts),
-                "age_ms": max(0, found.now_ms - one.at_ms),
+                "age_ms": found.age_of(one.at_ms),
                 "lag_bytes": one.lag_bytes,
                 "lag_ms": one.lag_ms if is_latency_known(one) else None,
                 "stale": found.is_stale(one),
@@ -145,9 +152,7 @@ def as_dict(found: Status) -> dict[str, Any]:
             }
             for one in found.figures
         ],
-        "groups": asdict(found.groups) | {"age_ms": max(0, found.now_ms - found.groups.at_ms)}
-        if found.groups
-        else None,
+        "groups": asdict(found.groups) | {"age_ms": found.age_of(found.groups.at_ms)} if found.groups else None,
         "failed_over": asdict(found.failed_over) if found.failed_over else None,
         "unread": list(found.unread),
     }
@@ -200,7 +205,7 @@ def _head(found: Status) -> list[Text]:
     if found.figures:
         lines.append(_totals(found))
     if found.groups:
-        lines.append(_groups(found.groups, found.now_ms))
+        lines.append(_groups(found.groups, found.age_of(found.groups.at_ms)))
     lines += troubles(found.figures)
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     return lines
@@ -231,7 +236,7 @@ def _partitions(found: Status, figures: Sequence[PartitionStatus], *, wide: bool
             *([number(one.filled)] if filled else []),
             *([size(one.bytes)] if wide else []),
             *([Text(_verdicts(_without_reasons(one.verdicts)))] if wide else []),
-            Text(duration(found.now_ms - one.at_ms), "yellow" if stale else "dim"),
+            Text(duration(found.age_of(one.at_ms)), "yellow" if stale else "dim"),
         )
     return shown
 
@@ -250,9 +255,17 @@ def _heading(found: Status) -> Text:
         case Pulse.SILENT:
             heading.append("silent", "bold yellow")
             heading.append(f" ({who} is alive), last seen {ago} ago")
+        case Pulse.ENDED if found.is_unheard:
+            at = datetime.fromtimestamp(found.seen_ms / 1000, UTC)
+            heading.append("not running", "bold yellow")
+            heading.append(f" ({who}): nothing came of it in {LISTEN_SECONDS:g} s; by its clock, last seen at")
+            heading.append(f" {at:%Y-%m-%d %H:%M:%S} UTC")
         case Pulse.ENDED:
             heading.append(f"not running, last seen {ago} ago", "bold yellow")
             heading.append(f" ({who})")
+    if found.skew_ms:
+        where = "behind" if found.skew_ms > 0 else "ahead of"
+        heading.append(f"; its clock is {duration(abs(found.skew_ms))} {where} this machine's", "bold yellow")
     if found.failed_over:
         heading.append(f"; failed over {plain(str(found.failed_over))}", "bold yellow")
     return heading
@@ -286,8 +299,7 @@ def _totals(found: Status) -> Text:
     )
 
 
-def _groups(groups: GroupFigures, now_ms: int) -> Text:
-    age_ms = now_ms - groups.at_ms
+def _groups(groups: GroupFigures, age_ms: int) -> Text:
     others = {
         "held back until records are mirrored": groups.held_back,
         "ahead on the target": groups.ahead,

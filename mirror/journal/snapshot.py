@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -29,9 +29,14 @@ from mirror.states import State
 
 #: A running mirror reports every partition at least every ten seconds.
 STALE_MS: Final = 15_000
+#: For so long a report of a mirror elsewhere is waited for, where it seems to be silent, or ahead, by its clock.
+LISTEN_SECONDS: Final = 12.0
+#: What clocks of two machines may differ by before it is told.
+_SKEW_MS: Final = 5_000
 #: How long the source may take to tell where it ends, and how often it is asked.
 ASK_SECONDS: Final = 2.0
 ASK_PAUSE: Final = 3.0
+_LISTEN_PAUSE: Final = 0.5
 #: Of such a state older mirrors told the lag as it was when they last saw the source.
 _FROZEN: Final = frozenset({State.UNAVAILABLE, State.RECREATED})
 
@@ -51,6 +56,8 @@ class Status:
 
     `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
     which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
+    `skew_ms`: how far the owner's clock is behind ours, below 0 where it is ahead; 0 where it is not known to be.
+    `is_unheard`: nothing came of the owner while it was listened for.
     """
 
     flow: str
@@ -64,6 +71,12 @@ class Status:
     unread: tuple[str, ...] = ()
     source_id: str = ""
     target_id: str = ""
+    skew_ms: int = 0
+    is_unheard: bool = False
+
+    def age_of(self, at_ms: int) -> int:
+        """How many ms ago a time of the owner's clock was, at least 0."""
+        return max(0, self.now_ms - at_ms - self.skew_ms)
 
     @property
     def seen_ms(self) -> int:
@@ -75,8 +88,20 @@ class Status:
 
     @property
     def age_ms(self) -> int:
-        """How long ago that was; 0 where its clock is ahead of ours."""
-        return max(0, self.now_ms - self.seen_ms)
+        """How long ago that was; 0 where its clock is ahead of ours, and that is not known."""
+        return self.age_of(self.seen_ms)
+
+    @property
+    def is_clock_in_doubt(self) -> bool:
+        """Only what arrives tells whether the mirror runs: it is elsewhere, and silent or ahead by its clock."""
+        if (
+            self.owner is None
+            or self.owner.is_here
+            or self.pulse is Pulse.NEVER_RAN
+            or self.ended == self.owner.instance
+        ):
+            return False
+        return self.age_ms > STALE_MS or self.seen_ms > self.now_ms + _SKEW_MS
 
     @property
     def pulse(self) -> Pulse:
@@ -85,13 +110,13 @@ class Status:
             return Pulse.ENDED if self.figures else Pulse.NEVER_RAN
         if self.ended == self.owner.instance or (self.owner.is_here and not self.owner.lives):
             return Pulse.ENDED
-        if self.age_ms <= STALE_MS:
+        if self.age_ms <= STALE_MS and not self.is_unheard:
             return Pulse.RUNNING
         return Pulse.SILENT if self.owner.lives else Pulse.ENDED
 
     def is_stale(self, figures: PartitionStatus) -> bool:
         """What these figures say may be true no longer."""
-        return self.pulse is not Pulse.RUNNING or self.now_ms - figures.at_ms > STALE_MS
+        return self.pulse is not Pulse.RUNNING or self.age_of(figures.at_ms) > STALE_MS
 
 
 @dataclass(slots=True)
@@ -107,6 +132,19 @@ class Follower:
     _asked: float = -math.inf
     _offset: int | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
+    _skew_ms: int | None = None
+
+    async def listen(self) -> Status:
+        """The flow as of now; where clocks leave in doubt whether its mirror runs, once something arrived of it, or
+        nothing did for `LISTEN_SECONDS`. Raises as `look`.
+        """
+        found, deadline = await self.look(), time.monotonic() + LISTEN_SECONDS
+        while found.is_clock_in_doubt and self._skew_ms is None:
+            if time.monotonic() > deadline:
+                return replace(found, is_unheard=True)
+            await asyncio.sleep(_LISTEN_PAUSE)
+            found = await self.look()
+        return found
 
     async def look(self) -> Status:
         """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
@@ -115,12 +153,24 @@ class Follower:
         if topic not in self.target.topics:
             await self.target.refresh({topic})
         if topic in self.target.topics:
+            is_first = self._offset is None
             entries, self._offset = await Journal(self.target, flow).read(self._offset)
             self._newest |= {entry.key: entry.value for entry in entries}
+            if not is_first:
+                self._learn_skew([entry.value for entry in entries if entry.key.startswith(STATE) and entry.value])
         kept = {key: value for key, value in self._newest.items() if value is not None}
         now = int(time.time() * 1000)
-        found = status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "")
+        found = status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "", self._skew_ms or 0)
         return await self._with_lag(found)
+
+    def _learn_skew(self, arrived: Iterable[bytes]) -> None:
+        """What just arrived of the owner was written a moment ago, whatever its clock says."""
+        with contextlib.suppress(*NOT_OURS):
+            owner = Owner.read(self._newest.get(OWNER) or b"")
+            times = [one.at_ms for one in map(PartitionStatus.from_json, arrived) if one.instance == owner.instance]
+            if times:
+                behind = int(time.time() * 1000) - max(times)
+                self._skew_ms = behind if abs(behind) > _SKEW_MS else 0
 
     async def _with_lag(self, found: Status) -> Status:
         """The same with the lag by the source's own answer, where no fresh report has it."""
@@ -149,7 +199,9 @@ class Follower:
         return {}
 
 
-def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "") -> Status:
+def status_of(
+    flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "", skew_ms: int = 0
+) -> Status:
     """What the newest entries of a journal say."""
     source_id, stops = "", standing_in(journal).stops
     owner, ended, figures, groups, unread, over = None, "", [], None, [], None
@@ -184,6 +236,7 @@ def status_of(flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: i
         unread=tuple(unread),
         source_id=source_id,
         target_id=target_id,
+        skew_ms=skew_ms,
     )
     now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
     return replace(

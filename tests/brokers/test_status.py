@@ -12,6 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -421,6 +423,68 @@ def test_a_follower_reads_what_is_new(target_cluster: Cluster, topic_name: str) 
             assert [one.next_offset for one in (await follower.look()).figures] == [1007]
 
     asyncio.run(run())
+
+
+_HOURS_MS = 7_200_000
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    ("ahead_ms", "told"),
+    [(_HOURS_MS, "2 h ahead of"), (-_HOURS_MS, "2 h behind"), (0, "")],
+    ids=["ahead", "behind", "right"],
+)
+def test_what_arrives_tells_whether_a_mirror_elsewhere_runs(
+    target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str], ahead_ms: int, told: str
+) -> None:
+    """And not its clock, which may be another one's."""
+    flow = flow_name(topic_name)
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+
+    def reports(over: threading.Event, offset: int = 1000) -> None:
+        while True:
+            now = int(time.time() * 1000) + ahead_ms
+            known = journal(figures(0, at_ms=now, next_offset=offset), host="elsewhere", age_ms=NOW - now)
+            write(target_cluster, flow, known)
+            offset += 1
+            if over.wait(0.3):
+                return
+
+    over = threading.Event()
+    over.set()
+    reports(over)
+    over.clear()
+    reporting = threading.Thread(target=reports, args=(over,))
+    reporting.start()
+    try:
+        status(settings, watch=False, as_json=False)
+    finally:
+        over.set()
+        reporting.join()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{flow}: running (" in shown
+    assert (f"; its clock is {told} this machine's" in shown) == bool(told), shown
+    assert "2 h ago" not in shown
+    assert "1 CAUGHT_UP" in shown
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("ahead_ms", [_HOURS_MS, -_HOURS_MS], ids=["ahead", "behind"])
+def test_a_mirror_elsewhere_of_which_nothing_arrives_does_not_run(
+    target_cluster: Cluster,
+    topic_name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_ms: int,
+) -> None:
+    monkeypatch.setattr("mirror.journal.snapshot.LISTEN_SECONDS", 1.0)
+    flow, now = flow_name(topic_name), int(time.time() * 1000) + ahead_ms
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+    write(target_cluster, flow, journal(figures(0, at_ms=now), host="elsewhere", age_ms=NOW - now))
+    status(settings, watch=False, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{flow}: not running (" in shown
+    assert "nothing came of it in 12 s; by its clock, last seen at 20" in shown
 
 
 @pytest.mark.brokers
