@@ -94,12 +94,7 @@ class Status:
     @property
     def is_clock_in_doubt(self) -> bool:
         """Only what arrives tells whether the mirror runs: it is elsewhere, and silent or ahead by its clock."""
-        if (
-            self.owner is None
-            or self.owner.is_here
-            or self.pulse is Pulse.NEVER_RAN
-            or self.ended == self.owner.instance
-        ):
+        if self.owner is None or self.owner.is_here or self.ended == self.owner.instance:
             return False
         return self.age_ms > STALE_MS or self.seen_ms > self.now_ms + _SKEW_MS
 
