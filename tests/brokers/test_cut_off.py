@@ -119,8 +119,10 @@ def test_administration_is_told_the_settings_of_now(deposed: Trio) -> None:
 
 
 def test_nothing_is_certain_where_the_old_one_alone_answers(
-    deposed: Trio, target_cluster: Cluster, tmp_path: Path
+    deposed: Trio, target_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mirror.kafka.cluster.CONNECT_TIMEOUT", 1.0)  # each command meets two brokers that are silent
+    monkeypatch.setattr("mirror.failover.drain.STRETCH_SECONDS", 3.0)
     others = [node.id for node in deposed.nodes if node.id != _OLD]
     config = config_file(tmp_path, _first(deposed), target_cluster.bootstrap, ["co-alone"], "co-alone")
     content = json.loads(config.read_text()) | {"groups": {"include": []}}
