@@ -106,14 +106,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         for one in found:
             print(f"{one.topic}: {one.target} {one.detail}")
     codes = {one.code for one in found}
-    return next(
-        (
-            code
-            for code in (ExitCode.DIFFERENT, ExitCode.DATA_AT_RISK, ExitCode.PREFLIGHT, ExitCode.CLUSTER)
-            if code in codes
-        ),
-        ExitCode.DONE,
-    )
+    return next((code for code in _WORST_FIRST if code in codes), ExitCode.DONE)
 
 
 _MOVED = "was recreated while it was compared, or its source was; try again"

@@ -40,7 +40,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
     """How queries would stop whose target topic is not the one any more, or has other partitions. Raises ClusterError,
     and ConfigError where the progress is not the mirror's.
     """
-    from mirror.spark.rekey.microbatch import Stopped, last_plan  # noqa: PLC0415 -- few flows re-key
+    from mirror.spark.rekey.microbatch import Stopped, advice_values, last_plan  # noqa: PLC0415 -- few flows re-key
     from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- the same
 
     stops: list[str] = []
@@ -52,9 +52,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
             try:
                 PlanLog(target, rule).check_target(last)
             except Stopped as stop:
-                values = {"topic": rule.source, "target_topic": rule.target, "progress": rule.progress}
-                where = {"source": Endpoint.of(settings.source).servers, "target": target.endpoint.servers}
-                told = stop.told({**values, **where, "written_to": rule.writes_records_to})
+                told = stop.told(advice_values(rule, Endpoint.of(settings.source), target.endpoint))
                 stops.append(f"{rule.source}: {stop.state}: {told}")
     return stops
 

@@ -356,7 +356,7 @@ async def _exposure(
         raise answer
     at, position = _source_of(figures), answer if isinstance(answer, int) else None
     reached = figures.next_offset if position is None else position
-    contact = known.contact.get(at)
+    now, contact = int(time.time() * 1000), known.contact.get(at)
     lost_from = None
     if source is not None and end is not None and end > reached:
         lost_from = await _written(source, at, reached)
@@ -369,8 +369,8 @@ async def _exposure(
         open_from=stable if stable is not None and end is not None and stable < end else None,
         state=figures.state,
         lag=max(0, contact.log_end - reached) if contact else 0,
-        seen_ms=_seen_ms(contact, int(time.time() * 1000)) if contact else None,
-        lost_from_ms=None if lost_from is None else max(0, int(time.time() * 1000) - lost_from),
+        seen_ms=_seen_ms(contact, now) if contact else None,
+        lost_from_ms=None if lost_from is None else max(0, now - lost_from),
         problem="" if position is not None else str(answer),
     )
 

@@ -12,7 +12,6 @@ import yaml
 HOME = Path(__file__).parents[2]
 STACK: dict[str, Any] = yaml.safe_load((HOME / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
-HOME = Path(__file__).parents[2]
 CONFIGS = HOME / "configs"
 MANIFESTS = sorted((CONFIGS / "kubernetes").glob("*.yaml"))
 #: Releases of Kubernetes: one that clusters still run, and the newest that there are schemas of.

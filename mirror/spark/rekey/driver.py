@@ -48,7 +48,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, rekeyed_by
 from mirror.replication.position import inspecting
 from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
-from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work
+from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work, advice_values
 from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
@@ -462,14 +462,7 @@ class Rekeyer:
     def _told(self, offset: int) -> dict[str, object]:
         """What the advice of a stop at an offset of the source names."""
         rule = self._rule
-        return inspecting("source", rule.source, offset) | {
-            "topic": rule.source,
-            "target_topic": rule.target,
-            "progress": rule.progress,
-            "written_to": rule.writes_records_to,
-            "source": self._flow.source.servers,
-            "target": self._flow.target.servers,
-        }
+        return inspecting("source", rule.source, offset) | advice_values(rule, self._flow.source, self._flow.target)
 
 
 def _patience() -> Backoff:

@@ -53,6 +53,18 @@ class Stopped(MirrorError):
         return Stopped(State(state), int(partition), int(offset), str(detail), *(Remedy[name] for name in names))
 
 
+def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:
+    """What the advice of any stop of a re-keyed topic names (`Stopped.told`)."""
+    return {
+        "topic": rule.source,
+        "target_topic": rule.target,
+        "progress": rule.progress,
+        "written_to": rule.writes_records_to,
+        "source": source.servers,
+        "target": target.servers,
+    }
+
+
 # --- One micro-batch of a re-keyed topic ------------------------------------------------------------------------------
 
 
