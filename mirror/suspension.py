@@ -21,25 +21,30 @@ from typing import Final
 #: that keeps an event loop from its other tasks.
 SUSPENDED_SECONDS: Final = 5.0
 
+#: Counts a machine's sleep where the system has such a clock.
+_RUNNING: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 Clocks = Callable[[], tuple[float, float]]
 
 
 def clocks() -> tuple[float, float]:
     """Seconds of the time of day, and since the machine began, suspension included where the system counts it."""
-    return time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.time(), time.clock_gettime(_RUNNING)
 
 
 class SuspensionDetector:
     """Beats while this process runs; `suspensions` counts how often it was found not to have run for long."""
 
     def __init__(self, now: Clocks = clocks) -> None:
-        self._now, self._at = now, now()
+        self._now = now
+        self._day, self._running = now()
         self.suspensions = 0
 
     def beat(self) -> bool:
-        """To be called every second or so; whether the last time was too long ago."""
-        before, self._at = self._at, self._now()
-        is_late = max(now - then for now, then in zip(self._at, before, strict=True)) > SUSPENDED_SECONDS
+        """To be called every second or so, and with each request: whether the last time was too long ago."""
+        day, running = self._now()
+        is_late = day - self._day > SUSPENDED_SECONDS or running - self._running > SUSPENDED_SECONDS
+        self._day, self._running = day, running
         self.suspensions += is_late
         return is_late
 

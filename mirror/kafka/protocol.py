@@ -348,14 +348,10 @@ class RecordSet:
         return sum(map(len, self.parts))
 
 
-class _Parts(list[Buffer]):
-    """A sink for kio's writers that keeps what it is given, so a payload is referred to and not copied."""
+class _Parts(list[Buffer | RecordSet]):
+    """A buffer for kio's writers that keeps what it is given, so a payload is referred to and not copied."""
 
-    def write(self, part: Buffer | RecordSet) -> None:
-        if isinstance(part, RecordSet):
-            self.extend(part.parts)
-        else:
-            self.append(part)
+    write = list.append
 
 
 #: A part of at least this many bytes travels as a part of its own; smaller neighbours are joined.
@@ -370,13 +366,16 @@ def encode(request: Any, correlation_id: int, client_id: str) -> list[Buffer]:
     parts.extend((start, correlation_id.to_bytes(4, "big"), end))
     entity_writer(kind)(parts, request)
     joined: list[Buffer] = [bytearray(sum(map(len, parts)).to_bytes(4, "big"))]
-    for part in parts:
-        if len(part) >= LARGE_PART:  # as a view: what follows is added to the last bytearray, which must be ours
-            joined.append(part if isinstance(part, memoryview) else memoryview(part))
-        elif isinstance(joined[-1], bytearray):
-            joined[-1] += part
-        else:
-            joined.append(bytearray(part))
+    small: Any = joined[-1]
+    for written in parts:
+        for part in written.parts if isinstance(written, RecordSet) else (written,):
+            if len(part) < LARGE_PART:
+                if small is None:
+                    joined.append(small := bytearray())
+                small += part
+            else:  # as a view: what follows is added to a bytearray of ours
+                joined.append(part if isinstance(part, memoryview) else memoryview(part))
+                small = None
     return joined
 
 

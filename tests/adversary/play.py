@@ -29,7 +29,7 @@ from .world import SIDES, Side, World
 COMMAND_SECONDS: Final = 60.0
 #: Within which a mirror has copied what was produced, and most likely reported nothing of it.
 UNREPORTED_SECONDS: Final = 0.2
-SETTLE_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 60.0
 #: When it should have told of all but what it refuses.
 REFUSED_SECONDS: Final = 8.0
 #: In which a broker notices what a setting destroys.
