@@ -360,12 +360,12 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
 
 def _may_change(settings: Settings, owner: Owner, report: Report) -> bool:
     """Whether the flow is this restore's still; the report says who has it else, or that it was failed over."""
-    from mirror.journal.ownership import Watched
+    from mirror.journal.ownership import OwnershipCheck
     from mirror.spark.restore import taken_over
 
     async def asked() -> str:
         async with Cluster(Endpoint.of(settings.target)) as cluster:
-            return await taken_over(Watched(Journal(cluster, settings.flow)), owner)
+            return await taken_over(OwnershipCheck.of(owner), Journal(cluster, settings.flow))
 
     report.taken = report.taken or asyncio.run(asked())
     return not report.taken

@@ -175,10 +175,10 @@ def prepare(
             log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
     ensure_flow_topic(target, settings.flow)
     failures: dict[str, MirrorError] = {}
-    ownership = OwnershipCheck(settings, None, own.place)
+    ownership = OwnershipCheck(place=own.place)
 
     def check() -> None:  # it may have been failed over while both clusters were compared
-        asyncio.run(ownership.refuse_lost())
+        asyncio.run(ownership.refuse_lost(settings))
 
     made = apply(target, whole.allowed(), failures, check)
     if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at

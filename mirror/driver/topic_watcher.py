@@ -256,7 +256,7 @@ class Replanner:
         """
         self.settings = settings
         self.owner: Owner | None = None
-        self._ownership = OwnershipCheck(settings, None)
+        self._ownership = OwnershipCheck()
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._gate = Gate(self._source, self._target, self._hold)
         self._deletions = Deletions(self._source, self._target)
@@ -358,9 +358,8 @@ class Replanner:
         return self._plan, history
 
     def _refuse_lost(self) -> None:
-        if self._ownership.owner != self.owner:
-            self._ownership = OwnershipCheck(self.settings, self.owner)
-        asyncio.run(self._ownership.refuse_lost())
+        self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
+        asyncio.run(self._ownership.refuse_lost(self.settings))
 
     def _hold(self, topic: str, why: str) -> None:
         self._held[topic] = why

@@ -270,43 +270,62 @@ def ending(known: Mapping[bytes, bytes], silent: Iterable[str] = ()) -> list[Cha
 def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
     """Raise PreflightError where the newest records of a flow's journal say that it was failed over."""
     if done := FailedOver.standing(known):
-        raise PreflightError(
-            f"{flow}: failed over {done}: its target topics may be in use, so this flow writes there no more. "
-            "Mirror back with a flow in the other direction (RUNBOOK: Failback), or, where nobody has written to the "
-            "target, let this one go on: mirror failover CONFIG --undo"
-        )
+        raise _failed_over(flow, done)
+
+
+def _failed_over(flow: str, done: FailedOver | Garbled) -> PreflightError:
+    return PreflightError(
+        f"{flow}: failed over {done}: its target topics may be in use, so this flow writes there no more. "
+        "Mirror back with a flow in the other direction (RUNBOOK: Failback), or, where nobody has written to the "
+        "target, let this one go on: mirror failover CONFIG --undo"
+    )
 
 
 @dataclass(slots=True)
 class OwnershipCheck:
-    """Whether the flow still is `owner`'s; with None, whether it was not failed over. `place`: up to where its journal
-    was judged, so that each check reads only what is new since the last; all of it where that is None.
+    """Whether a flow still is its owner's, asked again and again.
+
+    `instance`: the owner.
+    `claim`: the number of its claim; 0 asks only whether the flow was failed over.
+    `place`: up to where the journal was judged, so that each check reads only what is new; None reads all of it.
     """
 
-    settings: Settings
-    owner: Owner | None
+    instance: str = ""
+    claim: int = 0
     place: Place | None = None
 
-    async def refuse_lost(self) -> None:
-        """Raise PreflightError where it was failed over, or somebody else claimed it since. ClusterError and
-        MalformedBatch as `Journal.follow`.
-        """
-        async with Cluster(Endpoint.of(self.settings.target)) as target:
-            try:
-                news = await Journal(target, self.settings.flow).follow(self.place)
-            except JournalMissing:  # it says neither; whoever runs makes it anew
-                return
-        known = newest(news.entries)
-        refuse_failed_over(self.settings.flow, known)
-        if self.owner is not None:
-            self._refuse_newer(known.get(OWNER, b""), self.owner)
-        self.place = news.place
+    @classmethod
+    def of(cls, owner: Owner | None, place: Place | None = None) -> Self:
+        """For the process that has the flow; None for one that has none."""
+        return cls(owner.instance, owner.claim or 0, place) if owner is not None else cls(place=place)
 
-    def _refuse_newer(self, value: bytes, owner: Owner) -> None:
-        with contextlib.suppress(*NOT_OURS):  # no record, or none of ours
-            now = Owner.read(value)
-            if now.instance != owner.instance and (now.claim or 0) > (owner.claim or 0):
-                raise PreflightError(f"{self.settings.flow}: another mirror ({now}) took the flow over")
+    async def lost(self, journal: Journal) -> FailedOver | Garbled | Owner | None:
+        """What ended the ownership: a failover that stands, or whoever claimed the flow since. None where nothing did,
+        and where there is no journal: whoever runs the flow makes it anew. Raises as `Journal.follow` does.
+        """
+        try:
+            news = await journal.follow(self.place)
+        except JournalMissing:
+            return None
+        if (done := FailedOver.standing(newest(news.entries))) is not None:
+            return done
+        for entry in news.entries:  # any of them: an earlier owner may have restated its claim behind a newer one
+            if entry.key == OWNER and entry.value:
+                with contextlib.suppress(*NOT_OURS):
+                    owner = Owner.read(entry.value)
+                    if owner.instance != self.instance and (owner.claim or 0) > self.claim > 0:
+                        return owner
+        self.place = news.place
+        return None
+
+    async def refuse_lost(self, settings: Settings) -> None:
+        """Raise PreflightError where it was lost. ClusterError and MalformedBatch as `Journal.follow`."""
+        async with Cluster(Endpoint.of(settings.target)) as target:
+            lost = await self.lost(Journal(target, settings.flow))
+        if isinstance(lost, Owner):
+            raise PreflightError(f"{settings.flow}: another mirror ({lost}) took the flow over")
+        if lost is not None:
+            raise _failed_over(settings.flow, lost)
 
 
 # --- From one mirror of a flow to the next, over the flow's journal ---------------------------------------------------

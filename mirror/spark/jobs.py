@@ -38,7 +38,7 @@ def tasks_for(
     """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told
     up to now is as of now, whenever the epoch begins.
     """
-    last, until = journal_state.runs.last(), journal_state.until
+    last, place = journal_state.runs.last(), journal_state.place
 
     def tasks(seconds: float, mark: ControlAddress) -> list[TaskAssignment]:
         return [
@@ -55,7 +55,7 @@ def tasks_for(
                 stop_mark=mark,
                 so_far={one.source: all_counters[one.source] for one in task if one.source in all_counters},
                 runs={one.target: last[one.target] for one in task if one.target in last},
-                journal_offset=until,
+                place=place,
                 epoch=number,
                 bytes_per_second=rates[index],
             )

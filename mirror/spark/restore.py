@@ -27,7 +27,7 @@ from mirror.errors import AccessDenied, ClusterError, ConfigError, EngineLost, M
 from mirror.journal.entries import Lost, loss_entry, same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import OffsetMapStore
-from mirror.journal.ownership import FailedOver, Owner, Watched, successor
+from mirror.journal.ownership import Owner, OwnershipCheck
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
@@ -270,8 +270,8 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
     at = found.assignment
     async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
-        seen = Watched(journal)
-        if taken := await taken_over(seen, portion.owner):
+        ownership = OwnershipCheck.of(portion.owner)
+        if taken := await taken_over(ownership, journal):
             return replace(found, problem=taken)
         found = await _compared_in_time(portion, log, found, source, target)
         if found.problem:
@@ -280,7 +280,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         offset_maps = OffsetMapStore(journal, {}, None)
 
         async def may_go_on() -> bool:
-            return not await taken_over(seen, portion.owner)
+            return not await taken_over(ownership, journal)
 
         pipeline = Pipeline(
             portion.flow,
@@ -298,13 +298,13 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         for loss in found.lost:  # before anything goes behind them
             log_loss(loss)
         await journal.append_all(map(loss_entry, found.lost))
-        tending = asyncio.create_task(_tend(pipeline, offset_maps, seen, portion.owner))
+        tending = asyncio.create_task(_tend(pipeline, offset_maps, ownership, journal))
         try:
             await pipeline.run(_A_YEAR)
         finally:
             tending.cancel()
             await asyncio.wait([tending])
-        problem = await taken_over(seen, portion.owner)
+        problem = await taken_over(ownership, journal)
         try:
             await offset_maps.record()
         except (ClusterError, WireError) as lost:
@@ -335,22 +335,25 @@ async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
         return -1
 
 
-async def taken_over(seen: Watched, owner: Owner | None) -> str:
-    """Why nothing more may be written under a claim; the empty string where it may."""
-    if owner is None:
+async def taken_over(check: OwnershipCheck, journal: Journal) -> str:
+    """Why nothing more may be written under a claim; the empty string where it may, as far as the journal can be read:
+    what does not take records is told by whoever writes there.
+    """
+    try:
+        lost = await check.lost(journal)
+    except (ClusterError, WireError, MalformedBatch):
         return ""
-    now = await successor(seen, owner)
-    if (done := FailedOver.standing(seen.values)) is not None:
-        return (
-            f"the flow was failed over {done} meanwhile: its target topics may be in use, so nothing more is written"
-            " there. Where nobody has written to them, `mirror failover CONFIG --undo`, and restore again"
-        )
-    if now is None:
+    if isinstance(lost, Owner):
+        return f"a mirror ({lost}) took the flow over: end it, and restore again; what is there is not written twice"
+    if lost is None:
         return ""
-    return f"a mirror ({now}) took the flow over: end it, and restore again; what is there is not written twice"
+    return (
+        f"the flow was failed over {lost} meanwhile: its target topics may be in use, so nothing more is written"
+        " there. Where nobody has written to them, `mirror failover CONFIG --undo`, and restore again"
+    )
 
 
-async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, seen: Watched, owner: Owner | None) -> None:
+async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: OwnershipCheck, journal: Journal) -> None:
     """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
     reached, since = -1, time.monotonic()
     while True:
@@ -362,7 +365,7 @@ async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, seen: Watched, 
             reached, since = now, time.monotonic()
         elif time.monotonic() - since > PATIENCE:
             pipeline.finish()
-        if await taken_over(seen, owner):
+        if await taken_over(ownership, journal):
             pipeline.finish()
 
 

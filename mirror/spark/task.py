@@ -16,13 +16,11 @@ from pyspark import TaskContext
 from mirror.driver.control import ControlAddress, Voice, watch
 from mirror.errors import ClusterError, MalformedBatch, WireError
 from mirror.journal.entries import loss_entry
-from mirror.journal.journal import OWNER, Journal
+from mirror.journal.journal import Journal, Place
 from mirror.journal.offset_maps import OffsetMapStore
-from mirror.journal.ownership import KEY as FAILOVER
-from mirror.journal.ownership import Owner
+from mirror.journal.ownership import OwnershipCheck
 from mirror.journal.positions import Standing, StandingLog
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import LATEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import LogOnce
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
@@ -52,7 +50,7 @@ class TaskAssignment:
     """One task's work for one epoch, as that begins: more partitions may join (`driver/control.py`). It ends on the
     stop mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
     differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last ones that the journal
-    has before `journal_offset`; that is None where all of it is to be read. `bytes_per_second` is the task's share of
+    has before `place`; that is None where all of it is to be read. `bytes_per_second` is the task's share of
     the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
     """
 
@@ -67,10 +65,15 @@ class TaskAssignment:
     stop_mark: ControlAddress
     so_far: Mapping[TopicPartition, PartitionCounters]
     runs: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
-    journal_offset: int | None = None
+    place: Place | None = None
     epoch: int = 0
     bytes_per_second: float | None = None
     claim: int = 0
+
+    @property
+    def journal_offset(self) -> int | None:
+        """From where on the journal is to be read; None for all of it."""
+        return None if self.place is None else self.place.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +182,16 @@ class _Guard:
 
     task: TaskAssignment
     journal: Journal
+    _ownership: OwnershipCheck = field(init=False)
     _written: SuspensionDetector = field(default_factory=SuspensionDetector)
     _is_due: bool = False
 
+    def __post_init__(self) -> None:
+        self._ownership = OwnershipCheck(self.task.instance, self.task.claim, self.task.place)
+
     async def may_write(self) -> bool:
         """Whether what the task knows may go to the journal. Where nothing went there for so long that another mirror
-        may have taken the flow, the journal is asked: what that one wrote is newer (Z1). Raises as `Journal.read` does.
+        may have taken the flow, the journal is asked: what that one wrote is newer (Z1). Raises as `Journal.follow`.
         """
         if self._written.beat() or self._is_due:
             self._is_due = True
@@ -194,23 +201,8 @@ class _Guard:
         return True
 
     async def may_go_on(self) -> bool:
-        """False where a failover stands, or somebody else claimed the flow since. Raises as `Journal.read` does."""
-        topic = self.journal.partition.topic
-        await self.journal.cluster.refresh([topic])
-        if topic not in self.journal.cluster.topics:  # the driver makes it anew
-            return True
-        end, known = await list_offset(self.journal.cluster, self.journal.partition, LATEST), self.task.journal_offset
-        entries, _ = await self.journal.read(known if known is not None and known <= end else None)
-        failed_over = False
-        for entry in entries:
-            if entry.key == FAILOVER:
-                failed_over = entry.value is not None
-            elif entry.key == OWNER and entry.value:
-                with contextlib.suppress(*NOT_OURS):
-                    owner = Owner.read(entry.value)
-                    if owner.instance != self.task.instance and (owner.claim or 0) > self.task.claim > 0:
-                        return False
-        return not failed_over
+        """False where a failover stands, or somebody else claimed the flow since. Raises as `Journal.follow` does."""
+        return await self._ownership.lost(self.journal) is None
 
     async def watch(self, finish: Callable[[], None], seconds: float) -> None:
         """Look again and again, and finish the task where it may not go on."""

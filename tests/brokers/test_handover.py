@@ -220,6 +220,28 @@ def test_the_younger_waits_for_the_older(
     asyncio.run(handed_over())
 
 
+@pytest.mark.brokers
+def test_whoever_lost_the_flow_learns_of_it(settings: Settings) -> None:
+    """Also where the owner before restated its claim behind a newer one, as one does that was frozen; and again at the
+    next check, which reads only what is new.
+    """
+
+    async def asked() -> None:
+        async with journal_of(settings) as journal:
+            check = ownership.OwnershipCheck.of(OLDER)
+            await journal.append([OWNED])
+            assert await check.lost(journal) is None
+            newer = claim("newer", 2)
+            for owner in (newer, OLDER):
+                await journal.append([(OWNER, owner.to_json())])
+            assert await check.lost(journal) == await check.lost(journal) == newer
+            assert await ownership.OwnershipCheck().lost(journal) is None, "which asks only for a failover"
+            await journal.append([(ownership.KEY, b"{")])
+            assert isinstance(await ownership.OwnershipCheck().lost(journal), ownership.Garbled)
+
+    asyncio.run(asked())
+
+
 def test_a_process_is_looked_up_where_its_number_was_given() -> None:
     """Two containers may have one host name, and each a process of this number; an older record does not tell."""
     here = Owner.here("older", 1)

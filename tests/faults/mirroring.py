@@ -25,7 +25,7 @@ from mirror.driver.control import ControlServer
 from mirror.driver.flow import Flow
 from mirror.errors import ClusterError, WireError
 from mirror.journal import positions
-from mirror.journal.journal import OWNER, Journal
+from mirror.journal.journal import OWNER, Journal, Place
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.ownership import Owner
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -194,10 +194,10 @@ async def _epoch(
     assignments: tuple[Any, ...],
     deadline: float,
     all_counters: Mapping[TopicPartition, PartitionCounters],
-    known: tuple[Mapping[TopicPartition, OffsetRanges], int | None],
+    known: tuple[Mapping[TopicPartition, OffsetRanges], Place | None],
 ) -> list[TaskResult]:
     flow = work.flow
-    runs, journal_offset = known
+    runs, place = known
     mark = await ControlServer.open("127.0.0.1")
     try:
         return await task.run_task(  # by its module, where a point may have wrapped it
@@ -213,21 +213,23 @@ async def _epoch(
                 stop_mark=mark.address,
                 so_far=all_counters,
                 runs=runs,
-                journal_offset=journal_offset,
+                place=place,
             )
         )
     finally:
         await mark.close()
 
 
-async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], int | None]:
+async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], Place | None]:
     """The runs that a driver tells a task of, and how far it had read the journal; none where a task reads it."""
     if work.journal_share is None:
         return {}, None
     async with Cluster(work.flow.target) as target:
-        entries, end = await Journal(target, work.flow.name).read()
+        entries, place, _ = await Journal(target, work.flow.name).follow(None)
     known = int(len(entries) * work.journal_share)
-    return Indexes(entries[:known]).last(), entries[known].offset if known < len(entries) else end
+    if known < len(entries):
+        place = place._replace(offset=entries[known].offset)
+    return Indexes(entries[:known]).last(), place
 
 
 async def _standing(flow: Flow) -> positions.Standing:
