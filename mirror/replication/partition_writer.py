@@ -11,6 +11,7 @@ consumer. Where offsets are translated there are no gaps: the offset map is told
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -119,7 +120,8 @@ class PartitionWriter:
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
     `mistimed`: an ack told of another time than the batch has. `doubted` are the batches sent whose fate only the
     log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
-    clock of the event loop. What is in flight went to broker `node`, over that of its connections whose number is
+    clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is in
+    flight went to broker `node`, over that of its connections whose number is
     `connection`. `landed_at` is where the target's log ends with what is acknowledged; `epoch` is the source's
     leader epoch of the last of that, which reaches up to `epoch_until` at least, and `newest` its last batch.
     `session` is a connection to the leader that was open before the position was read, `topic_id` the target
@@ -154,6 +156,7 @@ class PartitionWriter:
     node: int = -1
     connection: int = 0
     seen_at: float = float("-inf")
+    heard_at: float = field(default_factory=time.monotonic)
     stop: PartitionStop | None = None
     landed_at: int = 0
     epoch: int = -1
@@ -380,6 +383,15 @@ class PartitionWriter:
             " somebody set message.timestamp.type=LogAppendTime on the copy"
         )
         return self.refuse(offset, detail, *RESOLVED_BY[State.DIVERGED], state=State.DIVERGED)
+
+    def misplaced(self, offset: int, landed: int, failed: str) -> PartitionStop:
+        """The stop for a copy into which the leader took a batch although it had failed the one before."""
+        before = f" ({failed})" if failed else ""
+        detail = (
+            f"the batch of offset {offset} landed at offset {landed} of the target, since one before it failed{before}"
+            " and the leader had forgotten the producer: the copy has other records than the source from there on"
+        )
+        return self.refuse(offset, detail, Remedy.RENAME, Remedy.BEGIN_ANEW, state=State.DIVERGED)
 
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""

@@ -7,7 +7,9 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
 
     W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
         (KIP-98)
-    W3  while the leader does not know the producer, one batch is in flight alone: any first sequence would be accepted
+    W3  while the leader may not know the producer, one batch is in flight alone: any first sequence would be accepted,
+        also behind a batch that it refused. It may have forgotten where nothing was acknowledged for `FRESH` seconds:
+        of old data it forgets the producer at every sweep
     W4  an ack at another offset than expected means that somebody else writes: FENCED, and not one batch more
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
         (`PartitionWriter.unsettled`)
@@ -30,6 +32,9 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
         repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
     W13 nothing is sent by a process that was suspended before it has read the position again: another mirror may have
         copied all of it meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
+    W14 what was in flight behind a batch that failed must not be in the log. A leader that forgot the producer in
+        between took it, where the failed one belonged: the copy is spoilt, and that stop stands. The check of the last
+        batch alone would not see it where batches are alike
 """
 
 from __future__ import annotations
@@ -267,7 +272,10 @@ class Writer:
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
         unsettled: list[PartitionWriter] = []
         self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
+        now = asyncio.get_running_loop().time()
         for sink in self._queued.values():
+            if sink.is_quiet and now - sink.heard_at > FRESH:  # W3
+                sink.known = False
             if sink.may_send:
                 leader = self._target.leader(sink.target)
                 node = leader.node
@@ -462,6 +470,7 @@ class Writer:
 
     def _filled(self, sink: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
         sink.seen_at = asked_at
+        sink.heard_at = asyncio.get_running_loop().time()
         sink.fenced = sink.fenced or bool(count)
         sink.known = sink.known or bool(count)
         counters = self.all_counters[sink.source]
@@ -478,7 +487,9 @@ class Writer:
         out = sink.in_flight.popleft()
         header = out.raw.header
         sink.held -= len(out.raw.data)
-        if sink.unsettled:
+        if sink.unsettled and not ack.error_code and ack.base_offset != out.lands:  # W14
+            sink.stop = sink.misplaced(header.base_offset, ack.base_offset, sink.stop.detail if sink.stop else "")
+        elif sink.unsettled:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
@@ -504,6 +515,7 @@ class Writer:
         else:
             sink.known = True
             sink.seen_at = sent_at
+            sink.heard_at = asyncio.get_running_loop().time()
             sink.landed(out)
             self._count(sink.source, out)
         self._on_change(sink)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
+from confluent_kafka import Producer
 from faults.network import Network, Rule
 from faults.points import REQUESTS
 from faults.schedule import What
-from helpers import make_topic, mirror_once, produce, stored_batches
+from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
 from padded import read_all, trimmed
 from probe import probing
 from samerecords import assert_same_records
@@ -18,9 +20,11 @@ from watchedtask import WatchedTask
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
+from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import SEQUENCES, ProducerState, restamp
 from mirror.replication import writer
 from mirror.replication.position import producer_id
+from mirror.replication.writer import FRESH
 from mirror.states import State
 
 __all__ = ["forgetful"]
@@ -126,3 +130,31 @@ def test_sequences_that_pass_their_end(
     assert found == [(first + offset) % SEQUENCES for offset in range(0, 100, 10)]
     assert {one.header.producer_epoch for one in stored} == {0}, "no epoch was begun for it"
     assert assert_same_records(source, target, topic_name, 1) == 100
+
+
+def test_nothing_follows_a_batch_that_a_leader_refused_and_whose_producer_it_forgot(
+    source_cluster: Cluster, forgetful: Cluster, topic_name: str
+) -> None:
+    """Else the next one takes its place; where batches are alike, no check of the last one tells."""
+    source, target = source_cluster.bootstrap, forgetful.bootstrap
+    at = TopicPartition(topic_name, 0)
+    make_topic(source, topic_name, configs={"message.timestamp.after.max.ms": str(NO_LIMIT)})
+    make_topic(target, topic_name)
+    with WatchedTask(source, target, [at]) as task:
+        produce(source, topic_name, values(10), batch=5)
+        task.mirrored(at, 10)
+        await_forgotten(forgetful, topic_name)
+        time.sleep(FRESH)
+        tomorrow = int(time.time() * 1000) + 86_400_000
+        _produce_at_once(source, topic_name, [tomorrow, *[RECENT_MS] * 6])
+        assert task.stopped(at).state is State.REFUSED
+    assert sum(one.header.count for one in stored_batches(target, topic_name)) == 10
+
+
+def _produce_at_once(bootstrap: str, topic: str, times: Sequence[int]) -> None:
+    """A batch of three equal records for each time, all of them on their way together."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000, "batch.num.messages": 3, "acks": "all"})
+    for timestamp in times:
+        for _ in range(3):
+            producer.produce(topic, b"beat" + b"." * 3000, partition=0, timestamp=timestamp)
+    assert producer.flush(30) == 0

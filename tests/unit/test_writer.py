@@ -342,3 +342,25 @@ def test_small_batches_share_requests_and_large_ones_are_spread(
     assert sum(counters.batches for counters in writer.all_counters.values()) == many > 20
     assert many / requests >= a_request
     assert {number for _, number in writer._channels} == connections
+
+
+@in_loop
+async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target: Target) -> None:
+    one = target.sink(0, 10, 20, size=REQUEST_BYTES // 3)
+    await target.flush()
+    await target.answer(0, -1, error=32)
+    assert one.stop is not None
+    assert one.stop.state is State.REFUSED
+    await target.answer(1, 0)  # the leader forgot the producer in between
+    assert one.stop.state is State.DIVERGED
+    assert "offset 10 landed at offset 0" in one.stop.detail
+
+
+@in_loop
+async def test_the_first_batch_goes_alone_where_the_leader_may_have_forgotten_the_producer(target: Target) -> None:
+    one = target.sink(0, 10, 20)
+    one.heard_at -= 2 * FRESH
+    await target.flush()
+    assert (one.known, len(one.in_flight)) == (False, 1)
+    await target.answer(0, 0)
+    assert (one.known, len(one.in_flight)) == (True, 2)
