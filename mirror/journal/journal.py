@@ -37,18 +37,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from crc32c import crc32c
 from kio.records.readers import read_batch
 from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
 from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from mirror.errors import BrokerError, ClusterError, ClusterUnreachable
+from mirror.errors import BadRecords, BrokerError, ClusterError, ClusterUnreachable
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.kafka.fetch import fetch_below
 from mirror.kafka.produce import append
@@ -56,7 +57,17 @@ from mirror.kafka.queries import EARLIEST, LATEST, READ_UNCOMMITTED, epoch_end, 
 from mirror.observability.logs import get
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import AFTER_MAX, NO_LIMIT
-from mirror.records.header import CODECS, RawBatch, split
+from mirror.records.header import (
+    CODEC_MASK,
+    CRC_AT,
+    CRC_FROM,
+    HEADER_BYTES,
+    LAYOUT,
+    LENGTH_PREFIX,
+    RawBatch,
+    crc_holds,
+    split,
+)
 
 OWNER = b"owner"
 ENDED = b"ended"
@@ -299,10 +310,29 @@ def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:
 
 def _entries(raw: RawBatch) -> list[Entry]:
     """Raises SerialError, ValueError or TypeError for a batch that `encode` did not make."""
-    header = raw.header
-    if header.is_control:
+    if raw.header.is_control:
         raise ValueError("a transaction's marker")
-    if header.codec:  # kio would take the compressed bytes for records
-        raise ValueError(f"compressed with {CODECS[header.codec] if header.codec < len(CODECS) else header.codec}")
-    batch, _ = read_batch(bytes(raw.data), 0)
+    batch, _ = read_batch(_opened(raw), 0)
     return [Entry(record.offset, record.key or b"", record.value) for record in batch.records]
+
+
+def _opened(raw: RawBatch) -> bytes:
+    """The batch as `encode` made it: a topic with a compression.type of its own has it compressed by its broker, and
+    kio takes compressed bytes for records. Raises ValueError for what does not decompress.
+    """
+    header = raw.header
+    if header.magic != 2 or not header.codec:
+        return bytes(raw.data)
+    if not crc_holds(raw):
+        raise ValueError("Checksum mismatch")
+    from mirror.records.codecs import decompress  # noqa: PLC0415 -- loads every codec, and is seldom needed
+
+    try:
+        section = bytes(decompress(header.codec, raw.records))
+    except BadRecords as problem:
+        raise ValueError(problem.detail) from problem
+    plain = replace(header, attributes=header.attributes & ~CODEC_MASK)
+    plain = replace(plain, batch_length=HEADER_BYTES - LENGTH_PREFIX + len(section))
+    head = bytearray(LAYOUT.pack(*(getattr(plain, one.name) for one in fields(plain))))
+    head[CRC_AT:CRC_FROM] = crc32c(section, crc32c(head[CRC_FROM:])).to_bytes(4, "big")
+    return bytes(head) + section

@@ -55,7 +55,7 @@ from typing import Final, Self
 import psutil
 
 from mirror.config import Settings
-from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
+from mirror.errors import ClusterError, ClusterUnreachable, MalformedBatch, PreflightError, WireError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place, newest
 from mirror.kafka.cluster import Cluster, Endpoint
@@ -467,6 +467,11 @@ async def take(
         owner = Owner.here(instance, seen.claims.highest + 1)
         await journal.append([(OWNER, owner.to_json())])
         await seen.look()
+        if seen.claims.highest < (owner.claim or 0):  # to claim again and again would never end
+            raise ClusterUnreachable(
+                f"{journal.cluster}: topic {journal.partition.topic} does not give back what was written to it: see its"
+                " settings, and the warnings journal_batch_unread"
+            )
         if seen.claims.owner is None or seen.claims.owner.instance != instance:
             continue  # somebody else was quicker (H2)
         if older is not None:
