@@ -369,14 +369,14 @@ class Cluster:
     async def _ask_metadata(self, where: int | tuple[str, int]) -> int | tuple[str, int]:
         """Learn from a broker; which one that was."""
         wanted = frozenset(self._wanted)
-        if isinstance(where, int):
-            connection = await self.connection(where)
-        else:
-            connection = await self._open(where)
+        is_kept = isinstance(where, int)
+        connection = await (self.connection(where) if isinstance(where, int) else self._open(where))
+        if is_kept and connection.is_muted:  # for a quota, which is no silence: it answers on another one
+            is_kept, connection = False, await self._open_known(connection.address)
         try:
             answer = await connection.call(METADATA, _metadata_request(connection, wanted), CONNECT_TIMEOUT)
         finally:
-            if not isinstance(where, int):
+            if not is_kept:
                 connection.close()
         self._learn(answer, wanted)
         return where

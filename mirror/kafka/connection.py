@@ -237,6 +237,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._lost is None
 
     @property
+    def is_muted(self) -> bool:
+        """The broker reads nothing from it now, for a quota (C5)."""
+        return asyncio.get_running_loop().time() < self._muted_until
+
+    @property
     def in_flight(self) -> int:
         """Requests sent and not answered."""
         return len(self._in_flight)

@@ -17,12 +17,15 @@ from typing import Any, Final
 
 from mirror.errors import ClusterUnreachable, MalformedFrame, OpenTransaction
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
+from mirror.kafka.connection import throttled_seconds
 from mirror.kafka.protocol import FETCH
 from mirror.kafka.queries import READ_COMMITTED
 from mirror.kafka.retry import Backoff
 
 #: How long a leader that was just elected is asked for what lies below a log's known end.
 EMPTY_SECONDS: Final = CALL_TIMEOUT
+#: For how long a quota may keep one answer from us before whoever asks is told.
+MUTED_SECONDS: Final = 120.0
 _BY_ID: Final = 13
 
 
@@ -50,6 +53,14 @@ class Fetched:
     diverging: tuple[int, int] | None
     aborted: tuple[tuple[int, int], ...]
     records: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class _Muted:
+    """An answer without a partition: what would have been in it is beyond a quota (Kafka `getThrottledResponse`)."""
+
+    seconds: float
+    error_code: int = 0
 
 
 def fetch_request(
@@ -118,9 +129,11 @@ async def fetch_at(
     cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1, isolation: int = READ_COMMITTED
 ) -> Fetched:
     """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset,
-    whole. Waits first where the endpoint's bound on bytes per second asks for it.
+    whole. Waits first where the endpoint's bound on bytes per second asks for it, and asks again where a quota of the
+    broker kept the answer from us: that time is nobody's silence (C5).
 
-    Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range.
+    Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range; and ClusterUnreachable where a
+    quota gave nothing for `MUTED_SECONDS`.
     """
     asks: list[Ask] = []
 
@@ -133,15 +146,28 @@ async def fetch_at(
             return fetched
         if answer.error_code:
             return answer
+        if muted := throttled_seconds(answer):
+            return _Muted(muted)
         raise MalformedFrame(f"a fetch answer without {partition}")
 
     clock = asyncio.get_running_loop()
     if cluster.bucket is not None:
         while wait := cluster.bucket.wait(clock.time()):  # noqa: ASYNC110 -- a bucket fills with time alone
             await asyncio.sleep(wait)
-    found: Fetched = await cluster.call_leader(
-        partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}"
-    )
+    began = clock.time()
+    while True:
+        found: Fetched | _Muted = await cluster.call_leader(
+            partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}"
+        )
+        if isinstance(found, Fetched):
+            break
+        if clock.time() - began > MUTED_SECONDS:
+            raise ClusterUnreachable(
+                f"{cluster}: {partition}: a quota of its brokers let nothing through at offset {offset} for"
+                f" {MUTED_SECONDS:g} s: raise consumer_byte_rate, or request_percentage, of the mirror's user or client"
+                " id there"
+            )
+        await asyncio.sleep(found.seconds)
     if cluster.bucket is not None:
         cluster.bucket.spend(len(found.records))
     return found

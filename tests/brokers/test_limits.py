@@ -254,6 +254,29 @@ def test_a_quota_is_kept_to_and_no_hang(
     assert copy.figures.records == 400
 
 
+@pytest.mark.brokers
+def test_a_quota_is_no_silence(source_cluster: Brokers, target_cluster: Brokers, topic_name: str) -> None:
+    """The source answers at once, and with nothing in it, until its quota is kept to; then all that is asked for comes,
+    of a proof and of a task that looks where its copies end.
+    """
+    ends, partitions = (source_cluster.bootstrap, target_cluster.bootstrap), 4
+    make_topic(source_cluster.bootstrap, topic_name, partitions)
+    for partition in range(partitions):
+        produce(source_cluster.bootstrap, topic_name, payload(60, 10_000), partition=partition, batch=20)
+    mirror_once(*ends, [topic_name], topic_name)
+    with quota(source_cluster.bootstrap, "consumer_byte_rate", 100_000.0):
+        began = time.monotonic()
+        report = verify_flow(settings_between(*ends, [topic_name], topic_name))
+        took = time.monotonic() - began
+        produce(source_cluster.bootstrap, topic_name, payload(20, 10_000), batch=20)
+        figures = mirror_once(*ends, [topic_name], topic_name)
+    print(f"2.4 MB of the source in {took:.1f} s")
+    assert not report.unread
+    assert sum(one.records for one in report.partitions) == partitions * 60
+    assert took > 10, "the quota never held us back: nothing was tried"
+    assert {one.state for one in figures.values()} == {State.CAUGHT_UP}
+
+
 @contextmanager
 def quota(bootstrap: str, name: str, value: float) -> Iterator[None]:
     """A quota for the mirror's client id while this is open."""
