@@ -48,7 +48,7 @@ from mirror.rendering import (
 from mirror.spark.census import DOCUMENTED_HEADER, SMALL_CLASS, Census, Framing, Sums, taken_by
 from mirror.spark.datasource.options import parse
 from mirror.spark.datasource.plan import planned
-from mirror.spark.session import close_context, open_context, told_by
+from mirror.spark.session import Engine, close_context, open_context, told_by
 from mirror.verify import report
 
 # --- A census in words ------------------------------------------------------------------------------------------------
@@ -299,7 +299,8 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
     if options.flow is not None and (bound := options.flow.limits.bytes_per_second):
         given["bytes_per_second"] = str(max(1, bound // max(1, min(slices, context.defaultParallelism))))
     try:
-        groups, framings = taken_by(context, given, records=records)
+        with Engine(context).watched():
+            groups, framings = taken_by(context, given, records=records)
         return Census(groups, time.monotonic() - began, framings)
     except Exception as failure:  # whatever Spark raises
         raise _error(failure) from failure

@@ -41,7 +41,7 @@ from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
-from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
+from mirror.spark.session import Engine, close_context, open_context, rows_of, slots_of, told_by
 from mirror.states import State
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
@@ -379,7 +379,7 @@ def restore_on_spark(
     context = open_context(settings, flow, task_count(settings.tasks, len(portions)))
     try:
         slots = slots_of(context, settings, len(portions))
-        with ThreadPoolExecutor(slots, "restore") as threads:
+        with Engine(context).watched(), ThreadPoolExecutor(slots, "restore") as threads:
             jobs = {threads.submit(_job, context, flow, _sharing(portion, slots)): portion for portion in portions}
             try:
                 for job in as_completed(jobs):
@@ -387,7 +387,8 @@ def restore_on_spark(
                         done(found)
             except Exception as failure:  # whatever Spark raises
                 threads.shutdown(wait=False, cancel_futures=True)
-                context.cancelAllJobs()
+                with contextlib.suppress(Exception):  # a JVM that is gone runs none
+                    context.cancelAllJobs()
                 at = jobs[job].assignment.source
                 text = f"Spark gave up {at}: {told_by(failure)}. Nothing is lost: start the restore again"
                 raise EngineLost(text) from failure

@@ -4,8 +4,8 @@ Decision: a SparkContext and not a SparkSession. The live task moves no rows, so
 engine nor its memory. The JVM does almost nothing, hence the quick compiler and the serial collector.
 
 E1  no call to the JVM is made on the event loop; each has a deadline, after which nobody waits for it any more
-E2  a JVM that has not answered for `HANGS_SECONDS` is lost: it is ended, and the mirror with it. Its tasks, which are
-    processes of their own, end when the driver does
+E2  a JVM that has not answered for `HANGS_SECONDS` is lost: it is ended, and the mirror with it, or the command that
+    waits for its jobs. Its tasks, which are processes of their own, end when the driver does
 E3  folders of Spark's scratch space that are gone are made again before a job; nothing that is needed is kept in them
 """
 
@@ -18,7 +18,7 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -255,6 +255,27 @@ class Engine:
                         " start the mirror again"
                     ) from None
             await asyncio.sleep(ASK_SECONDS)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch while a command waits for jobs in threads, without a loop of its own: their calls fail when a JVM that
+        hangs is ended (E2).
+        """
+        loop = asyncio.new_event_loop()
+        watching = loop.create_task(self.watch())
+
+        def watch() -> None:
+            with contextlib.suppress(EngineLost, asyncio.CancelledError):  # whoever waits is told by his call
+                loop.run_until_complete(watching)
+
+        thread = threading.Thread(target=watch, daemon=True, name="mirror-watching")
+        thread.start()
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(watching.cancel)
+            thread.join()
+            loop.close()
 
     def mend_scratch(self) -> None:
         """Make what is gone of Spark's scratch folders (E3)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import computing_task_count
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
-from mirror.spark.session import close_context, open_context, rows_of, slots_of, told_by
+from mirror.spark.session import Engine, close_context, open_context, rows_of, slots_of, told_by
 from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
 
@@ -57,6 +57,8 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         self._group = f"mirror-verify-{flow}"
         self.slots = slots_of(self._context, settings, shares)
         self._threads = ThreadPoolExecutor(self.slots, "proof")
+        self._watching = ExitStack()
+        self._watching.enter_context(Engine(self._context).watched())
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +67,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.shutdown(cancel_futures=True)
+        self._watching.close()
         close_context(self._context)
 
     async def prove(self, share: Share, read: Callable[[int], None]) -> Sequence[Found]:

@@ -63,6 +63,20 @@ def test_a_jvm_that_hangs_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert ended
 
 
+def test_a_command_ends_a_jvm_that_hangs_while_it_waits_for_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose call fails then; and one that answers is left alone."""
+    ended = threading.Event()
+    monkeypatch.setattr(session, "end_jvm", ended.set)
+    for name, seconds in (("ASK_SECONDS", 0.01), ("ANSWER_SECONDS", 0.05), ("HANGS_SECONDS", 0.3)):
+        monkeypatch.setattr(session, name, seconds)
+    context: Any = InThisProcess()
+    with Engine(context).watched():
+        assert not ended.wait(0.5)
+    monkeypatch.setattr(session, "is_alive", silent)
+    with Engine(context).watched():
+        assert ended.wait(20), "the command waits for good"
+
+
 def test_what_the_jvm_is_asked_holds_up_nothing_and_has_a_deadline() -> None:
     """A call that hangs is given up, and the event loop goes on all the while."""
     answers, where = threading.Event(), list[int]()

@@ -36,7 +36,7 @@ from mirror.records.header import RawBatch, parse_header
 from mirror.spark.rekey.driver import session_of, slices_of
 from mirror.spark.rekey.expressions import map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
-from mirror.spark.session import close_context, open_context, told_by
+from mirror.spark.session import Engine, close_context, open_context, told_by
 from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
 
 if TYPE_CHECKING:
@@ -113,21 +113,22 @@ def proofs(
     try:
         session = session_of(context)
         readers = context.defaultParallelism
-        return [
-            prove(
-                session,
-                Subject(
-                    flow=settings.flow,
-                    rule=rule,
-                    source=Endpoint.of(settings.source).bounded(rate, readers),
-                    target=Endpoint.of(settings.target).bounded(rate, readers),
-                    starts_late=settings.topics.start != "earliest",
-                    dates_itself=rule.target in dating,
-                ),
-                seconds,
-            )
-            for rule in rules
-        ]
+        with Engine(context).watched():
+            return [
+                prove(
+                    session,
+                    Subject(
+                        flow=settings.flow,
+                        rule=rule,
+                        source=Endpoint.of(settings.source).bounded(rate, readers),
+                        target=Endpoint.of(settings.target).bounded(rate, readers),
+                        starts_late=settings.topics.start != "earliest",
+                        dates_itself=rule.target in dating,
+                    ),
+                    seconds,
+                )
+                for rule in rules
+            ]
     finally:
         close_context(context)
 
