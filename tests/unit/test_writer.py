@@ -349,11 +349,14 @@ async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target
     one = target.sink(0, 10, 20, size=REQUEST_BYTES // 3)
     await target.flush()
     await target.answer(0, -1, error=32)
-    assert one.stop is not None
-    assert one.stop.state is State.REFUSED
+    refused = one.stop
+    assert refused is not None
+    assert refused.state is State.REFUSED
     await target.answer(1, 0)  # the leader forgot the producer in between
-    assert one.stop.state is State.DIVERGED
-    assert "offset 10 landed at offset 0" in one.stop.detail
+    misplaced = one.stop
+    assert misplaced is not None
+    assert misplaced.state is State.DIVERGED
+    assert "offset 10 landed at offset 0" in misplaced.detail
 
 
 @in_loop
