@@ -173,6 +173,15 @@ _SUSPENDED_MOTIFS: Final = (
     ("live", "produce", "overtake", "expire_source", "expire_target", "run"),
     ("expire_source", "live", "produce", "overtake", "run"),
 )
+#: What is drawn besides where operators set the mirror's own topics as all others of the cluster are set.
+_OPERATED: Final[dict[str, float]] = {"set_journal": 8}
+_OPERATED_MOTIFS: Final = (
+    ("live", "produce", "set_journal", "produce", "settle", "produce", "failover"),
+    ("set_journal", "produce", "run", "failover", "undo", "produce", "run"),
+    ("live", "set_journal", "kill", "produce", "run"),
+    ("live", "set_journal", "twin", "produce", "settle"),
+    ("cut_source", "run", "set_journal", "produce", "run", "accept", "run"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
 #: After which more records may hide what happened.
@@ -195,6 +204,13 @@ COPY_CONFIGS: Final[dict[str, dict[str, str]]] = {
     "stamps": {"message.timestamp.type": "LogAppendTime"},
     "gzip": {"compression.type": "gzip"},
     "small": {"max.message.bytes": "300"},
+}
+#: What somebody might set on the flow's journal, by name: none of it loses a record.
+JOURNAL_CONFIGS: Final[dict[str, dict[str, str]]] = {
+    "lz4": {"compression.type": "lz4"},
+    "zstd": {"compression.type": "zstd"},
+    "stamps": {"message.timestamp.type": "LogAppendTime"},
+    "segments": {"segment.bytes": "1048576", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
 }
 
 
@@ -219,6 +235,9 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     ),
     "suspended": Repertoire(
         WEIGHTS | _SUSPENDED, MOTIFS[::4] + _SUSPENDED_MOTIFS * 4, ("default", "forever", "week", "compact")
+    ),
+    "operated": Repertoire(
+        WEIGHTS | _OPERATED, MOTIFS[::4] + _OPERATED_MOTIFS * 4, ("default", "forever", "week", "compact")
     ),
     "around": Repertoire(
         WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")
@@ -331,6 +350,8 @@ def _drawn(chance: Random, topics: int, name: str, configs: Sequence[str]) -> Op
     kind = ""
     if name in {"recreate", "configure"}:
         kind = chance.choice(configs)
+    if name == "set_journal":
+        kind = chance.choice(tuple(JOURNAL_CONFIGS))
     if name == "set_target":
         kind = chance.choice(tuple(COPY_CONFIGS))
     if name == "reload_good":

@@ -22,7 +22,7 @@ from .driving import Command
 from .journal import PASSING, STOPS, Told, told_in
 from .judging import Allowed, Finding, differences, moved_differences, text_of, vanished
 from .logs import Log, Reader, Record, Topic
-from .operations import COPY_CONFIGS, TOPIC_CONFIGS, Op, Schedule
+from .operations import COPY_CONFIGS, JOURNAL_CONFIGS, TOPIC_CONFIGS, Op, Schedule
 from .world import SIDES, Side, World
 
 #: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
@@ -1336,6 +1336,13 @@ class _Player:
         self._journal_lost()
         self._world.target.delete(f"mirror.{self._tag}.offsets")
         return "deleted"
+
+    def _op_set_journal(self, op: Op) -> str:
+        journal, target = f"mirror.{self._tag}.offsets", self._world.target
+        if not op.kind or journal not in target.admin.list_topics(timeout=10).topics:
+            return "-"
+        target.configure(journal, target.configs(journal) | JOURNAL_CONFIGS[op.kind])
+        return op.kind
 
     def _journal_lost(self) -> None:
         self._flow_causes.add("journal lost")
