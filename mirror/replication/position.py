@@ -11,6 +11,9 @@
     P5  the last data batch in the target equals its source batch, or all those that were joined in it, and the source
         has no record where the target has none behind it, or nothing is written. Where the target was a source before
         (a failback), its last records do (what the journal has on record as lost, the source may still have)
+        So does every batch behind the last acknowledged position, as far as `_BEHIND_BYTES` reach: whatever went wrong
+        there, a batch by somebody else or one of ours in the place of another, is not told by the last batch where
+        batches are alike
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
         keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
     P7  where there is nothing to compare, because either log has deleted it, or it is damaged in the source's by now,
@@ -42,7 +45,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.errors import ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
+from mirror.errors import BadRecords, ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at, batches
 from mirror.kafka.queries import (
@@ -77,6 +80,9 @@ _LOOK_BACK, _FURTHER = 2000, 8
 _MOST_BACK: Final = 1 << 20
 #: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
 _GAP_BYTES: Final = 32 << 20
+#: Bytes of the target that are compared behind the acknowledged position: what comes in a second, which is how often
+#: positions are recorded.
+_BEHIND_BYTES: Final = 32 << 20
 #: What is compared of two logs without a record for a reader tells no leader epoch.
 _EMPTY: Final = (-1, -1)
 #: What resolves a copy that is not its source's.
@@ -459,6 +465,7 @@ async def _found(
         if not logs.keeps(data[0]):
             raise
         batch = epoch = None
+    await _compare_behind(logs, source, target, target_partition)
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
     if epoch is None and logs.is_begun:
         await confirm(logs, source, target, target_partition, stamp, end)
@@ -618,6 +625,37 @@ async def _compared(
             end, f"the target's last batch with records, at offset {header.base_offset}: {difference}", last
         )
     return batch, (last.header.partition_leader_epoch, min(end, last.header.next_offset))
+
+
+async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> None:
+    """Compare the batches behind the last acknowledged position, but for the last one (P5). What cannot be read tells
+    nothing. Raises PartitionStop where the two logs differ.
+    """
+    last = logs.last
+    if last is None or logs.tail is None or last.target_end >= logs.tail.header.base_offset:
+        return
+    begin, size = max(last.target_end, logs.start, logs.target_start), 0
+    theirs = batches(source, logs.source, begin, logs.end, READ_COMMITTED)
+    try:
+        twin = await anext(theirs, None)
+        async for ours, _ in batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED):
+            header = ours.header
+            if (size := size + len(ours.data)) > _BEHIND_BYTES:
+                return
+            if header.is_control or header.base_offset < begin or is_our_padding(ours, logs.own):
+                continue
+            while twin is not None and twin[0].header.last_offset < header.base_offset:
+                twin = await anext(theirs, None)
+            one = twin[0] if twin is not None else None
+            may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(one)
+            difference = batch_difference(ours, one, may_be_rewritten=may_be_rewritten)
+            if not difference and one is not None:
+                difference, one = await joined_difference(source, logs.source, ours, one)
+            if difference:
+                where = f"the target's batch at offset {header.base_offset}, behind what was acknowledged"
+                raise logs.unlike(logs.end, f"{where}, is not the source's: {difference}", one, ours)
+    except (MalformedBatch, BadRecords):
+        return
 
 
 async def joined_difference(

@@ -488,7 +488,8 @@ class Writer:
         header = out.raw.header
         sink.held -= len(out.raw.data)
         if sink.unsettled and not ack.error_code and ack.base_offset != out.lands:  # W14
-            sink.stop = sink.misplaced(header.base_offset, ack.base_offset, sink.stop.detail if sink.stop else "")
+            if sink.stop is None or sink.stop.state not in (State.FENCED, State.DIVERGED):  # the first one tells why
+                sink.stop = sink.misplaced(header.base_offset, ack.base_offset, sink.unsettled)
         elif sink.unsettled:
             sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
         elif ack.error_code in _NEVER:

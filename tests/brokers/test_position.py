@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as Client
 from crashcut import crash_and_cut_all
-from helpers import make_topic, mirror_once, produce, settings_between
+from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between
 from probe import probing
 from rawbatches import batch
 from samerecords import assert_same_records, read
+from watchedtask import WatchedTask
 
 from mirror.errors import MalformedBatch
 from mirror.journal.journal import journal_topic
@@ -233,3 +234,34 @@ def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
     }
     assert own not in others
     assert len(others) == 3
+
+
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_what_lies_behind_the_acknowledged_position_is_compared_where_batches_are_alike(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, offsets: str
+) -> None:
+    """Ours landed behind records of a stranger: the last batch of the copy is the source's at that offset, all the
+    same, since all are.
+    """
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+
+    def beat(bootstrap: str, count: int, value: bytes = b"beat") -> None:
+        producer = Client({"bootstrap.servers": bootstrap, "linger.ms": 60_000, "batch.num.messages": 3})
+        for _ in range(3 * count):
+            producer.produce(topic_name, value, partition=0, timestamp=RECENT_MS)
+        assert producer.flush(30) == 0
+
+    beat(source, 4)
+    assert mirror_once(source, target, [topic_name], offsets=offsets)[at].state is State.CAUGHT_UP
+    if offsets == "preserve":
+        with WatchedTask(source, target, [at]) as task:
+            task.until(at, lambda one: one.state is State.CAUGHT_UP)
+            beat(target, 1, b"foreign")
+            beat(source, 6)
+            assert task.stopped(at).state is State.FENCED
+    else:
+        beat(target, 1, b"foreign")
+        beat(source, 6)
+    found = mirror_once(source, target, [topic_name], offsets=offsets)[at]
+    assert found.state is State.DIVERGED, found
