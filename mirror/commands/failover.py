@@ -53,7 +53,8 @@ from mirror.failover.account import (
 )
 from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
-from mirror.groups.sync import Blocker, GroupSync, Look
+from mirror.groups.side import Blocker
+from mirror.groups.sync import GroupSync, Look
 from mirror.journal import ownership as record
 from mirror.journal.entries import mirrored_cluster, paused_in
 from mirror.journal.journal import Journal

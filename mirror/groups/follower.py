@@ -13,7 +13,8 @@ from typing import Final
 
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Standing
-from mirror.groups.sync import Blocker, GroupSync, Look, Skip
+from mirror.groups.side import Blocker
+from mirror.groups.sync import GroupSync, Look, Skip
 from mirror.journal.journal import Journal
 from mirror.names import first_of
 from mirror.observability import logs

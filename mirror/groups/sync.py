@@ -29,153 +29,27 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror import names
-from mirror.errors import AccessDenied, ClusterError, WireError
+from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
+from mirror.groups.side import GROUP_DENIED, Blocker, Offsets, Side
 from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
-from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.groups import (
     Committed,
-    ListedGroup,
     Refusal,
-    commit_offsets,
-    coordinators,
-    fetch_offsets,
-    list_groups,
 )
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, high_watermarks, listed
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
 from mirror.states import State
-
-# --- The groups of one cluster, asked of all its brokers at once; what stands in the way is collected -----------------
-
-TOPIC_DENIED: Final = 29
-GROUP_DENIED: Final = 30
-Offsets = dict[TopicPartition, Committed]
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """What keeps a group (all of them, where `group` is empty) from being followed, and what to do.
-
-    `passing`: it is expected to heal by itself. `detail` may differ from one time to the next.
-    """
-
-    cause: str
-    group: str = ""
-    passing: bool = False
-    detail: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class Side:
-    """One cluster. `right` on a group is what the mirror needs there; `blockers` grows until it is cleared."""
-
-    cluster: Cluster
-    right: str
-    blockers: list[Blocker] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"cluster {self.cluster.endpoint.alias}"
-
-    async def listed(self) -> dict[int, list[ListedGroup]]:
-        """The groups of each broker that answers: those that it coordinates and the principal may DESCRIBE."""
-        return await self._gathered({node: list_groups(self.cluster, node) for node in self.cluster.nodes})
-
-    async def coordinators(self, groups: Iterable[str]) -> dict[str, int]:
-        """The coordinator of each group for which one is told."""
-        asked = set(groups)
-        if not asked or not self.cluster.nodes:
-            return {}
-        nodes: dict[str, int] = {}
-        work = coordinators(self.cluster, self.cluster.nodes[0], asked)
-        for found in (await self._gathered({0: work})).values():
-            nodes |= {group: node for group, node in found.nodes.items() if group in asked}
-            self.refused(found.refused)
-        return nodes
-
-    async def denied(self, groups: Collection[str]) -> frozenset[str]:
-        """Those of the groups that may not be described, there or not."""
-        if not groups or not self.cluster.nodes:
-            return frozenset()
-        refused: list[Refusal] = []
-        for found in (await self._gathered({0: coordinators(self.cluster, self.cluster.nodes[0], groups)})).values():
-            refused += found.refused
-        self.refused(refused)
-        return frozenset(one.group for one in refused if one.code in AUTHORIZATION_ERRORS)
-
-    async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
-        """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
-        work = {node: fetch_offsets(self.cluster, node, part) for node, part in _by_node(nodes).items()}
-        found: dict[str, Offsets] = {}
-        for fetched in (await self._gathered(work)).values():
-            found |= {group: offsets for group, offsets in fetched.offsets.items() if group in nodes}
-            self.refused(fetched.refused)
-        return found
-
-    async def commit(self, nodes: Mapping[str, int], commits: Mapping[str, Offsets]) -> tuple[set[str], list[Refusal]]:
-        """Commit for groups, by their coordinators `nodes`: the groups that were answered, and what was refused."""
-        parts = _by_node({group: nodes[group] for group in commits})
-        work = {
-            node: commit_offsets(self.cluster, node, {group: commits[group] for group in part})
-            for node, part in parts.items()
-        }
-        answers = await self._gathered(work)
-        answered = {group for node in answers for group in parts[node]}
-        return answered, [one for refusals in answers.values() for one in refusals]
-
-    def blocked(self, cause: str, group: str, *, passing: bool = False) -> None:
-        """Take down what stands in the way here."""
-        self.blockers.append(Blocker(f"{self}: {cause}", group, passing))
-
-    def refused(self, refusals: Iterable[Refusal]) -> None:
-        """Take down what a broker refused, rights by their names."""
-        for refusal in refusals:
-            code: Any = refusal.code
-            if code == TOPIC_DENIED and refusal.partition:
-                self.blocked(f"grant READ on topic {refusal.partition.topic}", refusal.group)
-            elif code in AUTHORIZATION_ERRORS:
-                self.blocked(f"grant {self.right} on the group", refusal.group)
-            else:
-                self.blocked(f"the broker answered {int(code)} {code.name}", refusal.group, passing=code.retriable)
-
-    def lost(self, problem: ClusterError | WireError) -> None:
-        """Take down what concerns a broker or all of them."""
-        if isinstance(problem, AccessDenied):
-            cause = "a right is missing"
-        else:
-            cause = "a broker does not answer" if isinstance(problem, WireError) else "it cannot be asked"
-        self.blockers.append(Blocker(f"{self}: {cause}", passing=True, detail=str(problem)))
-
-    async def _gathered(self, asked: Mapping[int, Awaitable[Result]]) -> dict[int, Result]:
-        answers: dict[int, Result] = {}
-        for node, answer in zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True):
-            if isinstance(answer, ClusterError | WireError):
-                self.lost(answer)
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                answers[node] = answer
-        return answers
-
-
-def _by_node(nodes: Mapping[str, int]) -> dict[int, list[str]]:
-    parts: dict[int, list[str]] = {}
-    for group, node in nodes.items():
-        parts.setdefault(node, []).append(group)
-    return parts
-
-
-# --- Group sync -------------------------------------------------------------------------------------------------------
 
 WHOLE_SECONDS: Final = 60.0
 #: Groups remembered beyond those that exist: one deleted on the source may come again, with lower offsets.
@@ -191,6 +65,11 @@ _BY_WEIGHT: Final = (
 )
 #: Why a group is beyond where it stands on the source.
 FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
+#: Why a group stands elsewhere that nobody follows (G9).
+UNFOLLOWED: Final = (
+    "share groups and streams groups are not followed: put it where it is to go on (kafka-share-groups.sh or"
+    " kafka-streams-groups.sh, --reset-offsets) before it begins there"
+)
 #: Why a group has no offset in a re-keyed topic.
 REKEYED: Final = (
     "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
@@ -645,7 +524,11 @@ class GroupSync:
                     followed.setdefault(group, {})[at] = committed
                 elif at.topic in rekeyed:
                     alone.setdefault(group, {})[at] = committed
+        unfollowed = await self._source.unfollowed(self.include)
+        for offsets in unfollowed.values():
+            pairs |= {at: told[0] for at, one in offsets.items() if (told := self._translate(at, one))}
         ends = await self._ends_of(pairs) if pairs else {}
+        found += await self._unfollowed(unfollowed, pairs, ends)
         every = followed.keys() | alone.keys()
         work = _Work({group: {pairs[at]: one for at, one in followed.get(group, {}).items()} for group in every}, {})
         work.standings.update((group, set()) for group in every)
@@ -666,6 +549,40 @@ class GroupSync:
                     found.append(gap)
         found.sort(key=lambda gap: (gap.group, gap.topic, gap.partition))
         return found, tuple(blocker for side in sides for blocker in side.blockers)
+
+    async def _unfollowed(
+        self,
+        groups: Mapping[str, Offsets],
+        pairs: Mapping[TopicPartition, TopicPartition],
+        ends: Mapping[TopicPartition, CopyEnds],
+    ) -> list[OffsetGap]:
+        """The groups that nobody puts anywhere, and that do not stand where they do on the source (G9)."""
+        if not groups:
+            return []
+        targets = await self._target.unfollowed(self.include)
+        found: list[OffsetGap] = []
+        for group, offsets in groups.items():
+            for at, one in offsets.items():
+                there = pairs.get(at)
+                if there is None or there not in ends:
+                    continue
+                reached = known.offset if (known := targets.get(group, {}).get(there)) is not None else None
+                wanted = min(ends[there].within(self._on_target(at, one.offset)[1]), ends[there].end)
+                if (gap := ends[there].gap(wanted, reached)) is not None:
+                    found.append(
+                        OffsetGap(
+                            group=group,
+                            topic=at.topic,
+                            partition=at.partition,
+                            target_topic=there.topic,
+                            source_offset=one.offset,
+                            reached=reached,
+                            reads_again=gap[0],
+                            misses=gap[1],
+                            cause=UNFOLLOWED,
+                        )
+                    )
+        return found
 
     async def _left_alone(
         self, alone: Mapping[str, Offsets], targets: Mapping[str, Offsets], rekeyed: Mapping[str, str]

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition, refusal
-from mirror.kafka.protocol import FIND_COORDINATOR, LIST_GROUPS, OFFSET_COMMIT, OFFSET_FETCH, Api
+from mirror.kafka.protocol import (
+    DESCRIBE_SHARE_GROUP_OFFSETS,
+    FIND_COORDINATOR,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    Api,
+)
 
 #: Connections of their own: a commit that waits for replicas must not hold up the journal, nor the other way round.
 PURPOSE: Final = "groups"
@@ -56,6 +63,16 @@ class ListedGroup:
         streams groups, Connect's workers and kinds yet to come are not.
         """
         return self.kind.lower() in ("", "classic", "consumer") and self.protocol in ("", "consumer")
+
+    @property
+    def is_unfollowed(self) -> bool:
+        """It reads topics from where it stands, in a way that a commit from outside cannot set (KIP-932, KIP-1071)."""
+        return self.is_share or self.kind.lower() == "streams"
+
+    @property
+    def is_share(self) -> bool:
+        """It has no committed offsets, but records that it may still get, from a first one on (KIP-932)."""
+        return self.kind.lower() == "share"
 
     @property
     def has_members(self) -> bool:
@@ -158,6 +175,30 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
                 for inner in topic.partitions
                 if inner.committed_offset >= 0
             }
+    return found
+
+
+async def fetch_share_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> FetchedOffsets:
+    """The same of share groups: of each partition the first offset that one may still get. Raises WireError."""
+    version = (await cluster.connection(node, PURPOSE)).version(DESCRIBE_SHARE_GROUP_OFFSETS)
+    named = DESCRIBE_SHARE_GROUP_OFFSETS.schema(version, "request").DescribeShareGroupOffsetsRequestGroup
+    request = DESCRIBE_SHARE_GROUP_OFFSETS.request(version)
+    several = [
+        request(groups=tuple(named(group_id=group, topics=None) for group in part)) for part in _parts(sorted(groups))
+    ]
+    found = FetchedOffsets()
+    for answer in await _each(cluster, node, DESCRIBE_SHARE_GROUP_OFFSETS, several):
+        for part in answer.groups:
+            codes = [part.error_code, *(inner.error_code for topic in part.topics for inner in topic.partitions)]
+            if code := next(filter(None, codes), None):
+                found.refused.append(Refusal(part.group_id, code))
+            else:
+                found.offsets[part.group_id] = {
+                    TopicPartition(topic.topic_name, inner.partition_index): Committed(inner.start_offset)
+                    for topic in part.topics
+                    for inner in topic.partitions
+                    if inner.start_offset >= 0
+                }
     return found
 
 

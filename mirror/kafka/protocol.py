@@ -304,6 +304,7 @@ DESCRIBE_CONFIGS: Final = Api(32, "describe_configs", 2, 4)
 SASL_AUTHENTICATE: Final = Api(36, "sasl_authenticate", 1, 2)
 DESCRIBE_CLUSTER: Final = Api(60, "describe_cluster", 0, 1)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = Api(90, "describe_share_group_offsets", 0, 1)
 
 #: What every task speaks; those of consumer groups and of transactions are not for tasks.
 APIS: Final = (

@@ -24,7 +24,8 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.groups.decide import OffsetGap
-from mirror.groups.sync import FURTHER, Blocker, Skip, sync_of
+from mirror.groups.side import Blocker
+from mirror.groups.sync import FURTHER, Skip, sync_of
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from acls import every_acl, put_acls
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
     AclBinding,
@@ -27,7 +27,7 @@ from oldbroker import OldBroker
 
 from mirror.config import ClusterSettings
 from mirror.groups.decide import Standing
-from mirror.groups.sync import Side
+from mirror.groups.side import Side
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
@@ -509,3 +509,29 @@ def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, top
 
         with_pair(other, guarded.bootstrap, topic_name, as_target)
         with_pair(guarded.bootstrap, other, topic_name, as_source)
+
+
+def test_a_share_group_is_named_where_nobody_follows_it(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """It would begin at the log's end there, by default, and pass over what nobody has got yet."""
+    source, target, topic, group = source_cluster.bootstrap, target_cluster.bootstrap, topic_name, f"{topic_name}.share"
+    make_topic(source, topic)
+    consumer = ShareConsumer({"bootstrap.servers": source, "group.id": group})
+    consumer.subscribe([topic])
+    got, deadline = 0, time.monotonic() + 60
+    while not got:
+        assert time.monotonic() < deadline, "the share group got nothing"
+        produce(source, topic, values(0, 10))
+        got = len(list(consumer.poll(1.0) or ()))
+    consumer.close()
+    mirror_once(source, target, [topic])
+
+    async def story(pair: Pair) -> None:
+        await pair.look()
+        gaps, blockers = await pair.sync.gaps({}, {}, {})
+        assert not [one for one in blockers if not one.passing]
+        assert [(one.group, one.topic, one.partition, one.reached) for one in gaps] == [(group, topic, 0, None)]
+        assert "share groups and streams groups are not followed" in gaps[0].cause
+
+    with_pair(source, target, topic, story)

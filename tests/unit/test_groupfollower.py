@@ -17,7 +17,8 @@ from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost
 from mirror.groups import follower as groupfollower
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
-from mirror.groups.sync import Blocker, GroupSync, Look, Side, is_vouched, preserved
+from mirror.groups.side import Blocker, Side
+from mirror.groups.sync import GroupSync, Look, is_vouched, preserved
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs

@@ -1,0 +1,155 @@
+"""The groups of one cluster, asked of all its brokers at once; what stands in the way is collected."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from mirror.errors import AccessDenied, ClusterError, WireError
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
+from mirror.kafka.groups import (
+    Committed,
+    FetchedOffsets,
+    ListedGroup,
+    Refusal,
+    commit_offsets,
+    coordinators,
+    fetch_offsets,
+    fetch_share_offsets,
+    list_groups,
+)
+
+TOPIC_DENIED: Final = 29
+GROUP_DENIED: Final = 30
+Offsets = dict[TopicPartition, Committed]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """What keeps a group (all of them, where `group` is empty) from being followed, and what to do.
+
+    `passing`: it is expected to heal by itself. `detail` may differ from one time to the next.
+    """
+
+    cause: str
+    group: str = ""
+    passing: bool = False
+    detail: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """One cluster. `right` on a group is what the mirror needs there; `blockers` grows until it is cleared."""
+
+    cluster: Cluster
+    right: str
+    blockers: list[Blocker] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster.endpoint.alias}"
+
+    async def listed(self) -> dict[int, list[ListedGroup]]:
+        """The groups of each broker that answers: those that it coordinates and the principal may DESCRIBE."""
+        return await self._gathered({node: list_groups(self.cluster, node) for node in self.cluster.nodes})
+
+    async def coordinators(self, groups: Iterable[str]) -> dict[str, int]:
+        """The coordinator of each group for which one is told."""
+        asked = set(groups)
+        if not asked or not self.cluster.nodes:
+            return {}
+        nodes: dict[str, int] = {}
+        work = coordinators(self.cluster, self.cluster.nodes[0], asked)
+        for found in (await self._gathered({0: work})).values():
+            nodes |= {group: node for group, node in found.nodes.items() if group in asked}
+            self.refused(found.refused)
+        return nodes
+
+    async def denied(self, groups: Collection[str]) -> frozenset[str]:
+        """Those of the groups that may not be described, there or not."""
+        if not groups or not self.cluster.nodes:
+            return frozenset()
+        refused: list[Refusal] = []
+        for found in (await self._gathered({0: coordinators(self.cluster, self.cluster.nodes[0], groups)})).values():
+            refused += found.refused
+        self.refused(refused)
+        return frozenset(one.group for one in refused if one.code in AUTHORIZATION_ERRORS)
+
+    async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
+        """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
+        work = {node: fetch_offsets(self.cluster, node, part) for node, part in _by_node(nodes).items()}
+        found: dict[str, Offsets] = {}
+        for fetched in (await self._gathered(work)).values():
+            found |= {group: offsets for group, offsets in fetched.offsets.items() if group in nodes}
+            self.refused(fetched.refused)
+        return found
+
+    async def unfollowed(self, include: Sequence[re.Pattern[str]]) -> dict[str, Offsets]:
+        """Where the chosen groups stand that no commit from outside can put anywhere (G9)."""
+        work: dict[int, Awaitable[FetchedOffsets]] = {}
+        for node, groups in (await self.listed()).items():
+            chosen = [one for one in groups if one.is_unfollowed and any(of.fullmatch(one.group) for of in include)]
+            if share := [one.group for one in chosen if one.is_share]:
+                work[2 * node] = fetch_share_offsets(self.cluster, node, share)
+            if streams := [one.group for one in chosen if not one.is_share]:
+                work[2 * node + 1] = fetch_offsets(self.cluster, node, streams)
+        found: dict[str, Offsets] = {}
+        for fetched in (await self._gathered(work)).values():
+            found |= fetched.offsets
+            self.refused(fetched.refused)
+        return found
+
+    async def commit(self, nodes: Mapping[str, int], commits: Mapping[str, Offsets]) -> tuple[set[str], list[Refusal]]:
+        """Commit for groups, by their coordinators `nodes`: the groups that were answered, and what was refused."""
+        parts = _by_node({group: nodes[group] for group in commits})
+        work = {
+            node: commit_offsets(self.cluster, node, {group: commits[group] for group in part})
+            for node, part in parts.items()
+        }
+        answers = await self._gathered(work)
+        answered = {group for node in answers for group in parts[node]}
+        return answered, [one for refusals in answers.values() for one in refusals]
+
+    def blocked(self, cause: str, group: str, *, passing: bool = False) -> None:
+        """Take down what stands in the way here."""
+        self.blockers.append(Blocker(f"{self}: {cause}", group, passing))
+
+    def refused(self, refusals: Iterable[Refusal]) -> None:
+        """Take down what a broker refused, rights by their names."""
+        for refusal in refusals:
+            code: Any = refusal.code
+            if code == TOPIC_DENIED and refusal.partition:
+                self.blocked(f"grant READ on topic {refusal.partition.topic}", refusal.group)
+            elif code in AUTHORIZATION_ERRORS:
+                self.blocked(f"grant {self.right} on the group", refusal.group)
+            else:
+                self.blocked(f"the broker answered {int(code)} {code.name}", refusal.group, passing=code.retriable)
+
+    def lost(self, problem: ClusterError | WireError) -> None:
+        """Take down what concerns a broker or all of them."""
+        if isinstance(problem, AccessDenied):
+            cause = "a right is missing"
+        else:
+            cause = "a broker does not answer" if isinstance(problem, WireError) else "it cannot be asked"
+        self.blockers.append(Blocker(f"{self}: {cause}", passing=True, detail=str(problem)))
+
+    async def _gathered(self, asked: Mapping[int, Awaitable[Result]]) -> dict[int, Result]:
+        answers: dict[int, Result] = {}
+        for node, answer in zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True):
+            if isinstance(answer, ClusterError | WireError):
+                self.lost(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                answers[node] = answer
+        return answers
+
+
+def _by_node(nodes: Mapping[str, int]) -> dict[int, list[str]]:
+    parts: dict[int, list[str]] = {}
+    for group, node in nodes.items():
+        parts.setdefault(node, []).append(group)
+    return parts
