@@ -35,12 +35,12 @@ from mirror.replication.position import (
     Logs,
     Position,
     Unconfirmed,
-    check_kept,
     confirm,
     distance,
     found_position,
     gap_difference,
     joined_difference,
+    judged,
     kept_batch,
     look_at_logs,
     next_stamp,
@@ -128,8 +128,7 @@ async def resume_translated(
         logs.check_source_epoch()
         return await _resumed(logs, source, target, target_partition, accepted, recall)
     except PartitionStop as stop:
-        await check_kept(stop, logs, source, target, target_partition)
-        raise
+        raise await judged(stop, logs, source, target, target_partition) from stop
 
 
 async def _resumed(

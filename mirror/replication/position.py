@@ -428,10 +428,7 @@ async def resume(
     except OpenTransaction as opened:
         raise logs.reopened(logs.end, opened) from opened
     except PartitionStop as stop:
-        await check_kept(stop, logs, source, target, target_partition)
-        if stop.state == State.TRUNCATED and await _holds_others(logs, target, target_partition):
-            raise logs.foreign(stop.offset, stop.detail) from stop
-        raise
+        raise await judged(stop, logs, source, target, target_partition) from stop
 
 
 async def _found(
@@ -489,20 +486,25 @@ async def _found(
     )
 
 
-async def check_kept(
+async def judged(
     stop: PartitionStop, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> None:
-    """Raises ClusterUnreachable where either log was deleted from while both were compared, or where a broker is silent
+) -> PartitionStop:
+    """The stop that names the right side: a copy that somebody else wrote to looks like a source that was cut back.
+
+    Raises ClusterUnreachable where either log was deleted from while both were compared, or where a broker is silent
     that may lead by now, and hold what another lacks: what was missing then tells nothing, and the stop would stand.
     """
     if stop.state not in STANDING:
-        return
+        return stop
     await asyncio.gather(source.require_all(), target.require_all())
     start, target_start = await asyncio.gather(
         list_offset(source, logs.source, EARLIEST), list_offset(target, target_partition, EARLIEST)
     )
     if (start, target_start) != (logs.start, logs.target_start):
         raise ClusterUnreachable(f"{logs.source}: records were deleted while both logs were compared") from stop
+    if stop.state == State.TRUNCATED and await _holds_others(logs, target, target_partition):
+        return logs.foreign(stop.offset, stop.detail)
+    return stop
 
 
 async def _holds_others(logs: Logs, target: Cluster, partition: TopicPartition) -> bool:

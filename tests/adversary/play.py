@@ -302,18 +302,22 @@ class _Player:
             number = next((n for n, one in enumerate(self._names) if name in (one, f"p.{one}")), 0)
             deleted_at = time.monotonic() if name in self._copies else float("-inf")
             self._copies[name] = Copy(number, owned=True, source_id=self._source_id(number), resolved_at=deleted_at)
-            self._copies[name].causes |= self._source_causes[self._names[number]] & {"source expired"}
-            kind = self._kind(number)
-            if kind == "short" or (kind in {"default", "week"} and self._has_old(number)):
-                self._copies[name].expires = True
-            self._copies[name].compacted |= self._kind(number) == "compact"
-            self._copies[name].own_times |= self._kind(number) == "append"
+            self._follow_source(self._copies[name])
+
+    def _follow_source(self, copy: Copy) -> None:
+        """The copy gets the settings of the source topic that there is now."""
+        kind = self._kind(copy.source)
+        copy.causes |= self._source_causes[self._names[copy.source]] & {"source expired"}
+        copy.expires |= kind == "short" or (kind in {"default", "week"} and self._has_old(copy.source))
+        copy.compacted |= kind == "compact"
+        copy.own_times |= kind == "append"
 
     def _judge_settings(
         self, name: str, copy: Copy, before: Topic, now: Topic, was: dict[str, str], configs: dict[str, str]
     ) -> None:
         if "journal lost" in self._flow_causes and not any(log.end for log in before.partitions.values()):
-            copy.source_id = self._id_of(copy)  # nobody knows whose it was, and it never held anything
+            copy.source_id = self._id_of(copy)  # nobody knows whose it was, and it holds nothing
+            self._follow_source(copy)
         if copy.owned and not copy.kept and copy.source_id == self._id_of(copy) and not self._is_left(name):
             return
         why = self._owner(copy)

@@ -89,6 +89,26 @@ def test_a_batch_of_ours_that_landed_behind_somebody_elses_tells_of_no_cut(
     assert "the target's log ends at 11, the source's at 3; somebody else wrote" in figures.detail
 
 
+def test_what_a_stranger_wrote_to_a_copy_whose_offsets_move_tells_of_no_cut(
+    target_cluster: Brokers, topic_name: str
+) -> None:
+    """Nor do elections of the source, of which each start of a broker is one."""
+    target, at = target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    with Brokers.start(name="elected") as broker:
+        source = broker.bootstrap
+        make_topic(source, topic_name)
+        assert mirror_once(source, target, [topic_name], offsets="translate")[at].state is State.CAUGHT_UP
+        broker.kill(0)
+        broker.restart(0)
+        broker.await_ready()
+        produce(target, topic_name, values(6))
+        produce(source, topic_name, values(9)[6:])
+        assert asyncio.run(append_as_a_zombie("test", source, target, topic_name, 0)) == 6
+        figures = mirror_once(source, target, [topic_name], offsets="translate")[at]
+    assert figures.state is State.DIVERGED, figures
+    assert "somebody else wrote" in figures.detail
+
+
 def test_a_request_for_markers_that_outlives_its_sender(
     source_cluster: Brokers, target_cluster: Brokers, topic_name: str
 ) -> None:
