@@ -644,11 +644,17 @@ async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_p
             header = ours.header
             if (size := size + len(ours.data)) > _BEHIND_BYTES:
                 return
-            if header.is_control or header.base_offset < begin or is_our_padding(ours, logs.own):
+            if header.base_offset < begin or is_our_padding(ours, logs.own):
                 continue
             while twin is not None and twin[0].header.last_offset < header.base_offset:
                 twin = await anext(theirs, None)
             one = twin[0] if twin is not None else None
+            if header.is_control:
+                held = None if twin is None or twin[1] or not crc_holds(twin[0]) else one
+                spans = outside(logs.losses, header.base_offset, header.next_offset)
+                if difference := next(filter(None, (marker_difference(*span, held) for span in spans)), ""):
+                    raise logs.unlike(logs.end, f"at offset {header.base_offset}: {difference}", one, ours)
+                continue
             may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(one)
             difference = batch_difference(ours, one, may_be_rewritten=may_be_rewritten)
             if not difference and one is not None:
