@@ -71,6 +71,7 @@ class Disks:
     notes: what was left out, and what could not be read.
     lacking: topics of which no folder is here, with how many partitions they had (D4).
     behind: partitions of which no replica that was in sync is here, and what is to be said of each (D5).
+    stale: there are such ones among those of groups' offsets, so that a group may have stood further.
     """
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -81,6 +82,7 @@ class Disks:
     notes: Sequence[str]
     lacking: Mapping[str, int]
     behind: Mapping[TopicPartition, str]
+    stale: bool = False
 
 
 def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -104,12 +106,11 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     offsets = offsets_in(committed) if groups and committed else None
+    stale: list[TopicPartition] = []
     if groups:
         notes += _absent(committed, known)
-        notes += (
-            f"{at}: {behind[at]}; its groups may have committed further"
-            for at in sorted(behind.keys() & {TopicPartition(OFFSETS_TOPIC, number) for number in committed})
-        )
+        stale = sorted(behind.keys() & {TopicPartition(OFFSETS_TOPIC, number) for number in committed})
+        notes += (f"{at}: {behind[at]}; its groups may have committed further" for at in stale)
     if known is not None:
         ids = {path: topic_id_of(path) for paths in found.values() for path in paths}
         found, left = _of_now(found, ids, known)
@@ -132,6 +133,7 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
             if name not in there and not name.startswith(INTERNAL_PREFIX)
         },
         behind=behind,
+        stale=bool(stale),
     )
 
 
@@ -326,7 +328,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         elif owner is not None:
             report.unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
-        report.groups = _groups(settings, disks.offsets, report)
+        report.groups = replace(_groups(settings, disks.offsets, report), stale=disks.stale)
     return report
 
 

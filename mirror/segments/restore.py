@@ -275,6 +275,7 @@ class GroupsReport:
     blockers: what kept groups from being put anywhere.
     skips: who passes over records that the target has deleted.
     notes: what of the files could not be read.
+    stale: some of the files were not in sync in the end, so that a group of theirs may have stood further.
     """
 
     offsets: Mapping[str, Mapping[TopicPartition, Committed]]
@@ -285,13 +286,15 @@ class GroupsReport:
     blockers: tuple[Blocker, ...] = ()
     skips: tuple[Skip, ...] = ()
     notes: tuple[str, ...] = ()
+    stale: bool = False
 
     @property
     def is_whole(self) -> bool:
-        """Every group goes on where it stood, or further, where it has read on at the target since. What one had read
-        was committed: where it is not in the files, they lack it, also where a checkpoint of theirs is older.
+        """Every group goes on where it stood, and the files tell that, or further, where it has read on at the target
+        since. What one had read was committed: where it is not in the files, they lack it, also where a checkpoint of
+        theirs is older.
         """
-        return not self.blockers and not self.beyond and all(gap.cause == FURTHER for gap in self.gaps)
+        return not (self.blockers or self.beyond or self.stale) and all(gap.cause == FURTHER for gap in self.gaps)
 
 
 def found_groups(

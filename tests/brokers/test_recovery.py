@@ -238,6 +238,34 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
 
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
+def test_groups_by_a_replica_that_had_fallen_behind_are_not_whole(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The records are all there, and where groups stood is on the disk of a broker alone that had died before."""
+    with Cluster.start(nodes=3, name="behind", folder=tmp_path / "behind") as lost:
+        client = AdminClient({"bootstrap.servers": lost.bootstrap})
+        placed = NewTopic(topic_name, 1, replica_assignment=[[lost.nodes[0].id, lost.nodes[1].id]])
+        client.create_topics([placed])[topic_name].result(60)
+        produce(lost.bootstrap, topic_name, [b"before"] * 20)
+        commit(lost.bootstrap, topic_name, topic_name, 5)
+        lost.suspend(2)
+        commit(lost.bootstrap, topic_name, topic_name, 15)
+        for number in range(3):
+            lost.kill(number)
+    for node in lost.nodes[:2]:
+        for folder in node.data.glob("__consumer_offsets-*"):
+            shutil.rmtree(folder)
+    config = load(config_file(tmp_path, lost.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name))
+    code = command.restore(config, [node.data for node in lost.nodes], command.Wanted(), as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["partitions"][0]["whole"]
+    assert "may have committed further" in str(found["notes"])
+    assert committed(target_cluster.bootstrap, topic_name, topic_name) == 5
+    assert code == ExitCode.DATA_AT_RISK
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
 def test_a_group_that_cannot_be_put_where_it_stood_is_named(
     source_cluster: Cluster,
     target_cluster: Cluster,
