@@ -152,9 +152,12 @@ def test_nothing_follows_a_batch_that_a_leader_refused_and_whose_producer_it_for
 
 
 def _produce_at_once(bootstrap: str, topic: str, times: Sequence[int]) -> None:
-    """A batch of three equal records for each time, all of them on their way together."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000, "batch.num.messages": 3, "acks": "all"})
+    """A batch of three equal records for each time; a reader gets all of them together, when they are committed."""
+    config = {"transactional.id": topic, "linger.ms": 5000, "batch.num.messages": 3}
+    producer = Producer({"bootstrap.servers": bootstrap, **config})
+    producer.init_transactions(60)
+    producer.begin_transaction()
     for timestamp in times:
         for _ in range(3):
             producer.produce(topic, b"beat" + b"." * 3000, partition=0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    producer.commit_transaction(60)
