@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
@@ -27,7 +28,7 @@ from mirror.replication.assignment import KnownStop
 from mirror.topics.adoption import Gate, Standing, tails
 from mirror.topics.apply import TopicPlan, ensure_flow_topic, loop_finding, plan_topics
 from mirror.topics.history import History, read_history, read_own
-from mirror.verify.report import VerifyReport
+from mirror.verify.report import Kind, VerifyReport
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
 _ADOPTABLE = (Standing.FOREIGN, Standing.FROZEN)
@@ -157,11 +158,18 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
             yield _whole(pair, verify_flow(settings, [pair.source]))
 
 
+#: What takes over a copy of which only the first records are missing.
+_BY_ITS_ENDS: Final = (
+    ". All else is the same: where its retention deleted them, `mirror adopt CONFIG {topic} --ends-only` takes it over"
+)
+
+
 def _whole(pair: TopicPair, report: VerifyReport) -> Adopted:
     differences = [one for one in report.differences if one.partition >= 0]  # partitions that are missing are added
     for wrong, code in ((differences, ExitCode.DIFFERENT), (report.unread, ExitCode.CLUSTER)):
         if wrong:
-            return Adopted(pair.source, pair.target, False, f"is not taken over: {wrong[0]}", code)
+            way = _BY_ITS_ENDS.format(topic=pair.source) if _is_only_deleted(report) else ""
+            return Adopted(pair.source, pair.target, False, f"is not taken over: {wrong[0]}{way}", code)
     records = sum(one.records for one in report.partitions)
     lag = sum(one.lag for one in report.partitions)
     text = f"is adopted; compared were {count(records, 'record')} of {count(len(report.partitions), 'partition')}, each"
@@ -170,6 +178,14 @@ def _whole(pair: TopicPair, report: VerifyReport) -> Adopted:
         text += f"; {count(lag, 'offset')} of the source are to be copied"
     notes = dict.fromkeys(note for one in report.partitions for note in one.notes)
     return Adopted(pair.source, pair.target, True, "; ".join((text, *notes)))
+
+
+def _is_only_deleted(report: VerifyReport) -> bool:
+    """The target deleted records at its start that the source has, and all else that both hold is the same: each side's
+    retention goes by segments of its own, so that of a copy and its source either may begin later.
+    """
+    deleted = [one for one in report.differences if one.kind is Kind.DELETED]
+    return not report.unread and bool(deleted) and report.different == len(deleted)
 
 
 def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> set[str]:

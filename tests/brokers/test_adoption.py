@@ -42,6 +42,7 @@ from mirror.journal.ownership import FailedOver, Owner
 from mirror.kafka.admin import Admin, ConfigChange, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.queries import delete_records
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
@@ -699,3 +700,27 @@ def test_a_task_writes_nothing_to_a_copy_that_was_made_anew_under_it(
         task.until(at, lambda one: "deleted and created again" in one.detail)
         admin = admin_of(target)
         assert [span.end for span in admin.spans(admin.describe([topic_name]).values()).values()] == [0]
+
+
+@pytest.mark.brokers
+def test_a_copy_that_begins_later_is_told_how_it_is_taken_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """As the old source does at a failback, whose retention went by other segments than its copy's."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for bootstrap in (source, target):
+        make_topic(bootstrap, topic_name)
+        produce(bootstrap, topic_name, values(20))
+    at = TopicPartition(topic_name, 0)
+
+    async def expire() -> None:
+        async with Wire(Endpoint.of(settings_between(source, target, [topic_name]).target)) as cluster:
+            await cluster.refresh([topic_name])
+            await delete_records(cluster, at, 10)
+
+    asyncio.run(expire())
+    file = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert done.exit_code == ExitCode.DIFFERENT
+    assert f"`mirror adopt CONFIG {topic_name} --ends-only`" in done.stdout
+    assert CliRunner().invoke(app, ["adopt", str(file), topic_name, "--ends-only"]).exit_code == ExitCode.DONE
