@@ -173,14 +173,19 @@ _SUSPENDED_MOTIFS: Final = (
     ("live", "produce", "overtake", "expire_source", "expire_target", "run"),
     ("expire_source", "live", "produce", "overtake", "run"),
 )
-#: What is drawn besides where operators set the mirror's own topics as all others of the cluster are set.
-_OPERATED: Final[dict[str, float]] = {"set_journal": 8}
+#: What is drawn besides where operators set the mirror's own topics as all others of the cluster are set, and where an
+#: application sends the same record again and again, so that a batch is the source's at many offsets.
+_OPERATED: Final[dict[str, float]] = {"set_journal": 8, "alike": 6}
 _OPERATED_MOTIFS: Final = (
     ("live", "produce", "set_journal", "produce", "settle", "produce", "failover"),
     ("set_journal", "produce", "run", "failover", "undo", "produce", "run"),
     ("live", "set_journal", "kill", "produce", "run"),
     ("live", "set_journal", "twin", "produce", "settle"),
     ("cut_source", "run", "set_journal", "produce", "run", "accept", "run"),
+    ("live", "alike", "settle", "stranger_writes", "alike", "settle"),
+    ("alike", "run", "stranger_writes", "alike", "run"),
+    ("alike", "run", "cut_source", "alike", "alike", "run"),
+    ("alike", "run", "cut_target", "alike", "run"),
 )
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})

@@ -10,7 +10,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -1062,6 +1062,9 @@ class _Player:
         # before a look: what retention deletes at once is never seen in the source's log
         self._history.setdefault((name, partition), {}).update(delivered)
         return "done"
+
+    def _op_alike(self, op: Op) -> str:
+        return self._op_produce(replace(op, amount=max(3, op.amount // 3 * 3), kind="alike"))
 
     def _expires(self, number: int) -> None:
         """The source deletes by age from now on, and so do its copies, but for one that has what the source lost."""

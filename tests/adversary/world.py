@@ -56,8 +56,9 @@ BROKERS: Final[Mapping[str, str | int | bool]] = {
     "group.min.session.timeout.ms": 1000,
 }
 _SECONDS: Final = 60.0
-#: What an old record's timestamp lies back.
+#: What an old record's timestamp lies back; equal records have the time of the full hour.
 OLD_MS: Final = 30 * 24 * 3_600_000
+HOUR_MS: Final = 3_600_000
 _HANG_SECONDS: Final = 4.0
 T = TypeVar("T")
 
@@ -150,7 +151,7 @@ class OneSide:
         self, topic: str, partition: int, records: int, kind: str, chance: Random, name: str
     ) -> dict[int, Record]:
         """So many records in batches of a few, and what was delivered where, unless it was aborted. `kind`: as in
-        `operations.KINDS`; values are told apart by `name`.
+        `operations.KINDS`, or "alike", of which each batch is the same; values are told apart by `name`.
         """
         delivered = dict[int, Record]()
 
@@ -176,8 +177,11 @@ class OneSide:
         for number in range(records):
             key = b"k%d" % chance.randrange(4) if kind == "keyed" else b"n%d" % number
             value = None if kind == "keyed" and chance.random() < 0.1 else f"{name}.{number}".encode()
-            producer.produce(topic, value, key, partition=partition, timestamp=now + number, on_delivery=note)
-            if number % 3 == 2 and chance.random() < 0.7:
+            at = now + number
+            if kind == "alike":
+                key, value, at = b"beat", b"beat", now - now % HOUR_MS
+            producer.produce(topic, value, key, partition=partition, timestamp=at, on_delivery=note)
+            if number % 3 == 2 and (kind == "alike" or chance.random() < 0.7):
                 assert not producer.flush(_SECONDS)
         assert not producer.flush(_SECONDS), f"{topic}: records were not delivered"
         if kind == "commit":
