@@ -73,7 +73,7 @@ def replica(data: bytes) -> None:
 
 
 def sidecars(data: bytes) -> None:
-    """One file under the names of all: whatever is told stands in it."""
+    """One file under the names of all: whatever is written stands in it."""
     names = ("partition.metadata", "leader-epoch-checkpoint")
     folder = _broker("small", {}, {"log-start-offset-checkpoint": data, **{f"orders-0/{name}": data for name in names}})
     if found := topic_id_of(folder):
@@ -176,9 +176,9 @@ def _merged(log: PartitionLog, sound: Sequence[RawBatch]) -> None:
     assert all(first < marker < log.end for _, first, marker in log.aborted)
     ended = list(_ended(sound))
     for raw, kind in zip(sound, ended, strict=True):
-        told = aborted.covers(raw) if _is_readable(raw) else None
+        reported = aborted.covers(raw) if _is_readable(raw) else None
         if raw.header.is_transactional and not raw.header.is_control:
-            assert told is (kind == ABORT)
+            assert reported is (kind == ABORT)
             assert kind is not None or log.stable <= max(log.start, raw.header.base_offset)
 
 

@@ -29,7 +29,7 @@ _RSS_MIB: Final = 1024
 
 _STATE: Final = Struct(">QI")
 #: Bytes that mean trouble to somebody: ends of ranges in fixed-length and in variable-length numbers.
-_TELLING: Final = (
+_SAYING: Final = (
     b"\0",
     b"\x7f",
     b"\x80",
@@ -108,7 +108,7 @@ def damaged(data: bytes, random: Random) -> bytes:
             case 0 if at < len(changed):
                 changed[at] ^= 1 << random.randrange(8)
             case 1:
-                telling = random.choice(_TELLING)
+                telling = random.choice(_SAYING)
                 changed[at : at + len(telling)] = telling
             case 2:
                 del changed[at : at + random.randrange(1, 20)]

@@ -145,8 +145,10 @@ def _confirmed(name: str, slow: Sequence[Path]) -> Iterator[Finding]:
 
 def _coverage(output: str) -> tuple[int, int]:
     """Edges that the seeds took, and that all inputs took, by libFuzzer's report; -1 without one."""
-    told = _COVERED.findall(output)
-    return next((int(edges) for when, edges in told if when == "INITED"), -1), int(told[-1][1]) if told else -1
+    reported = _COVERED.findall(output)
+    return next((int(edges) for when, edges in reported if when == "INITED"), -1), int(
+        reported[-1][1]
+    ) if reported else -1
 
 
 def _write_seeds(name: str, target: Target, seed: int, folder: Path) -> None:
@@ -169,7 +171,7 @@ def _name_of(data: bytes) -> str:
     return sha1(data, usedforsecurity=False).hexdigest()[:16]
 
 
-def _told(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     path = finding.path.resolve()
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     return f"\n{path.parent.name}: {finding.end}\nto repeat it:\n    python fuzz/run.py --repeat {shown}"
@@ -201,7 +203,7 @@ def main() -> int:
             print(outcome, flush=True)
             findings += outcome.findings
     for finding in findings:
-        print(_told(finding))
+        print(_text(finding))
     return int(bool(findings))
 
 

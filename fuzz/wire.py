@@ -127,9 +127,9 @@ def copies(data: bytes) -> None:
     key, _, value = data.partition(b"\n")
     for prefix in (b"", positions.POSITION, positions.STOP):
         with suppress(*NOT_OURS):
-            if (told := positions.read_position(journal.Entry(0, prefix + key, value))) is not None and told[1]:
-                again = positions.read_position(journal.Entry(0, *positions.position_entry(told[0], told[1])))
-                assert again == told
+            if (reported := positions.read_position(journal.Entry(0, prefix + key, value))) is not None and reported[1]:
+                again = positions.read_position(journal.Entry(0, *positions.position_entry(reported[0], reported[1])))
+                assert again == reported
             if (met := positions.read_stop(journal.Entry(0, prefix + key, value))) is not None and met[1]:
                 assert positions.read_stop(journal.Entry(0, *positions.stop_entry(met[0], met[1]))) == met
 

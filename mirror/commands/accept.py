@@ -1,10 +1,10 @@
 """`mirror accept`: go on behind records that were lost, or from a copy that nothing can confirm any more.
 
 What is accepted is looked at in both logs now, as a mirror that starts would, and named; nothing is written to the
-topics themselves. What keeps a partition stopped all the same is told, and then nothing is accepted of it.
+topics themselves. What keeps a partition stopped all the same is shown, and then nothing is accepted of it.
 
 Decision: a copy that nothing confirms is taken for whole only where a person says so by name. Somebody who goes on
-behind a loss has not been told that the copy has records of somebody else by now.
+behind a loss has not learned that the copy has records of somebody else by now.
 
 Decision: a stop that stands because the logs are different ones is lifted by what both logs hold. That the copy ends at
 the position which the journal keeps says nothing against it: it did when the stop was met.
@@ -82,15 +82,15 @@ def accept(
     found = asyncio.run(_accept(settings, topic, partitions, unconfirmed=unconfirmed))
     stays = [one for one in found if one.stop is not None]
     if as_json:
-        told = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
+        losses = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
         more = {"confirmed": [_place(one) | {"offset": one.vouched.source_next} for one in found if one.vouched]}
         more["lifted"] = [_place(one) | {"state": str(one.lifted.state)} for one in found if one.lifted]
         more["stopped"] = [
-            _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _told(one.stop)}
+            _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _with_advice(one.stop)}
             for one in found
             if one.stop is not None
         ]
-        print_json({"flow": settings.flow, "topic": topic, "losses": told, **more})
+        print_json({"flow": settings.flow, "topic": topic, "losses": losses, **more})
     else:
         for one in found:
             for line in _lines(one):
@@ -106,7 +106,10 @@ def _lines(one: Accepted) -> list[str]:
     """What is said of a partition."""
     if one.stop is not None:
         return [
-            f"nothing is accepted; it stays stopped: {one.stop.state} at offset {one.stop.offset}: {_told(one.stop)}"
+            (
+                f"nothing is accepted; it stays stopped: {one.stop.state} at offset {one.stop.offset}:"
+                f" {_with_advice(one.stop)}"
+            )
         ]
     lines = []
     if one.loss is not None:
@@ -120,7 +123,7 @@ def _lines(one: Accepted) -> list[str]:
     return lines
 
 
-def _told(stop: PartitionStop) -> str:
+def _with_advice(stop: PartitionStop) -> str:
     return f"{stop.detail}. {stop.advice}"
 
 
@@ -129,7 +132,7 @@ def _place(one: Accepted) -> dict[str, Any]:
 
 
 def _as_dict(one: Accepted) -> dict[str, Any]:
-    assert one.loss is not None, "only losses are told so"
+    assert one.loss is not None, "only losses are shown so"
     return _place(one) | {
         "first_offset": one.loss.first,
         "last_offset": one.loss.next_offset - 1,
@@ -140,7 +143,7 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 
 async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
     if is_rekeyed(topic, settings.topics):
-        behind = Remedy.REKEY_BEHIND.told()
+        behind = Remedy.REKEY_BEHIND.text()
         raise ConfigError(
             f"{topic}: is re-keyed, and nothing of it is accepted by this command. Of records that the source deleted:"
             f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` tells what resolves it"
@@ -229,7 +232,7 @@ async def _settle(
             stop = None
         elif isinstance(stop, Unconfirmed):
             advice = located(stop, source, target, one.target.topic).advice
-            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, told=advice)
+            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, advice=advice)
     if stop is None and one.loss is None:
         one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
     one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])

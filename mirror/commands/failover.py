@@ -4,7 +4,7 @@
     end      the journal says that the flow was failed over (`journal/ownership.py`): the mirror that runs ends, and
              none starts
     fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`)
-    check    copies of which no task has told since are compared with their sources
+    check    copies on which no task has reported since are compared with their sources
     groups   a last look, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
              Every group is named that does not go on where it stood, with what it reads again or misses
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 SOURCE_SECONDS: Final = 5.0
 #: How long a mirror that runs may report no headway, where it reports at least every ten seconds.
 IDLE_SECONDS: Final = 15.0
-#: What a mirror that is told to end may take: its tasks, its last look at groups, its last word.
+#: What a mirror that is asked to end may take: its tasks, its last look at groups, its last word.
 END_SECONDS: Final = 20.0
 #: For how long no partition may grow when the mirror is gone: its tasks wait for acknowledgments for so long.
 QUIET_SECONDS: Final = 4.0
@@ -161,7 +161,7 @@ async def _fail_over(
 ) -> FailoverReport:
     """Step by step; `done` is the record of a failover that was lost before it had an account."""
     settings, rehearse, target = course.settings, course.rehearse, known.journal.cluster
-    course.tell_others(known)
+    course.warn_of_others(known)
     with course.step("reach the source"):
         reached = await course.reach(source, {at.topic for at in known.figures})
 
@@ -197,7 +197,7 @@ async def _fail_over(
         )
         found += missed
         course.exposed += missed if rehearse else []
-        if reached and await course.tell_silent(source):
+        if reached and await course.warn_of_silent(source):
             found, course.exposed = may_hold_more(found), may_hold_more(course.exposed)
     account = course.account(found)
     if not rehearse:
@@ -254,22 +254,22 @@ class _FailoverRun:
             self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
 
-    def tell_others(self, known: JournalSnapshot) -> None:
-        """Of what the flow's mirror copies and this configuration does not, nothing is copied, compared or told."""
+    def warn_of_others(self, known: JournalSnapshot) -> None:
+        """Of what the flow's mirror copies and this configuration does not, nothing is copied, compared or reported."""
         if others := known.others():
             pairs = [topic if topic == copy else f"{topic} (to {copy})" for copy, topic in sorted(others.items())]
             self._warn(
                 f"the flow's mirror has another configuration than this one, by which it copies {first_of(pairs)}, too:"
-                " nothing of that is told here. Fail over with its configuration, or have it read this one first"
+                " nothing of that is shown here. Fail over with its configuration, or have it read this one first"
                 " (SIGHUP, or a new start)"
             )
 
-    async def tell_silent(self, source: Cluster) -> bool:
-        """Whether a broker of the source is silent: the others may have told of partitions that it leads by now."""
+    async def warn_of_silent(self, source: Cluster) -> bool:
+        """Whether a broker of the source is silent: the others may have reported partitions that it leads by now."""
         try:
             await source.require_all()
         except ClusterError as problem:
-            self._warn(f"the source may hold more than is told here: {problem}")
+            self._warn(f"the source may hold more than is shown here: {problem}")
             return True
         return False
 
@@ -310,7 +310,7 @@ class _FailoverRun:
                 self._warn("what groups read again or miss was not compared to the end, since the source went away")
             return []
         await self.compare_groups(source, target, known, exposures)
-        await self.tell_deleted(source, known)
+        await self.warn_of_deleted(source, known)
         return await self.miss(source, known)
 
     async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
@@ -518,7 +518,7 @@ class _FailoverRun:
             if self._look.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        self._tell(self._look.blockers)
+        self._warn_of_blockers(self._look.blockers)
 
     async def compare_groups(
         self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[PartitionRpo]
@@ -545,9 +545,9 @@ class _FailoverRun:
             self._gaps = tuple(gaps)
             if not gaps and not any(blocker.passing for blocker in blockers):
                 break
-        self._tell(blockers)
+        self._warn_of_blockers(blockers)
 
-    def _tell(self, blockers: Iterable[Blocker]) -> None:
+    def _warn_of_blockers(self, blockers: Iterable[Blocker]) -> None:
         for blocker in blockers:
             self._warn(f"group {blocker.group or 'sync'}: {blocker.cause} {blocker.detail}".rstrip())
 
@@ -560,7 +560,7 @@ class _FailoverRun:
                 f"`mirror resume CONFIG {topic}` lets it go on"
             )
 
-    async def tell_deleted(self, source: Cluster, known: JournalSnapshot) -> None:
+    async def warn_of_deleted(self, source: Cluster, known: JournalSnapshot) -> None:
         """Name what somebody deleted of the copies, though their ends say that all got over."""
         for text in await deleted_there(self.settings, source, known):
             self._warn(text)
@@ -610,7 +610,7 @@ class _FailoverRun:
 
 
 async def _known_of(source: Cluster, topics: set[str]) -> None:
-    """Learn these topics; those that may not be described are told of one by one. Raises ClusterError."""
+    """Learn these topics; those that may not be described are named one by one. Raises ClusterError."""
     try:
         await source.refresh(topics, SOURCE_SECONDS)
     except NotAuthenticated:

@@ -82,10 +82,10 @@ def _show(walk: Walk, mapped: Mapped, outcomes: Outcomes, view: LogView) -> None
         if damage.batch is not None:
             view.take(damage.batch, Outcome.NONE, damage.position, crc_holds=False)
         found = walk.resume()
-    view.close(_told(walk, found), _notes(walk, found))
+    view.close(_summary_fields(walk, found), _notes(walk, found))
 
 
-def _told(walk: Walk, found: Found | None) -> dict[str, Any]:
+def _summary_fields(walk: Walk, found: Found | None) -> dict[str, Any]:
     damage = walk.damage
     return {
         "size": walk.position + walk.rest,

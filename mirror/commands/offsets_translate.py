@@ -3,9 +3,10 @@
 Read from the flow's journal; what the mirror has not written down yet is found in both logs, as a mirror that starts
 would find it. Nothing is written.
 
-Offsets are told of a copy alone, though two topics of one name have offsets as well: the flow's journal names it by
-both topics' ids, no stop stands that makes it another log, and both logs end alike, as a mirror that starts would see.
-Of a flow that was failed over whoever writes to the copy owns its end: what the flow had acknowledged is told alone.
+Offsets are translated for a copy alone, though two topics of one name have offsets as well: the flow's journal names it
+by both topics' ids, no stop stands that makes it another log, and both logs end alike, as a mirror that starts would
+see. Of a flow that was failed over whoever writes to the copy owns its end: what the flow had acknowledged is
+translated alone.
 """
 
 from __future__ import annotations

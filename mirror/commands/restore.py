@@ -37,7 +37,7 @@ from mirror.segments.cluster_logs import METADATA, OFFSETS_TOPIC, ClusterTopics,
 from mirror.segments.file_cluster import Bounds
 from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
-from mirror.segments.replica_sets import mixed_in, partitions_in, told_of
+from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
 from mirror.segments.restore import (
     KEEPING,
     Found,
@@ -115,7 +115,7 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
         found, left = _of_now(found, ids, known)
         notes += left
         counts = {name: topic.partitions for name, topic in known.topics.items()}
-    for name, count in told_of(folders).items():
+    for name, count in partition_counts(folders).items():
         if known is None or name not in known.gone:
             counts[name] = max(counts.get(name, 0), count)
     there = {at.topic for at in found}
@@ -159,8 +159,8 @@ def _cluster_id(folders: Iterable[Path]) -> str | None:
         if (cluster_id := cluster_id_of(data)) is not None:
             ids.setdefault(cluster_id, data)
     if len(ids) > 1:
-        told = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
-        raise ConfigError(f"folders of different clusters: {told}. Name the folders of one of them")
+        listed = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
+        raise ConfigError(f"folders of different clusters: {listed}. Name the folders of one of them")
     return next(iter(ids), None)
 
 
@@ -219,17 +219,17 @@ def _topics(
     for at, paths in found.items():
         before = topics.get(at.topic, Found(partitions=0))
         times = [before.oldest_ms, *map(oldest_of, paths)]
-        told = known.topics.get(at.topic) if known is not None else None
+        source_topic = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        is_it = told is not None and topic_id in (None, told.topic_id)
-        count = counts.get(at.topic, 0) if is_it or told is None else 0
+        is_it = source_topic is not None and topic_id in (None, source_topic.topic_id)
+        count = counts.get(at.topic, 0) if is_it or source_topic is None else 0
         topics[at.topic] = Found(
             partitions=max(before.partitions, at.partition + 1, count),
             oldest_ms=min((time for time in times if time is not None), default=None),
             bytes=max(before.bytes, *map(bytes_of, paths)),
             mixed=mixed.get(at.topic, ""),
             topic_id=topic_id,
-            known=told if is_it else None,
+            known=source_topic if is_it else None,
         )
     return topics
 

@@ -38,7 +38,7 @@ from mirror.observability.status import PartitionStatus, Totals
 #: How long a signal waits before it is looked at again, in seconds.
 _LATER: Final = 0.05
 
-#: How long a mirror that was told to end may take for that: what is under way, the journal, consumer groups, Spark.
+#: How long a mirror that was asked to end may take for that: what is under way, the journal, consumer groups, Spark.
 END_SECONDS: Final = 10.0
 
 
@@ -79,13 +79,13 @@ def end_in_time(kill: Callable[[], None]) -> None:
     signals: list[int] = []
 
     def end_hard(number: int) -> NoReturn:
-        logs.get("mirror.run").error("ended_hard", signal=number, reason="told twice" if signals[1:] else "too slow")
+        logs.get("mirror.run").error("ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow")
         try:
             kill()
         finally:
             os._exit(128 + number)
 
-    def told(number: int, _: FrameType | None) -> None:
+    def on_signal(number: int, _: FrameType | None) -> None:
         signals.append(number)
         if signals[1:]:
             end_hard(number)
@@ -94,7 +94,7 @@ def end_in_time(kill: Callable[[], None]) -> None:
         timer.start()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
 
 
 @cache
@@ -137,11 +137,11 @@ def _end(number: int) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-# --- What a service manager is told (sd_notify(3)) --------------------------------------------------------------------
+# --- What a service manager gets (sd_notify(3)) -----------------------------------------------------------------------
 
 
 def notify(state: str) -> bool:
-    """Tell systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody was told."""
+    """Tell systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody listens."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return False
@@ -182,7 +182,7 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool,
         return _run(settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over)
 
 
-def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its end, told once
+def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its end, in one place
     settings: Settings,
     load: Callable[[], Settings],
     metrics: Metrics,

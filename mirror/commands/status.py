@@ -1,6 +1,6 @@
 """`mirror status`: where every partition is, as the flow's journal tells it.
 
-Figures in a journal outlive the mirror that wrote them, so what they are worth is told first: whether the mirror runs,
+Figures in a journal outlive the mirror that wrote them, so what they are worth is shown first: whether the mirror runs,
 by the age of its last report and, on its own machine, by its process.
 """
 
@@ -40,12 +40,12 @@ def troubles(figures: Iterable[PartitionStatus]) -> Iterator[Text]:
             alike = one.detail.replace(f"{one.topic}-{one.partition}", one.topic)
             groups.setdefault((one.state, one.topic, alike), []).append(one)
     for (state, _, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
-        text = Text.assemble(state_text(state), plain(f" {_told(every, alike)}"))
+        text = Text.assemble(state_text(state), plain(f" {_detail(every, alike)}"))
         text.stylize("red" if state.is_stop else "yellow")
         yield text
 
 
-def _told(every: Sequence[PartitionStatus], alike: str) -> str:
+def _detail(every: Sequence[PartitionStatus], alike: str) -> str:
     first = every[0]
     if len(every) == 1:
         return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"

@@ -90,7 +90,7 @@ _HELLO_BYTES: Final = _NONCE_BYTES + 2 * _NUMBER_BYTES
 #: What a proof of the token is for, so that none serves for another.
 _TASK, _LINE, _WELCOME = b"task", b"line", b"welcome"
 #: Kinds of frames: work for a task, a sign of life; from a task, that it took work, or a report.
-_MORE, _ALIVE, _TAKEN, _TOLD = b"m", b".", b"+", b"="
+_MORE, _ALIVE, _TAKEN, _REPORT = b"m", b".", b"+", b"="
 #: How often a driver gives a sign of life, and without how many seconds of it a task ends. A driver that plans for
 #: thousands of partitions may be busy for seconds; a mirror that waits for its turn waits for longer
 #: (`journal/ownership.py`).
@@ -197,7 +197,7 @@ class _Switchboard:
                 line = await _Line.of(self._token, reader, writer)
             self._let_in(line)
             while True:  # until the task ends
-                kind, said = await line.frames.read((_TAKEN, _TOLD), LARGEST_REPORT)
+                kind, said = await line.frames.read((_TAKEN, _REPORT), LARGEST_REPORT)
                 if kind == _TAKEN:
                     line.taken += 1
                     line.heard.set()
@@ -299,14 +299,14 @@ class Voice:
 
     frames: Frames | None = None
 
-    def tell(self, report: bytes) -> bool:
+    def send(self, report: bytes) -> bool:
         """Whether it was taken; that it arrives nobody waits for. False while the driver is not there or does not read:
-        then it is to be told again. One beyond `LARGEST_REPORT` is left to journal and result: no later try would do.
+        then it is to be sent again. One beyond `LARGEST_REPORT` is left to journal and result: no later try would do.
         """
         if self.frames is None or self.frames.unsent >= _UNSENT_BYTES:
             return False
         if len(report) <= LARGEST_REPORT:
-            self.frames.write(_TOLD, report)
+            self.frames.write(_REPORT, report)
         return True
 
 

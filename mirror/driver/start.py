@@ -115,8 +115,8 @@ async def _refuse_rivals(
     await journal.append([(FirstSeen.key(copy), None) for copy in rivals])
     for copy in rivals:
         known.pop(FirstSeen.key(copy), None)
-    told = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
-    raise PreflightError(f"another flow began at the same moment:\n{told}")
+    listed = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
+    raise PreflightError(f"another flow began at the same moment:\n{listed}")
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
@@ -153,7 +153,7 @@ async def bounded(
 ) -> tuple[list[Assignment], dict[TopicPartition, str]]:
     """The assignments with the end of each partition as a committed reader sees it now, and why others have none: they
     are left out of the copy. A topic that is another one by now has no end to copy up to: its task says so. What lies
-    behind an open transaction is not copied, and is told.
+    behind an open transaction is not copied, and is reported.
     """
     written: dict[TopicPartition, int] = {}
     with contextlib.suppress(ClusterError, WireError):

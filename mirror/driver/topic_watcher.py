@@ -74,7 +74,7 @@ class Deletions:
     def __init__(self, source: Admin, target: Admin) -> None:
         """Nothing is asked before the first look."""
         self._source, self._target = source, target
-        self._told = ""
+        self._reported = ""
         self._missed: frozenset[str] | None = None  # source topics that went before the first look; None before it
         self._missed_until = 0.0  # they are lost so long
 
@@ -86,9 +86,9 @@ class Deletions:
         seen: Mapping[str, FirstSeen],
         sound: Collection[str] = (),
     ) -> list[str]:
-        """The copies to delete now, by the target's names; why none is, is told once while that lasts (D2). `sound` are
-        those that tasks of this process copied to, or found to be their sources' (D3). The journal has it before they
-        go.
+        """The copies to delete now, by the target's names; why none is, is logged once while that lasts (D2). `sound`
+        are those that tasks of this process copied to, or found to be their sources' (D3). The journal has it before
+        they go.
 
         Raises ClusterError, and MalformedBatch where the journal cannot be read.
         """
@@ -105,7 +105,7 @@ class Deletions:
                 f"{why} on cluster {settings.source.alias}, as where a source lost its data. Bring it back, or fail"
                 " over; if these topics were deleted on purpose"
             )
-            self._tell(settings, gone, why)
+            self._log_kept(settings, gone, why)
             return []
         ours = self._made(gone, seen)
         kept = {topic: _UNCHECKED for topic in ours if topic not in sound}
@@ -114,7 +114,7 @@ class Deletions:
             more = asyncio.run(unacknowledged(settings, ids))
             kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
         whys = "; ".join(sorted(set(kept.values())))
-        self._tell(settings, {topic: ours[topic] for topic in kept}, whys)
+        self._log_kept(settings, {topic: ours[topic] for topic in kept}, whys)
         ours = {topic: one for topic, one in ours.items() if topic not in kept}
         return asyncio.run(self._let_go(settings, ours)) if ours else []
 
@@ -180,8 +180,8 @@ class Deletions:
             and known.topic_id == copies[topic].topic_id
         }
 
-    def _tell(self, settings: Settings, gone: Copies, why: str) -> None:
-        if why and why != self._told:
+    def _log_kept(self, settings: Settings, gone: Copies, why: str) -> None:
+        if why and why != self._reported:
             _log.error(
                 "copies_not_deleted",
                 flow=settings.flow,
@@ -189,7 +189,7 @@ class Deletions:
                 reason=f"{why}, delete their copies on cluster {settings.target.alias} by hand, and start the mirror"
                 " again",
             )
-        self._told = why
+        self._reported = why
 
 
 def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
@@ -265,7 +265,7 @@ class Replanner:
         self._acls_held: set[str] = set()
         self._plan: TopicPlan | None = None
         self._basis: tuple[Settings, History] | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._acl_blocker = ""
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
         self._took = 0.0
@@ -300,7 +300,7 @@ class Replanner:
         anew = self._begun_anew(whole, history)
         failures: dict[str, MirrorError] = {}
         made = apply(target, whole.allowed(), failures, self._refuse_lost)
-        self._tell([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
+        self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
         if failures:
             self._plan = None  # tried again at the next look
@@ -385,12 +385,12 @@ class Replanner:
         self._names = names
         return self._history
 
-    def _tell(self, refusals: Iterable[str]) -> None:
+    def _log_refusals(self, refusals: Iterable[str]) -> None:
         """Each refusal once, while it lasts."""
         now = set(refusals)
-        for text in sorted(now - self._told):
+        for text in sorted(now - self._reported):
             _log.error("not_mirrored", flow=self.settings.flow, reason=text)
-        self._told = now
+        self._reported = now
 
     def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
         settings, alias = self.settings, self._target.settings.alias
@@ -468,7 +468,7 @@ class Mirroring(Protocol):
 
 
 class TopicWatcher:
-    """One flow's; its mirror is told of what it finds."""
+    """One flow's; its mirror gets what it finds."""
 
     def __init__(self, renewal: Replanner, reload: Callable[[], Settings]) -> None:
         """`reload` reads the configuration again, and may raise ConfigError."""
@@ -483,7 +483,7 @@ class TopicWatcher:
         self._asked.set()
 
     async def run(self, mirror: Mirroring) -> None:
-        """Until cancelled. A look that fails is told once, and the next one may do."""
+        """Until cancelled. A look that fails is logged once, and the next one may do."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._renewal.rest):

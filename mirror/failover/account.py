@@ -97,8 +97,8 @@ async def _other_source(source: Cluster, topic: str, seen: FirstSeen | None) -> 
     """
     if seen is None:
         return None
-    if told := seen.from_another(source.cluster_id):
-        return Doubt(told, State.RECREATED)
+    if reason := seen.from_another(source.cluster_id):
+        return Doubt(reason, State.RECREATED)
     if not other_topic(source, topic, seen.topic_id):
         return None
     try:
@@ -160,7 +160,7 @@ def group_sync(
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since, copies)
+        return GroupSync(*common, moved, origins, vouched, known.runs.known_until, since, copies)
     return GroupSync(*common, preserved(pairs), origins, vouched, since=since, copies=copies)
 
 
@@ -175,26 +175,26 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
 
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
-    told = [*known.figures.values()]
+    statuses = [*known.figures.values()]
     lost = losses_in(known.newest)
-    asked_there = (_position(settings, known, one) for one in told)
+    asked_there = (_position(settings, known, one) for one in statuses)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends, stable = dict[TopicPartition, int](), dict[TopicPartition, int]()
     if source is not None:
-        every = [_source_of(one) for one in told]
+        every = [_source_of(one) for one in statuses]
         ends = await ends_of(source, every, READ_UNCOMMITTED)  # first: a log that grows has no open transaction for it
         stable = await ends_of(source, every)
     asked = (
         _exposure(source, ends.get(_source_of(one)), stable.get(_source_of(one)), known, one, position)
-        for one, position in zip(told, positions, strict=True)
+        for one, position in zip(statuses, positions, strict=True)
     )
-    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in told)
+    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in statuses)
     exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
     return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
 
 
 def with_doubts(exposures: Iterable[PartitionRpo], doubts: Mapping[TopicPartition, Doubt]) -> list[PartitionRpo]:
-    """The same, with what comparing both logs told of source partitions since."""
+    """The same, with what comparing both logs showed of source partitions since."""
     found: list[PartitionRpo] = []
     for one in exposures:
         doubt = doubts.get(TopicPartition(one.topic, one.partition))
@@ -283,11 +283,11 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     if not found:
         return []
     topics = {target for _, target, _, _, _ in found}
-    told = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
+    configs = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
     return [
         f"{at}: the target deleted offsets {first} to {upto - 1}, which the source has; its retention does not say why"
         for at, target, first, upto, age_ms in found
-        if not may_expire(plain_values(told.get(target, {})), age_ms)
+        if not may_expire(plain_values(configs.get(target, {})), age_ms)
     ]
 
 
@@ -384,7 +384,7 @@ def _seen_ms(contact: PartitionStatus, now: int) -> int | None:
 
 
 async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
-    """When the record at an offset, or the next one, was written: Unix ms, None where that cannot be told."""
+    """When the record at an offset, or the next one, was written: Unix ms, None where that is unknown."""
     try:
         found = list(split((await fetch_at(source, at, offset)).records))
     except (ClusterError, MalformedBatch):

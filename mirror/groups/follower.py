@@ -25,7 +25,7 @@ LONGEST_REST: Final = 5.0
 #: Figures that stay as they are go to the journal as often as those of a partition at rest.
 REPORT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.1
-#: What the last look may take: when a bounded copy is done, and when the mirror is told to stop.
+#: What the last look may take: when a bounded copy is done, and when the mirror is asked to stop.
 LAST_LOOK_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 1.0
 
@@ -37,7 +37,7 @@ def _nobody() -> None:
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next;
-    `on_look` is told of each complete look. `may_go_on` is asked before each look.
+    `on_look` is called with each complete look. `may_go_on` is asked before each look.
     """
 
     sync: GroupSync
@@ -47,7 +47,7 @@ class GroupFollower:
     on_look: Callable[[], None] = _nobody
     may_go_on: Callable[[], Awaitable[bool]] = always
     _met: dict[str, set[str]] = field(default_factory=dict)
-    _told: dict[str, set[str]] = field(default_factory=dict)
+    _warned: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
     _mistake: str = ""
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -68,15 +68,15 @@ class GroupFollower:
         Takes at most `LAST_LOOK_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
         """
         last = asyncio.create_task(self._last_look())
-        told = asyncio.create_task(stopping.wait())
-        await asyncio.wait([last, told], timeout=LAST_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([last, stopped], timeout=LAST_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if stopping.is_set():
             await asyncio.wait([last], timeout=STOP_SECONDS)
         if not last.done():
             self._log.warning("groups_not_finished", flow=self.journal.flow, reason="no complete look in time")
-        for task in (last, told):
+        for task in (last, stopped):
             task.cancel()
-        await asyncio.wait([last, told])
+        await asyncio.wait([last, stopped])
 
     async def _last_look(self) -> None:
         while self.sync.include:
@@ -85,13 +85,13 @@ class GroupFollower:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _step(self) -> bool:
-        """One look, told; whether it was complete."""
+        """One look, logged; whether it was complete."""
         async with self._looking:
             try:
                 if not await self.may_go_on():
                     return False
                 look = await self.sync.look()
-                self._tell_skips(look)
+                self._log_skips(look)
                 blockers = list(look.blockers)
                 if look.is_complete:
                     self.on_look()
@@ -127,7 +127,7 @@ class GroupFollower:
         self._reported = figures
         return []
 
-    def _tell_skips(self, look: Look) -> None:
+    def _log_skips(self, look: Look) -> None:
         """One event for each group that passes over records which the target has deleted, and the source has not."""
         by_group: dict[str, list[Skip]] = {}
         for skip in look.skips:
@@ -147,7 +147,7 @@ class GroupFollower:
 
     def _warn(self, blockers: Iterable[Blocker]) -> None:
         """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What
-        is expected to heal by itself, as a coordinator that is just being made, is told where the next look meets it.
+        is expected to heal by itself, as a coordinator that is just being made, is logged where the next look meets it.
         """
         met: dict[str, set[str]] = {}
         now: dict[str, set[str]] = {}
@@ -159,8 +159,8 @@ class GroupFollower:
                 now.setdefault(cause, set()).add(group)
             details.setdefault(cause, blocker.detail)
         for cause, groups in now.items():
-            if fresh := groups - self._told.get(cause, set()):
+            if fresh := groups - self._warned.get(cause, set()):
                 named = {"groups": first_of(sorted(fresh))} if any(fresh) else {}
                 more = {"reason": details[cause]} if details[cause] else {}
                 self._log.warning("groups_blocked", flow=self.journal.flow, cause=cause, **named, **more)
-        self._met, self._told = met, now
+        self._met, self._warned = met, now

@@ -87,7 +87,7 @@ class Heart:
     figures: Callable[[], Iterable[PartitionStatus]]
 
     async def run(self) -> None:
-        """Until cancelled. A target that is away, or a right that is missing, is told once; the copy goes on."""
+        """Until cancelled. A target that is away, or a missing right, is logged once; the copy goes on."""
         log, failing = logs.get("mirror.heartbeats"), False
         while True:
             beat = Heartbeat.of(self.flow, self.instance, self.figures())

@@ -64,14 +64,14 @@ def read(record: Entry) -> Recorded | None:
     target, first = TopicPartition(topic, int(partition)), int(begin)
     if record.value is None:
         return Recorded(target, first, None)
-    told = parsed(record.value)
-    source, at, numbers = int(told["source"]), int(told["target"]), [int(number) for number in told["runs"]]
+    fields = parsed(record.value)
+    source, at, numbers = int(fields["source"]), int(fields["target"]), [int(number) for number in fields["runs"]]
     if at != first or min(source, at, *numbers[1::2]) < 0 or not len(numbers) % 2:
         raise ValueError("not the runs of a partition")
     runs = OffsetRanges(source, at)
     for skip, length in zip((0, *numbers[1::2]), numbers[::2], strict=True):
         runs.add(runs.next_source + skip, runs.next_target, length)
-    runs.pass_over(int(told["next"]))
+    runs.pass_over(int(fields["next"]))
     if runs.next_source > _LARGEST:
         raise ValueError("offsets beyond 64 bits")
     return Recorded(target, first, runs)
@@ -81,13 +81,13 @@ def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
     """What records tell of runs; one under such a key that is none is skipped with a warning."""
     for record in records:
         try:
-            told = read(record)
+            recorded = read(record)
         except NOT_OURS as problem:
             key = record.key.decode(errors="replace")
             _log.warning("journal_record_unread", key=key, reason=repr(problem))
         else:
-            if told is not None:
-                yield told
+            if recorded is not None:
+                yield recorded
 
 
 class Indexes(dict[TopicPartition, OffsetRangeIndex]):
@@ -100,8 +100,8 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
 
     def learn(self, records: Iterable[Entry]) -> None:
         """More records."""
-        for told in recorded_ranges(records):
-            self.setdefault(told.target, OffsetRangeIndex()).learn(told.begin, told.runs)
+        for recorded in recorded_ranges(records):
+            self.setdefault(recorded.target, OffsetRangeIndex()).learn(recorded.begin, recorded.runs)
 
     def last(self) -> dict[TopicPartition, OffsetRanges]:
         """The newest runs of each partition."""
@@ -112,8 +112,8 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
         """All of it, to be recorded again."""
         return [(_key(target, piece.begin), _value(piece)) for target, index in self.items() for piece in index.pieces]
 
-    def told_until(self, target: TopicPartition) -> int:
-        """The offset of a target partition up to which it is told where its records are from."""
+    def known_until(self, target: TopicPartition) -> int:
+        """The offset of a target partition up to which the journal says where its records are from."""
         return self[target].end if target in self else 0
 
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
@@ -136,8 +136,8 @@ def _value(runs: OffsetRanges) -> bytes:
     for run in runs:
         numbers += [run.length] if end is None else [run.source - end, run.length]
         end = run.source + run.length
-    told = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
-    return json.dumps(told, separators=(",", ":")).encode()
+    fields = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 # --- The offset maps of a task ----------------------------------------------------------------------------------------
@@ -186,21 +186,21 @@ class OffsetMapStore:
 
     async def _write(self, offset_maps: Mapping[TopicPartition, OffsetMap]) -> None:
         entries = [entry for target, offset_map in offset_maps.items() for entry in map_entries(target, offset_map)]
-        told = list(offset_maps.values())  # others may begin meanwhile
+        begun = list(offset_maps.values())  # others may begin meanwhile
         await self._journal.append_all(entries)
-        for offset_map in told:
+        for offset_map in begun:
             offset_map.recorded()
 
     async def _read(self) -> None:
         entries, _ = await self._journal.read(self._read_until)
-        told = list(recorded_ranges(entries))
-        if self._read_until is not None and any(map(self._takes_back, told)):
+        ranges = list(recorded_ranges(entries))
+        if self._read_until is not None and any(map(self._takes_back, ranges)):
             entries, _ = await self._journal.read()
             self._read_until = None
         if self._read_until is None:
             self._last = Indexes(entries).last()
         else:
-            for recorded in told:
+            for recorded in ranges:
                 self._learn(recorded)
         self._is_read = True
 

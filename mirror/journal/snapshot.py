@@ -31,13 +31,13 @@ from mirror.states import State
 STALE_MS: Final = 15_000
 #: For so long a report of a mirror elsewhere is waited for, where it seems to be silent, or ahead, by its clock.
 LISTEN_SECONDS: Final = 12.0
-#: What clocks of two machines may differ by before it is told.
+#: What clocks of two machines may differ by before status says so.
 _SKEW_MS: Final = 5_000
 #: How long the source may take to tell where it ends, and how often it is asked.
 ASK_SECONDS: Final = 2.0
 ASK_PAUSE: Final = 3.0
 _LISTEN_PAUSE: Final = 0.5
-#: Of such a state older mirrors told the lag as it was when they last saw the source.
+#: Of such a state older mirrors reported the lag as it was when they last saw the source.
 _FROZEN: Final = frozenset({State.UNAVAILABLE, State.RECREATED})
 
 

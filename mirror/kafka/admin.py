@@ -185,7 +185,7 @@ class Span:
 
 
 def topic_info(found: Described) -> TopicInfo:
-    """From what a broker told of a topic."""
+    """From what a broker said of a topic."""
     return TopicInfo(
         name=found.name,
         topic_id=found.topic_id,
@@ -256,8 +256,8 @@ class Wire:
             return answer.result()
         except ClusterError as problem:
             why = str(problem).removeprefix(f"{self.endpoint}: ")
-            told = f"{self.endpoint}: cannot {what}: {why}"
-            problem.args = (told,)
+            message = f"{self.endpoint}: cannot {what}: {why}"
+            problem.args = (message,)
             raise
         finally:
             answer.cancel()
@@ -417,12 +417,12 @@ class Admin:
         asked = partial(topic_configs, topics=wanted, timeout=DEADLINE_S)
         found, own = self._wire.ask("describe topic configs", DEADLINE_S, asked), ConfigSource.DYNAMIC_TOPIC_CONFIG
         known: dict[str, dict[str, ConfigValue]] = {}
-        for name, told in found.items():
-            if isinstance(told, tuple):
-                known[name] = configs({one.name: one for one in told}, own)
-            elif told != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
+        for name, listed in found.items():
+            if isinstance(listed, tuple):
+                known[name] = configs({one.name: one for one in listed}, own)
+            elif listed != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
                 doing = f"{self._wire.endpoint}: cannot describe configs of topic {name}"
-                problem = refusal(told, doing)
+                problem = refusal(listed, doing)
                 if isinstance(problem, AccessDenied):
                     grant = f"Grant {_RIGHTS['describe configs of topic']}, or check the credentials"
                     raise AccessDenied(f"{problem}. {grant}")
@@ -471,7 +471,7 @@ class Admin:
             for one in creations
         ]
         with self._doing("create topics"):
-            return self._told(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
+            return self._requested(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
 
     def create_partitions(self, growths: Iterable[Growth], failures: dict[str, MirrorError] | None = None) -> None:
         """Let topics have more partitions."""
@@ -479,7 +479,7 @@ class Admin:
             for some in portions(growths, lambda one: one.partitions):
                 wanted = [NewPartitions(one.topic, one.partitions) for one in some]
                 with self._doing("create partitions"):
-                    asked = self._told(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
+                    asked = self._requested(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
                 for name, future in asked.items():
                     with _one(failed, name), self._doing(f"create partitions of topic {name}"):
                         future.result()
@@ -497,7 +497,7 @@ class Admin:
                     ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some
                 ]
                 with self._doing("change topic configs"):
-                    asked = self._told(self._client.incremental_alter_configs, wanted)
+                    asked = self._requested(self._client.incremental_alter_configs, wanted)
                 for resource, future in asked.items():
                     with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
                         future.result()
@@ -506,7 +506,7 @@ class Admin:
         """Delete topics; one that is gone already is no error."""
         for some in portions(names, lambda _: 1):
             with self._doing("delete topics"):
-                asked = self._told(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
+                asked = self._requested(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
             for _ in self._existing("delete topic", asked):
                 pass
 
@@ -546,7 +546,7 @@ class Admin:
         with _each(failures) as failed:
             for some in portions(bindings, lambda _: 1):
                 with self._doing("create ACLs"):
-                    asked = self._told(self._client.create_acls, some)
+                    asked = self._requested(self._client.create_acls, some)
                 for binding, future in asked.items():
                     with _one(failed, binding.name), self._doing("create ACLs"):
                         future.result()
@@ -555,7 +555,7 @@ class Admin:
         """Delete the ACLs that filters let through; that there are none is no error."""
         for some in portions(filters, lambda _: 1):
             with self._doing("delete ACLs"):
-                for future in self._told(self._client.delete_acls, some).values():
+                for future in self._requested(self._client.delete_acls, some).values():
                     future.result()
 
     def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
@@ -566,7 +566,7 @@ class Admin:
         self.cluster_id()
         return found
 
-    def _told(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+    def _requested(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
         """What an order is answered with, which this cluster alone gets (K3); given again where it never reached a
         controller.
         """

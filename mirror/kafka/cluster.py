@@ -257,9 +257,11 @@ class Cluster:
         return await asyncio.shield(task)
 
     async def _open(self, address: tuple[str, int]) -> Connection:
-        told = self.endpoint
+        endpoint = self.endpoint
         try:
-            return await Connection.open(address, told.security, CONNECT_TIMEOUT, told.client_id, told.patience)
+            return await Connection.open(
+                address, endpoint.security, CONNECT_TIMEOUT, endpoint.client_id, endpoint.patience
+            )
         except NotAuthenticated as refused:
             raise NotAuthenticated(f"{self}: {refused}") from refused
 
@@ -427,8 +429,8 @@ class Cluster:
                 return None
 
         asked = list(nodes)
-        told = zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
-        return {node: at for node, at in told if at is not None}
+        answers = zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
+        return {node: at for node, at in answers if at is not None}
 
     async def describe(self, topic: str, timeout: float = CALL_TIMEOUT) -> Topic | None:
         """One topic as a broker knows it now, None where there is none. `refresh` asks for every topic, and learns.
@@ -437,14 +439,14 @@ class Cluster:
         """
 
         def read(answer: Any) -> Topic | None:
-            for told in answer.topics:
-                if told.error_code in UNKNOWN_TOPIC:
+            for found in answer.topics:
+                if found.error_code in UNKNOWN_TOPIC:
                     return None
-                if told.error_code in AUTHORIZATION_ERRORS:
+                if found.error_code in AUTHORIZATION_ERRORS:
                     raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
-                if not told.error_code:
-                    return _topic(told)
-                raise _NoAnswer(told.error_code.name)
+                if not found.error_code:
+                    return _topic(found)
+                raise _NoAnswer(found.error_code.name)
             raise _NoAnswer("an answer without the topic")
 
         return await self._asked_now([topic], read, topic, timeout)
@@ -455,7 +457,7 @@ class Cluster:
         """
 
         def read(answer: Any) -> dict[str, uuid.UUID | None]:
-            return {told.name: told.topic_id for told in answer.topics if not told.error_code}
+            return {topic.name: topic.topic_id for topic in answer.topics if not topic.error_code}
 
         return await self._asked_now(topics, read, first_of(sorted(topics)), timeout)
 
@@ -483,22 +485,22 @@ class Cluster:
             raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
         self._recognize(answer)
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        self._denied = {told.name for told in answer.topics if told.error_code in AUTHORIZATION_ERRORS}
-        for told in answer.topics:
-            if told.name in self._denied:
+        self._denied = {topic.name for topic in answer.topics if topic.error_code in AUTHORIZATION_ERRORS}
+        for topic in answer.topics:
+            if topic.name in self._denied:
                 continue
-            if told.error_code in UNKNOWN_TOPIC:
-                self.topics.pop(told.name, None)
-            if told.error_code:
+            if topic.error_code in UNKNOWN_TOPIC:
+                self.topics.pop(topic.name, None)
+            if topic.error_code:
                 continue  # an answer with an error has no topic id and no leaders to believe
-            before = self.topics.get(told.name)
-            same = before is not None and before.topic_id == told.topic_id
+            before = self.topics.get(topic.name)
+            same = before is not None and before.topic_id == topic.topic_id
             leaders: dict[int, Leader] = dict(before.leaders) if before and same else {}
-            for partition in told.partitions:
+            for partition in topic.partitions:
                 known = leaders.get(partition.partition_index)
                 if known is None or partition.leader_epoch >= known.epoch:  # K1
                     leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
-            self.topics[told.name] = Topic(told.name, told.topic_id, leaders)
+            self.topics[topic.name] = Topic(topic.name, topic.topic_id, leaders)
         self._answered = wanted
 
     async def call_leader(
@@ -567,9 +569,9 @@ def _metadata_request(connection: Connection, topics: Iterable[str]) -> Any:
     )
 
 
-def _topic(told: Any) -> Topic:
-    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in told.partitions}
-    return Topic(told.name, told.topic_id, leaders)
+def _topic(topic: Any) -> Topic:
+    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in topic.partitions}
+    return Topic(topic.name, topic.topic_id, leaders)
 
 
 def _part(read: Callable[[Any], Any], answer: Any) -> Any:
@@ -609,10 +611,10 @@ _OPERATIONS: Final = {
 }
 #: What DescribeConfigs calls a topic (Kafka `ConfigResource.Type`).
 _TOPIC: Final = 2
-#: How rights are told that were not asked for.
+#: How rights are given that were not asked for.
 _NOT_ASKED: Final = -(2**31)
 #: The newest version of Metadata that tells of the rights on the cluster; newer brokers have a request for that alone.
-_TELLS_CLUSTER_RIGHTS: Final = 10
+_WITH_CLUSTER_RIGHTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,7 +644,7 @@ async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> fro
         version = connection.version(api)
         request = api.request(version)(include_cluster_authorized_operations=True)
     else:
-        api, version = METADATA, min(connection.version(METADATA), _TELLS_CLUSTER_RIGHTS)
+        api, version = METADATA, min(connection.version(METADATA), _WITH_CLUSTER_RIGHTS)
         request = api.request(version)(
             topics=(),
             allow_auto_topic_creation=False,
@@ -659,19 +661,19 @@ async def described(
     cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
 ) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
-    told = await _told_of(cluster, topics, timeout, rights=rights)
-    return [_described(cluster, topic) for topic in told if topic.error_code not in UNKNOWN_TOPIC]
+    topics_there = await _topic_metadata(cluster, topics, timeout, rights=rights)
+    return [_described(cluster, topic) for topic in topics_there if topic.error_code not in UNKNOWN_TOPIC]
 
 
 async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
     """Those of the topics that we may not DESCRIBE, there or not: where all are listed, brokers leave them out."""
-    told = await _told_of(cluster, topics, timeout)
-    return frozenset(topic.name for topic in told if topic.error_code in AUTHORIZATION_ERRORS)
+    answered = await _topic_metadata(cluster, topics, timeout)
+    return frozenset(topic.name for topic in answered if topic.error_code in AUTHORIZATION_ERRORS)
 
 
 async def partition_counts(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> dict[str, int]:
     """How many partitions each topic has that we may see; 0 where it is just being made."""
-    return {topic.name: len(topic.partitions) for topic in await _told_of(cluster, None, timeout)}
+    return {topic.name: len(topic.partitions) for topic in await _topic_metadata(cluster, None, timeout)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,13 +696,13 @@ async def topic_configs(
     request = schema.DescribeConfigsRequest(resources=tuple(resource(resource_name=name) for name in topics))
     answer = await _asked(cluster, connection, DESCRIBE_CONFIGS, request, timeout)
     return {
-        told.resource_name: told.error_code
-        or tuple(Config(one.name, one.value, int(one.config_source)) for one in told.configs)
-        for told in answer.results
+        result.resource_name: result.error_code
+        or tuple(Config(one.name, one.value, int(one.config_source)) for one in result.configs)
+        for result in answer.results
     }
 
 
-async def _told_of(
+async def _topic_metadata(
     cluster: Cluster, topics: Iterable[str] | None, timeout: float, *, rights: bool = False
 ) -> Sequence[Any]:
     """What a broker tells of topics; of all where they are None."""
@@ -717,8 +719,8 @@ async def _told_of(
     answer = await _asked(cluster, connection, METADATA, request, timeout)
     if not answer.brokers:
         raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
-    told: Sequence[Any] = answer.topics
-    return told
+    found: Sequence[Any] = answer.topics
+    return found
 
 
 def _described(cluster: Cluster, topic: Any) -> Described:

@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException as problem:
             self._served(well=False)
             self.close()
-            raise self._told(problem, timeout) from problem
+            raise self._as_error(problem, timeout) from problem
         self._served(well=True)
         return self
 
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         """Remember for the next connect whether this address of the name is of use."""
         served(self.address[0], self._peer, well=well)
 
-    def _told(self, problem: BaseException, timeout: float) -> BaseException:
+    def _as_error(self, problem: BaseException, timeout: float) -> BaseException:
         match problem:
             case ConnectionLost():
                 return problem

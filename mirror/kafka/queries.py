@@ -60,7 +60,7 @@ def list_offsets_request(
 
 
 def _only_part(answer: Any) -> Any:
-    """What is told of the one partition that was asked about. Raises IndexError where nothing is."""
+    """What the answer says of the one partition that was asked about. Raises IndexError where nothing is."""
     return answer.topics[0].partitions[0]
 
 

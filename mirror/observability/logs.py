@@ -163,23 +163,23 @@ class Log:
         getattr(structlog.get_logger(), level)(event, logger=self.name, **self.fields, **fields)
 
 
-# --- A blocker that is met again every second is told once for each kind of reason, until it is over ----------------
+# --- A blocker that recurs every second is logged once for each kind of reason, until it is over -------------------
 
 
 @dataclass(slots=True, eq=False)
 class LogOnce:
-    """Which kinds of problems were told since all was well."""
+    """Which kinds of problems were logged since all was well."""
 
-    _told: set[tuple[type[Exception], object]] = field(default_factory=set)
+    _logged: set[tuple[type[Exception], object]] = field(default_factory=set)
 
     def is_new(self, problem: Exception) -> bool:
-        """Whether this one is to be told: silence, a missing right and each error code of a broker are other kinds."""
+        """Whether this one is to be logged: silence, a missing right and each broker error code are other kinds."""
         kind = type(problem), getattr(problem, "code", None)
-        if kind in self._told:
+        if kind in self._logged:
             return False
-        self._told.add(kind)
+        self._logged.add(kind)
         return True
 
     def over(self) -> None:
         """All is well again, and what comes next is news."""
-        self._told.clear()
+        self._logged.clear()

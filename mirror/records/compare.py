@@ -16,7 +16,7 @@ from mirror.records.header import APPEND_TIME, ProducerState, RawBatch, is_a_mir
 if TYPE_CHECKING:
     from mirror.records.columns import Records
 
-_TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
+_COMPARED = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
 
 
 def is_our_padding(raw: RawBatch, own: ProducerState) -> bool:
@@ -71,7 +71,9 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
         return ""  # the source has a hole there
     if mine.is_control or its.is_control:
         return "one of them is a control batch"
-    names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
+    names = (
+        _COMPARED[:-1] if mine.attributes & APPEND_TIME else _COMPARED
+    )  # an append-time target has a clock of its own
     unlike = next((name for name in names if getattr(mine, name) != getattr(its, name)), "")
     if not unlike and same_records(ours, theirs):
         return ""

@@ -93,7 +93,7 @@ class KnownStop:
 
     def raised(self, source: TopicPartition) -> PartitionStop:
         """The same as an error."""
-        return PartitionStop(self.state, *source, self.offset, self.detail, told=self.advice)
+        return PartitionStop(self.state, *source, self.offset, self.detail, advice=self.advice)
 
 
 #: What a person, a policy or another target topic lifts, and nothing else.
@@ -154,7 +154,7 @@ class Loss:
     target_topic_id: UUID | None = None
 
 
-#: Told of a loss.
+#: Called with a loss.
 OnLoss = Callable[[Loss], Awaitable[None]]
 
 

@@ -350,7 +350,7 @@ class Fetcher:
         self.nudge()
 
     async def _behind(self, partition: TopicPartition, damaged: Damaged) -> Damaged:
-        """The same with the leader epoch that reaches over it. A leader to which the epoch of the batch before is told
+        """The same with the leader epoch that reaches over it. A leader that is given the epoch of the batch before
         takes all of a later one for records that it lost (KIP-595), and a damaged header tells none.
         """
         epoch = damaged.epoch if damaged.epoch >= 0 else self._source.leader(partition).epoch

@@ -58,7 +58,7 @@ class OffsetRanges:
 
     @property
     def begin(self) -> int:
-        """The first target offset that is told of; `next_target` where there is none."""
+        """The first target offset that is mapped; `next_target` where there is none."""
         return self._targets[0] if self._targets else self.next_target
 
     @property
@@ -73,8 +73,8 @@ class OffsetRanges:
     def add(self, source: int, target: int, count: int) -> None:
         """`count` more records. Raises ValueError where they do not come next (T1, T2)."""
         if target != self.next_target or source < self.next_source or count < 1:
-            told = f"{self.next_source} there and {self.next_target} here"
-            raise ValueError(f"{count} records from {source} there to {target} here do not follow {told}")
+            expected = f"{self.next_source} there and {self.next_target} here"
+            raise ValueError(f"{count} records from {source} there to {target} here do not follow {expected}")
         if not self.continues(source, target):
             self._sources.append(source)
             self._targets.append(target)
@@ -95,7 +95,7 @@ class OffsetRanges:
         return min(self._targets[at] + source - self._sources[at], end)
 
     def to_source(self, target: int) -> int | None:
-        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        """Where the record at a target offset came from, or the next one will; None where that is not known."""
         if target == self.next_target:
             return self.next_source
         if not self.begin <= target < self.next_target:
@@ -179,23 +179,23 @@ class OffsetRangeIndex:
 
     @property
     def begin(self) -> int:
-        """The first target offset that is told of, 0 where none is."""
+        """The first target offset that is mapped, 0 where none is."""
         return self._begins[0] if self._begins else 0
 
     @property
     def end(self) -> int:
-        """The target offset up to which it is told where records are from."""
+        """The target offset up to which it is known where records are from."""
         return self.last.next_target if self.last is not None else 0
 
     def to_target(self, source: int) -> int:
-        """Where the first record at or behind a source offset is, as far as that is told, and never too far."""
+        """Where the first record at or behind a source offset is, as far as that is known, and never too far."""
         if not self._begins or source < self._pieces[self._begins[0]].source_begin:
             return min(self.begin, self.log_start)
         at = bisect_right(self._begins, source, key=lambda begin: self._pieces[begin].source_begin) - 1
         return self._pieces[self._begins[at]].to_target(source)
 
     def to_source(self, target: int) -> int | None:
-        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        """Where the record at a target offset came from, or the next one will; None where that is not known."""
         at = bisect_right(self._begins, target) - 1
         found = self._pieces[self._begins[at]].to_source(target) if at >= 0 else None
         if found is None and at + 1 < len(self._begins) and self._begins[at + 1] == target:
@@ -251,7 +251,7 @@ class OffsetMap:
         return [*self._full, *open_runs], list(self._obsolete)
 
     def recorded(self) -> None:
-        """What `pending` told last is recorded."""
+        """What `pending` gave last is recorded."""
         full, obsolete, self._recorded = self._pending
         del self._full[:full], self._obsolete[:obsolete]
         self._pending = (0, 0, self._recorded)

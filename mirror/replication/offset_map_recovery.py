@@ -10,8 +10,8 @@
     R4  a target whose first records are gone, and of which nothing is recorded, begins with the first record of the
         source that equals its own first, or with some that the source has deleted, too
 
-Records are told apart by all that a consumer gets of them. Where the source has lost one of several that are equal in
-all of that, timestamps included, what is left may be taken for the lost one, which a reader cannot tell either.
+Records are distinguished by all that a consumer gets of them. Where the source has lost one of several that are equal
+in all of that, timestamps included, what is left may be taken for the lost one, which a reader cannot tell either.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ async def _counted(
     last: LastPosition, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> int | None:
     """Where the target's end is from, if all that it holds, or held, behind the last position is ours: so many records
-    of the source follow that. None where that cannot be told.
+    of the source follow that. None where that is unknown.
     """
     if last.stamp is None or logs.kept_until is None or logs.start > last.source_next:
         return None
@@ -373,7 +373,7 @@ async def _retrace(
             if ours.marker:
                 raise marked()
             if ours.offset != offset_map.runs.next_target:
-                cleaned = "the target's cleaner took records before the journal told where they came from"
+                cleaned = "the target's cleaner took records before the journal said where they came from"
                 raise diverged(f"no record is there, the next one is at {ours.offset}: {cleaned}")
             count = _alike(theirs, ours) if goes_on else 0
             if count:

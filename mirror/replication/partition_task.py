@@ -19,14 +19,14 @@ from mirror.states import State
 
 #: Seconds for which a partition's report tells of what its target lost.
 NOTED_SECONDS: Final = 600.0
-#: Seconds for which a transaction of the source holds back what follows it before that is told.
+#: Seconds for which a transaction of the source holds back what follows it before that is reported.
 HELD_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True, eq=False)
 class PartitionTask:
     """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago tells of it, too. `note`
-    is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
+    is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
@@ -55,7 +55,7 @@ class PartitionTask:
     left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A stop that is known is told until it turns out otherwise."""
+        """A stop that is known is reported until it turns out otherwise."""
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
@@ -71,7 +71,7 @@ class PartitionTask:
             self.state, self.detail, self.advice = State.UNAVAILABLE, why, ""
 
     def meets(self, target_topic_id: UUID | None) -> None:
-        """The target topic has this id now; None where that cannot be told."""
+        """The target topic has this id now; None where that is unknown."""
         self.target_topic_id = target_topic_id or self.target_topic_id
 
     def may_leave_out(self, loss: Loss) -> bool:
@@ -117,8 +117,8 @@ class PartitionTask:
         known = self.assignment.stop
         self.lifted = known is not None and known.stands
 
-    def tell(self, note: str) -> None:
-        """Have a note told beside the state for a while."""
+    def add_note(self, note: str) -> None:
+        """Have a note reported beside the state for a while."""
         self.note, self.noted_until = note, time.monotonic() + NOTED_SECONDS
 
     @property
@@ -139,13 +139,13 @@ class PartitionTask:
         state, detail, advice = self.state, self.detail, self.advice
         if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
-        told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        parts = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True
             if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
                 what = f"a transaction is open on the source from offset {end} on"
-                told.append(f"{what}, and what is written behind it is not copied before it ends")
+                parts.append(f"{what}, and what is written behind it is not copied before it ends")
             end = cursor.written_until  # it is there, and not here
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
@@ -155,7 +155,7 @@ class PartitionTask:
             partition=mine.source.partition,
             target_topic=mine.target.topic,
             state=state,
-            detail=". ".join(part for part in told if part),
+            detail=". ".join(part for part in parts if part),
             next_offset=acked,
             log_end=end,
             lag_records=max(0, end - acked) if is_known else None,

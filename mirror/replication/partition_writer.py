@@ -2,7 +2,7 @@
 
 A queue holds batches and gaps. Where the source has an offset that the mirror does not write (a control marker, an
 aborted transaction, a hole that compaction left), the target gets a marker, which takes the offset and is seen by no
-consumer. Where offsets are translated there are no gaps: the offset map is told where records went.
+consumer. Where offsets are translated there are no gaps: the offset map records where records went.
 
     W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
         nothing repeated; what is missing is a gap, and is filled first. A sink with an offset map passes over what is
@@ -118,7 +118,7 @@ class PartitionWriter:
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
     appended at `lands`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
-    `mistimed`: an ack told of another time than the batch has. `doubted` are the batches sent whose fate only the
+    `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate only the
     log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
     clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is in
     flight went to broker `node`, over that of its connections whose number is
@@ -357,7 +357,7 @@ class PartitionWriter:
 
     @property
     def passed(self) -> Loss | None:
-        """A loss that is passed over by now: told once."""
+        """A loss that is passed over by now: reported once."""
         return self.losses.popleft() if self.losses and self.acked >= self.losses[0].next_offset else None
 
     def forget(self) -> None:

@@ -134,7 +134,7 @@ class Pipeline:
         may_go_on: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the counters to go on counting from; `on_loss` is
-        told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
+        called with records that were lost, before the mirror goes on behind them, and may raise ClusterError;
         `recall` gives the offset maps of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
         `may_go_on` is asked once the process was suspended (L3), and may raise ClusterError and WireError.
         """
@@ -147,7 +147,7 @@ class Pipeline:
         self._has_begun = False
         self._moved = asyncio.Event()
         self.stopped = asyncio.Event()  # set at each stop
-        self.is_told_to_end = False
+        self.is_finishing = False
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._clearance = Clearance(self._writer.detector, may_go_on)
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
@@ -191,7 +191,7 @@ class Pipeline:
                     await self._drained()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A coroutine whose failure ends the task: a fault in the program is told, not swallowed."""
+        """A coroutine whose failure ends the task: a fault in the program is raised, not swallowed."""
         return self._tasks.create_task(work)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ class Pipeline:
             for _ in range(_LOOKS):
                 await asyncio.sleep((_LEADERS_SECONDS + len(self._partition_tasks) * _SECONDS_A_LEADER) / _LOOKS)
                 self._writer.check_leaders()
-            with contextlib.suppress(ClusterError):  # whoever sends is told
+            with contextlib.suppress(ClusterError):  # whoever sends gets the error
                 await self._target.refresh()
                 self._writer.check_leaders()
             await self._fetcher.look_again()
@@ -273,7 +273,7 @@ class Pipeline:
 
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
-        self.is_told_to_end = True
+        self.is_finishing = True
         self._end()
 
     def _end(self) -> None:
@@ -549,7 +549,7 @@ class Pipeline:
         again = "copied again" if kept == first else "the source has none of them any more"
         if first < kept < following:
             again = f"copied again from {kept} on: the source has those before no more"
-        partition_task.tell(
+        partition_task.add_note(
             f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}"
         )
 
@@ -574,7 +574,7 @@ class Pipeline:
                 found, offset_map = await resume(*logs, accepted, *more), None
             if (former := partition_task.sink) is not None and former.mistimed and found.stamped:
                 raise former.stamped(found.next_offset, found.end - 1)
-            if mine.rules.mistimes:  # what was written before is told of no more, and no more is written like it
+            if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
                 detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
                 raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)
             return found, offset_map

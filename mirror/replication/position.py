@@ -29,7 +29,7 @@ Decision: a log that ends with a marker is looked at twice. A broker goes on wit
 markers for up to half a second, and whoever began in its midst would take the rest for somebody else's.
 
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
-it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
+it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are distinguished per partition log only, and coordinators
 count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
 id, which ids handed out by a coordinator could not give. The 20 low bits are left to `ProducerState.then`.
 """
@@ -385,7 +385,7 @@ async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatc
 
 
 async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosition | None) -> int | None:
-    """Where the leader epoch of the last acknowledged batch ends in the source now; None where that cannot be told:
+    """Where the leader epoch of the last acknowledged batch ends in the source now; None where that is unknown:
     nothing was acknowledged, or a leader has forgotten its epochs. One that never had that epoch kept nothing.
     """
     if last is None or last.source_epoch < 0:

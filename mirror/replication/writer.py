@@ -14,8 +14,8 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
         (`PartitionWriter.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
-    W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are told apart by
-        their order alone, and what overtakes is refused
+    W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are distinguished
+        by their order alone, and what overtakes is refused
     W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
         known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
         of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent.
@@ -434,7 +434,7 @@ class Writer:
             sink.filling = False
             problem = (marked.exception() if marked else None) or last.exception()
             code = read_markers(marked.result()) if marked and not problem else None
-            told = _of(sink.target, asked.result()) if asked and not problem else None
+            answer = _of(sink.target, asked.result()) if asked and not problem else None
             if code in AUTHORIZATION_ERRORS:
                 detail = f"the target answered {code.name} to control markers"
                 stop = sink.refuse(
@@ -450,13 +450,13 @@ class Writer:
                 detail = f"the target answered {code.name} to control markers"
                 sink.stop = sink.stop or sink.refuse(gap.first, detail, Remedy.SEE_BROKER)
             sink.doubtful = code in _DOUBTFUL
-            code = code or (told.error_code if told else None)
-            if problem or (asked and not told):
+            code = code or (answer.error_code if answer else None)
+            if problem or (asked and not answer):
                 self._unsettle(sink, str(problem or "an answer without the partition"))
             elif code or sink.unsettled:
                 self._unsettle(sink, f"the target answered {code.name}" if code else sink.unsettled)
-            elif told and told.offset != sink.sent:
-                self._unsettle(sink, f"the target's log ends at {told.offset} behind markers up to {sink.sent}")
+            elif answer and answer.offset != sink.sent:
+                self._unsettle(sink, f"the target's log ends at {answer.offset} behind markers up to {sink.sent}")
             else:
                 self._filled(sink, gap, count, now)
             self._on_change(sink)
@@ -571,8 +571,8 @@ def _of(partition: TopicPartition, answer: Any) -> Any:
 
 
 def _repeats_another(sink: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
-    """A leader took a batch for a repetition of one with other timestamps. Not told by one that stamps batches itself,
-    nor of batches without timestamps.
+    """A leader took a batch for a repetition of one with other timestamps. Not detected by one that stamps batches
+    itself, nor of batches without timestamps.
     """
     return (
         sink.offset_map is not None

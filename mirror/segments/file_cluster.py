@@ -149,8 +149,8 @@ class _Desk:
                     metadata=committed.metadata,
                 )
                 topics.setdefault(at.topic, []).append(one)
-            told = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
-            groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=told))
+            answered = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
+            groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=answered))
         return SimpleNamespace(groups=tuple(groups))
 
     def _list_offsets(self, request: Any) -> Any:

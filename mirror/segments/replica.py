@@ -334,7 +334,7 @@ class _Scanner:
 
     def end(self) -> None:
         """Nothing follows. Where nobody vouches for the offset of the last batch, it is dropped (A3); without a
-        checkpoint the offsets before it are told as missing.
+        checkpoint the offsets before it are reported as missing.
         """
         found, last = self._found, self._last
         if self.left is not None or last is None or last.raw.header.magic < 2:

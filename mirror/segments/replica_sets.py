@@ -60,20 +60,20 @@ def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, .
     return {at: tuple(places.values()) for at, places in sorted(found.items())}
 
 
-def told_of(folders: Iterable[Path]) -> dict[str, int]:
+def partition_counts(folders: Iterable[Path]) -> dict[str, int]:
     """Topics of which data folders' checkpoints know committed records, with their highest partition's number + 1. A
     folder is a broker's, or one with brokers' folders in it: beside a partition's that is named alone none is looked
     for. What was being deleted is passed over. Raises ConfigError as `partitions_in` does.
     """
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for data in dict.fromkeys(one for folder in folders for one in (folder, *_folders_in(folder))):
         if not (committed := committed_in(data)):
             continue
         deleted = {path.name.rpartition(".")[0] for path in _folders_in(data) if path.name.endswith(_DELETED)}
         for (topic, number), offset in committed.items():
             if offset and f"{topic}-{number}" not in deleted:
-                told[topic] = max(told.get(topic, 0), number + 1)
-    return told
+                counts[topic] = max(counts.get(topic, 0), number + 1)
+    return counts
 
 
 def _folders_in(folder: Path) -> Iterator[Path]:
@@ -189,8 +189,8 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     """
     ids = {replica.topic_id for replica in replicas if replica.topic_id}
     if len(ids) > 1:
-        told = ", ".join(f"{replica.folder} of id {replica.topic_id}" for replica in replicas)
-        raise ConfigError(f"replicas of different topics by one name: {told}. Name the folders of one of them")
+        text = ", ".join(f"{replica.folder} of id {replica.topic_id}" for replica in replicas)
+        raise ConfigError(f"replicas of different topics by one name: {text}. Name the folders of one of them")
     history = sorted({one for replica in replicas for one in (*replica.history, *replica.epochs)})
     ends = [_valid_end(replica, history) for replica in replicas]
     every = list(zip(replicas, ends, strict=True))
@@ -220,14 +220,14 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     if committed > end:
         notes.append(f"offsets {end} to {committed - 1} were committed, a broker's checkpoint says, and are in no file")
     if lacks := best.lacks_from < start:
-        told = (
+        text = (
             f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
         )
-        notes.append(f"{best.folder}: {told}: the first ones are missing, or are in remote storage")
+        notes.append(f"{best.folder}: {text}: the first ones are missing, or are in remote storage")
     first = min(replica.start for replica in replicas)
     if unknown := first < start and not best.history and log_start_of(best.folder) < start:
-        told = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
-        notes.append(f"{best.folder}: {told}. Its leader-epoch-checkpoint, which would tell, is missing")
+        text = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
+        notes.append(f"{best.folder}: {text}. Its leader-epoch-checkpoint, which would tell, is missing")
     cut = bool(best.damage and not best.is_torn) or end < best.end
     at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
@@ -459,8 +459,8 @@ def _gaps(stretch: OffsetSpan) -> Iterator[str]:
     """What is to be said of offsets between the files of a stretch."""
     for first, upto in stretch.replica.gaps:
         if stretch.begin < upto and first < stretch.end:
-            told = f"offsets {first} to {upto - 1} are in no file: compacted away, or a file is missing"
-            yield f"{stretch.replica.folder}: {told}"
+            text = f"offsets {first} to {upto - 1} are in no file: compacted away, or a file is missing"
+            yield f"{stretch.replica.folder}: {text}"
 
 
 def _unlike(other: Replica, valid: int, end: int) -> str:

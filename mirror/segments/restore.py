@@ -86,11 +86,18 @@ def plan_restoration(
     defaults = broker_defaults(target)
     replicas = min(_REPLICAS, target.brokers())
     findings = [
-        *(refused(name, "there are no files of it in these folders", Fix.AS_TOLD) for name in selection.missing),
+        *(
+            refused(name, "there are no files of it in these folders", Fix.SELF_EXPLANATORY)
+            for name in selection.missing
+        ),
         *naming_findings(selection),
         *reserved_findings(wanted),
         *(
-            refused(pair.target, f"different topics by one name: {mixed}; name the folders of one of them", Fix.AS_TOLD)
+            refused(
+                pair.target,
+                f"different topics by one name: {mixed}; name the folders of one of them",
+                Fix.SELF_EXPLANATORY,
+            )
             for pair in selection.pairs
             if (mixed := topics[pair.source].mixed)
         ),
@@ -104,7 +111,7 @@ def plan_restoration(
         refused(
             pair.target,
             "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic",
-            Fix.AS_TOLD,
+            Fix.SELF_EXPLANATORY,
         )
         for pair in selection.pairs
         if pair.rekeying is not None
@@ -178,29 +185,29 @@ def _foreign(
                 )
             case _:
                 continue
-        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)", Fix.AS_TOLD)
+        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)", Fix.SELF_EXPLANATORY)
 
 
 def _too_few(pair: TopicPair, partitions: int) -> Finding:
     text = f"{partitions:,} of the {pair.partitions:,} partitions in the files are on the target: add the others there"
-    return refused(pair.target, text, Fix.AS_TOLD)
+    return refused(pair.target, text, Fix.SELF_EXPLANATORY)
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
     """What an existing topic would do to the records of files (K3)."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
-        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.AS_TOLD)
+        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.SELF_EXPLANATORY)
     kept = int(plain.get("retention.bytes", -1))
     if _deletes(plain) and 0 <= kept < found.bytes:
         text = f"keeps {kept:,} bytes of a partition, and the files have {found.bytes:,}: the oldest would be deleted"
-        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.AS_TOLD)
+        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.SELF_EXPLANATORY)
     rules = Rules.from_configs(plain)
     age = _age_ms(found.oldest_ms)
     if not rules.target_append_time and age > rules.timestamp_before_max_ms:
         text = f"refuses records that are older than {rules.timestamp_before_max_ms:,} ms, and the files have such"
         command = set_configs(target, topic, {"message.timestamp.before.max.ms": str(NO_LIMIT)})
-        yield refused(topic, f"{text}; take them: {command}", Fix.AS_TOLD)
+        yield refused(topic, f"{text}; take them: {command}", Fix.SELF_EXPLANATORY)
     if rules.compacted:
         text = "is compacted: of each key it keeps the newest record alone, whatever its source did"
         yield Finding(severity=Severity.ADVISE, topic=topic, text=text)

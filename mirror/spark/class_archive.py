@@ -126,8 +126,8 @@ def _make_all() -> None:
         for kind in missing:
             make(kind)
     except (OSError, subprocess.SubprocessError, ConfigError) as problem:
-        told = (getattr(problem, "stderr", "") or str(problem)).strip()
-        print(f"setup: no archive was made, and starts take longer: {told[-500:]}", file=sys.stderr)
+        output = (getattr(problem, "stderr", "") or str(problem)).strip()
+        print(f"setup: no archive was made, and starts take longer: {output[-500:]}", file=sys.stderr)
 
 
 if __name__ == "__main__":

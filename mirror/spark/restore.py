@@ -5,7 +5,7 @@ which numbers, is what a live task would. So a task may die and be tried again, 
 a live mirror goes on behind it.
 
 A copy that is there is compared with the files first. Damage is a loss where the copy lacks those records alone, and
-what it lacks by the flow's journal, and the files have, is told: nothing is put back behind what follows it.
+what it lacks by the flow's journal, and the files have, is reported: nothing is put back behind what follows it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
-from mirror.spark.session import Engine, close_context, open_context, rows_of, slots_of, told_by
+from mirror.spark.session import Engine, close_context, failure_text, open_context, rows_of, slots_of
 from mirror.states import State
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
@@ -206,10 +206,10 @@ async def _compared(
         if lost.concerns(ids[0]) and same_id(lost.target_topic_id, ids[1])
     ]
     named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
-    return _told_of_copy(replace(found, assignment=mine, lost=named), log, reached, before)
+    return _with_losses(replace(found, assignment=mine, lost=named), log, reached, before)
 
 
-def _told_of_copy(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
+def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
     """The same with what a copy has that goes on at source offset `reached`, and lacks by the losses `before`."""
     lost: list[Loss] = []
     notes: list[str] = []
@@ -317,8 +317,8 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
     if figures.next_offset <= began:  # nothing was copied that could be gone
         begins = began
     elif begins < 0:
-        told = "where the target's log begins is not known, so records may have been deleted since"
-        problem = f"{problem}; {told}" if problem else told
+        unknown = "where the target's log begins is not known, so records may have been deleted since"
+        problem = f"{problem}; {unknown}" if problem else unknown
         return replace(found, at_risk=True, figures=figures, problem=problem)
     expired = max(0, begins - began) if began >= 0 else 0
     if expired:
@@ -337,7 +337,7 @@ async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
 
 async def taken_over(check: OwnershipCheck, journal: Journal) -> str:
     """Why nothing more may be written under a claim; the empty string where it may, as far as the journal can be read:
-    what does not take records is told by whoever writes there.
+    whoever writes there reports what does not take records.
     """
     try:
         lost = await check.lost(journal)
@@ -372,7 +372,7 @@ async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: Owne
 def restore_on_spark(
     settings: SparkSettings, flow: str, portions: Sequence[Portion], done: Callable[[Restored], None]
 ) -> None:
-    """Restore all portions; `done` is told of each as it ends.
+    """Restore all portions; `done` is called with each as it ends.
 
     Raises ConfigError as `open_context` does, and EngineLost where Spark gives a portion up.
     """
@@ -390,7 +390,7 @@ def restore_on_spark(
                 with contextlib.suppress(Exception):  # a JVM that is gone runs none
                     context.cancelAllJobs()
                 at = jobs[job].assignment.source
-                text = f"Spark gave up {at}: {told_by(failure)}. Nothing is lost: start the restore again"
+                text = f"Spark gave up {at}: {failure_text(failure)}. Nothing is lost: start the restore again"
                 raise EngineLost(text) from failure
     finally:
         close_context(context)

@@ -217,13 +217,13 @@ class Supervisor:
             if flow.heartbeats:
                 heart = Heart(target, flow.name, self._instance, self._journal_state.live.values).run()
                 beside.append(asyncio.create_task(heart))
-            for task in beside:  # one that ends by itself failed, which is told when the mirror has ended
+            for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
             self._queries.start(self._stopping, self._stop, self._journal_state)
             try:
                 await self._epochs()
                 if not (self._flow.once or self._stopping.is_set()):  # never 0 then: whoever watches starts it again
-                    raise RuntimeError(f"{self._flow.name}: the mirror ended though nobody told it to")
+                    raise RuntimeError(f"{self._flow.name}: the mirror ended though nobody asked it to")
                 await self._queries.ended()
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
@@ -284,7 +284,7 @@ class Supervisor:
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             log_epoch(self._flow.name, number, time.monotonic() - began, self._outcome.figures.values())
-            self._stops.tell(self._outcome.figures.values())
+            self._stops.log(self._outcome.figures.values())
             if results:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
                 is_written = all(result.is_written for result in results)
@@ -420,7 +420,7 @@ class Supervisor:
         for one in (
             *gone,
             *(one for one in new if one.target.topic in look.anew),
-        ):  # what was counted of them is told; should they come back, they count from nothing
+        ):  # what was counted of them is reported; should they come back, they count from nothing
             self._outcome.figures.pop(one.source, None)
             self._all_counters.pop(one.source, None)
             self._planned.pop(one.source, None)
@@ -474,8 +474,8 @@ class Supervisor:
         missing += self._unheard
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up:
-            told = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
-            missing += [*resting_of(told), *([] if self._caught_up else ["not caught up"])]
+            statuses = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
+            missing += [*resting_of(statuses), *([] if self._caught_up else ["not caught up"])]
         self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
     def _stop(self) -> None:
@@ -532,7 +532,7 @@ class Supervisor:
         return target.topic == figures.target_topic if target is not None else self._queries.rekeys(figures.topic)
 
     async def _mend_reports(self, known: Mapping[bytes, bytes]) -> None:
-        """What a mirror before told of topics that none of this one's tasks will tell of."""
+        """What a mirror before reported of topics that none of this one's tasks will report on."""
         await self._forget_others(known)
         await self._report_gone(known)
 
@@ -550,7 +550,7 @@ class Supervisor:
 
     async def _report_gone(self, known: Mapping[bytes, bytes]) -> None:
         """Report topics that went while no mirror ran, and whose copies stay as they are: nobody mirrors them, and what
-        was told of them last would be that they have caught up.
+        was reported of them last would be that they have caught up.
         """
         flow, now = self._flow, int(time.time() * 1000)
         mirrored = {one.source for one in flow.rekeyed} | {one.source for one in flow.refused}
@@ -565,19 +565,19 @@ class Supervisor:
         copies = {one.topic: one.target_topic for one in left if one.target_topic in self.seen}
         found = await asyncio.gather(*(self._became(topic, copy) for topic, copy in copies.items()))
         became = dict(zip(copies, found, strict=True))
-        told = list[PartitionStatus]()
+        gone = list[PartitionStatus]()
         for one in left:
             if what := became.get(one.topic):
                 at = TopicPartition(one.topic, one.partition)
                 stop = located(recreated(at, one.next_offset, what), self._source, self._target, one.target_topic)
                 detail = f"{stop.detail}. {stop.advice}"
-                told.append(
+                gone.append(
                     replace(one, instance=self._instance, state=stop.state, detail=detail, lag_records=None, at_ms=now)
                 )
         self._source.forget(copies)
-        if told:
-            self._stops.tell(told)
-            await self._journal.append_all((one.key(), one.to_json()) for one in told)
+        if gone:
+            self._stops.log(gone)
+            await self._journal.append_all((one.key(), one.to_json()) for one in gone)
 
     async def _became(self, topic: str, copy: str) -> str:
         """What became of a source topic whose copy is left; empty where nothing did, or that cannot be asked."""
@@ -616,8 +616,8 @@ class Supervisor:
             await asyncio.sleep(WATCH_SECONDS)
             was_read = await self._journal_state.read(self._journal)
             self._judge(live.values())
-            self._watch(live)  # tasks may have told more than the journal
-            self._stops.tell(live.values())
+            self._watch(live)  # tasks may have sent more than the journal
+            self._stops.log(live.values())
             if not was_read:
                 continue
             if self._journal_state.paused != self._resting or self._has_acted():

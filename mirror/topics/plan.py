@@ -271,7 +271,7 @@ def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[
         if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
             what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
             values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
-            advice = ". ".join(one.told(values) for one in remedies_for(what))
+            advice = ". ".join(one.text(values) for one in remedies_for(what))
             yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
 
 
@@ -286,7 +286,7 @@ def _otherwise(plan: TopicPlan, journal: Mapping[bytes, bytes]) -> Iterator[str]
                 continue
             if last.is_moved:
                 what = "the copy was begun with topics.offsets: translate"
-                advice = Remedy.AS_BEGUN.told({"offsets": "translate"})
+                advice = Remedy.AS_BEGUN.text({"offsets": "translate"})
                 yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
                 break
 

@@ -216,7 +216,7 @@ class _Comparison:
         for side in (source, target):
             if side.is_stuck:
                 at = max(b.begin, side.until + 1)
-                self._differ(at, Kind.UNREADABLE, *self._told_of(side, side.reader.damage))
+                self._differ(at, Kind.UNREADABLE, *self._sides(side, side.reader.damage))
         if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends still tell
             ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
             self._differ(b.source_end, Kind.EXTRA, *ends)
@@ -238,7 +238,7 @@ class _Comparison:
                     self._lose(lost, max(0, header.count))
                     side.until = header.last_offset
                     continue
-                self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._told_of(side, "does not hold"))
+                self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._sides(side, "does not hold"))
             if head is None or head.is_visible:
                 return
             side.hidden += 1
@@ -306,7 +306,7 @@ class _Comparison:
             self._lose(lost, header.last_offset - first + 1)
         elif side is self._source or header.last_offset >= self._source.reader.start:
             records = "1 record" if header.count == 1 else f"{header.count} records"
-            ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
+            ours, theirs = self._sides(side, f"1 batch with {records} up to offset {header.last_offset}")
             kind = Kind.MISSING if side is self._source else Kind.EXTRA
             self._differ(first, kind, ours or NOTHING, theirs or NOTHING)
         await self._advance(side)
@@ -320,7 +320,7 @@ class _Comparison:
         self._codecs.add(raw.header.codec_name)
         return raw
 
-    def _told_of(self, side: _Side, text: str) -> tuple[str, str]:
+    def _sides(self, side: _Side, text: str) -> tuple[str, str]:
         """What to say of the source and of the target where only one of them matters."""
         return (text, "") if side is self._source else ("", text)
 

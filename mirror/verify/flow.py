@@ -1,7 +1,7 @@
 """A proof from its plan to its report: both logs of every partition, in ranges compared at the same time.
 
 The ranges are cut once and their ends fixed; whoever compares them, tasks of this process or of Spark, runs `prove`.
-A partition that cannot be read, for want of a leader say, is told of as `Unread`, and the others are compared.
+A partition that cannot be read, for want of a leader say, is reported as `Unread`, and the others are compared.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_str
 
 # --- One partition that cannot be read must not end a proof of the others ---------------------------------------------
 
-Told = TypeVar("Told")
+Answered = TypeVar("Answered")
 
 
-async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitable[Told]) -> Told | Unread:
+async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitable[Answered]) -> Answered | Unread:
     """What comes of a question about a partition, or why it cannot be answered, as long as both clusters themselves
     answer. Raises ClusterUnreachable where one does not, and AccessDenied.
     """
@@ -58,25 +58,25 @@ async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitab
 
 
 async def each(
-    source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Told]]
-) -> list[Told | Unread]:
+    source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Answered]]
+) -> list[Answered | Unread]:
     """The same of several partitions at the same time, in their order."""
     asked = (or_unread(source, target, pair, one) for pair, one in zip(pairs, doing, strict=True))
     return await asyncio.gather(*asked)
 
 
-def readable(found: Iterable[tuple[Pair, Told | Unread]], unread: dict[Pair, Unread]) -> dict[Pair, Told]:
+def readable(found: Iterable[tuple[Pair, Answered | Unread]], unread: dict[Pair, Unread]) -> dict[Pair, Answered]:
     """What was found, by partition; those that could not be read are added to `unread`."""
-    told: dict[Pair, Told] = {}
+    answered: dict[Pair, Answered] = {}
     for pair, one in found:
         if isinstance(one, Unread):
             unread[pair] = one
         else:
-            told[pair] = one
-    return told
+            answered[pair] = one
+    return answered
 
 
-# --- The target's side of a partition whose offsets moved, told in the source's offsets -------------------------------
+# --- The target's side of a partition whose offsets moved, in the source's offsets ------------------------------------
 
 _UNCOMPRESSED: Final = 0
 
@@ -111,7 +111,7 @@ def moved_batches(raw: RawBatch, index: OffsetRangeIndex) -> Sequence[RawBatch]:
     header = raw.header
     first, last = index.to_source(header.base_offset), index.to_source(header.last_offset)
     if first is None or last is None or header.is_control:
-        return (raw,)  # nobody knows where it comes from: as it is, it will be told to be too much
+        return (raw,)  # nobody knows where it comes from: as it is, it will be reported as too much
     if last - first == header.last_offset_delta:
         return (raw.at(first),)
 
@@ -163,7 +163,7 @@ class Waiting:
     partitions: Collection[TopicPartition]
 
 
-#: Told how many offsets were compared since it was last called, and how many there are in all.
+#: Answered how many offsets were compared since it was last called, and how many there are in all.
 Watch = Callable[[int, int], None]
 #: What became of a range.
 Found = PartitionReport | Unread
@@ -215,7 +215,7 @@ async def plan_proof(
         former = resume_saved(file, subject) if file is not None else None
         if former is not None:
             await _keep_what_holds(former, one, other)
-        unread = {told.pair: told for told in former.plan.unread} if former else {}
+        unread = {left.pair: left for left in former.plan.unread} if former else {}
         asked = [] if former else pairs
         bounds = readable(zip(asked, await bounds_of(one, other, asked, known.since), strict=True), unread)
         begun_ms = int(time.time() * 1000)
@@ -455,7 +455,7 @@ async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, 
 async def bounds_of(
     source: Cluster, target: Cluster, pairs: Sequence[Pair], since: Mapping[TopicPartition, int] = {}
 ) -> list[Bounds | Unread]:
-    """Starts and ends of now, the target's first (V1), or why they cannot be told. A source begins where the flow began
+    """Starts and ends of now, the target's first (V1), or why they are unknown. A source begins where the flow began
     in it, `since` by target partition.
     """
 

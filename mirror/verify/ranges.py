@@ -246,10 +246,10 @@ def resume_saved(path: Path, subject: Subject) -> SavedProof | None:
     return SavedProof(path, plan, {one.number: one.report for one in every})
 
 
-def _difference(told: Subject, wanted: Subject) -> str:
-    if told.flow != wanted.flow:
-        return f"flow {told.flow}, not {wanted.flow}"
-    if (told.source_id, told.target_id) != (wanted.source_id, wanted.target_id):
+def _difference(recorded: Subject, wanted: Subject) -> str:
+    if recorded.flow != wanted.flow:
+        return f"flow {recorded.flow}, not {wanted.flow}"
+    if (recorded.source_id, recorded.target_id) != (wanted.source_id, wanted.target_id):
         return "other clusters"
-    others = sorted({one[0] for one in set(told.topics) ^ set(wanted.topics)})
+    others = sorted({one[0] for one in set(recorded.topics) ^ set(wanted.topics)})
     return f"other topics, or others by their ids ({', '.join(others[:3])})"

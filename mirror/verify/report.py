@@ -63,7 +63,7 @@ def added_up(digests: Iterable[str]) -> str:
 
 # --- What a comparison found, as values -------------------------------------------------------------------------------
 
-#: What is told of a side that has no record where the other has one.
+#: What is shown of a side that has no record where the other has one.
 NOTHING: Final = "nothing"
 #: Differences kept of each partition; all are counted.
 KEPT: Final = 100
@@ -182,12 +182,12 @@ class Shortfall:
 
     def __str__(self) -> str:
         where = self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
-        told = [f"{where}: {self.kind}"]
+        parts = [f"{where}: {self.kind}"]
         if self.next_offset > self.first >= 0:
-            told.append(f"offsets {self.first} to {self.next_offset - 1} ({self.offsets:,})")
+            parts.append(f"offsets {self.first} to {self.next_offset - 1} ({self.offsets:,})")
         elif self.offsets:
-            told.append(f"{self.offsets:,} offsets")
-        return ": ".join((", ".join(told), self.reason) if self.reason else (", ".join(told),))
+            parts.append(f"{self.offsets:,} offsets")
+        return ": ".join((", ".join(parts), self.reason) if self.reason else (", ".join(parts),))
 
 
 def covering(lost: Sequence[tuple[int, int]], first: int, last: int) -> tuple[int, int] | None:
@@ -197,7 +197,7 @@ def covering(lost: Sequence[tuple[int, int]], first: int, last: int) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last batch that was read of one side of a range, as stored: by it can be told later that the log is the one
+    """The last batch that was read of one side of a range, as stored: it shows later that the log is the one
     that was compared. `epoch` is the leader epoch that the broker wrote into it; -1 before magic 2.
     """
 
@@ -472,7 +472,7 @@ def _gaps(report: VerifyReport) -> str:
 
 def lacking(report: VerifyReport) -> str:
     """What keeps a copy from being whole, by kind and in numbers; empty where nothing does."""
-    told = []
+    parts = []
     for kind in Lack:
         some = [one for one in report.shortfalls if one.kind is kind]
         if not some:
@@ -481,8 +481,8 @@ def lacking(report: VerifyReport) -> str:
         where = Counter("topic" if one.partition < 0 else "partition" for one in some)
         places = " and ".join(f"{many:,} {what}{'s' if many > 1 else ''}" for what, many in sorted(where.items()))
         count = f"{offsets:,} offset{'' if offsets == 1 else 's'} " if offsets else ""
-        told.append(f"{count}{kind} ({places})")
-    return ", ".join(told)
+        parts.append(f"{count}{kind} ({places})")
+    return ", ".join(parts)
 
 
 def headline(report: VerifyReport) -> str:

@@ -101,7 +101,7 @@ class Bench:
             self._mirror = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config)], stderr=out)
         found = {}
         for event in ("flow_prepared", "spark_started"):
-            wait_for(partial(self._told, log, event), f"no {event}")
+            wait_for(partial(self._has_logged, log, event), f"no {event}")
             found[event] = round(time.monotonic() - began, 1)
         wait_for(lambda: self._copied(self.topics[:1]) > 0, "nothing was mirrored")
         found["first_record"] = round(time.monotonic() - began, 1)
@@ -154,7 +154,7 @@ class Bench:
     def _lives(self) -> bool:
         return self._mirror is not None and self._mirror.poll() is None
 
-    def _told(self, log: Path, event: str) -> bool:
+    def _has_logged(self, log: Path, event: str) -> bool:
         assert self._lives(), log.read_text()
         return f"event={event}" in log.read_text()
 

@@ -232,9 +232,9 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings(
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert held(target, topic_name) == (0, 105)
     assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
-    told = capfd.readouterr().err
-    assert "topic_left_as_it_is" in told
-    assert "DIVERGED" in told
+    output = capfd.readouterr().err
+    assert "topic_left_as_it_is" in output
+    assert "DIVERGED" in output
 
 
 @pytest.mark.brokers
@@ -255,9 +255,9 @@ def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
         living.look(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
     assert held(target, topic_name) == (0, 105)
-    told = capfd.readouterr().err
-    assert "topic_left_as_it_is" in told
-    assert "DIVERGED" in told
+    output = capfd.readouterr().err
+    assert "topic_left_as_it_is" in output
+    assert "DIVERGED" in output
 
 
 @pytest.mark.brokers
@@ -280,9 +280,9 @@ def test_a_copy_of_what_its_source_lost_since_it_was_compared_keeps_its_settings
         living.look(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert held(target, topic_name) == (0, 100)
-    told = capfd.readouterr().err
-    assert "topic_left_as_it_is" in told
-    assert "TRUNCATED" in told
+    output = capfd.readouterr().err
+    assert "topic_left_as_it_is" in output
+    assert "TRUNCATED" in output
 
 
 @pytest.mark.brokers
@@ -363,9 +363,9 @@ def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topi
     assert look.assignments == current
     (refusal,) = look.refused
     assert (refusal.source, refusal.partitions) == (stranger, 2)
-    told = CliRunner().invoke(app, ["plan", str(file), "--json"])
-    assert told.exit_code == ExitCode.PREFLIGHT
-    (text,) = json.loads(told.stdout)["refused"]
+    result = CliRunner().invoke(app, ["plan", str(file), "--json"])
+    assert result.exit_code == ExitCode.PREFLIGHT
+    (text,) = json.loads(result.stdout)["refused"]
     assert "50 offsets in 1 of 1 partition, 0 to 49 in partition 0" in text
     assert "has 7 offsets in 1 of 2 partitions" in text
     assert f"mirror adopt CONFIG {stranger}" in text
@@ -450,18 +450,18 @@ def test_what_comes_from_the_target_is_not_taken_over(
 
 
 @pytest.mark.brokers
-def test_who_adopts_a_copy_is_told_what_it_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
+def test_adopt_names_what_the_copy_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
     """It keeps what its source has no more, and then follows that."""
     source, target = addresses(settings)
     make_topic(target, topic_name, configs=KEPT)
     produce(target, topic_name, values(100), begin_ms=DAYS_AGO_MS)
     keep_for(source, topic_name, "99999999999")
     file = config_file(tmp_path, source, target, [topic_name], settings.flow)
-    told = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
+    expected = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
     done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
-    assert (done.exit_code, told in done.stdout) == (ExitCode.DONE, True), done.stdout
+    assert (done.exit_code, expected in done.stdout) == (ExitCode.DONE, True), done.stdout
     planned = " ".join(CliRunner().invoke(app, ["plan", str(file)]).stdout.split())
-    assert told in planned
+    assert expected in planned
     assert "have retention.ms in sync.configs_exclude" in planned
     assert run_once(settings).exit_code == ExitCode.DONE
     assert "sync.configs_exclude" not in CliRunner().invoke(app, ["plan", str(file)]).stdout
@@ -668,11 +668,11 @@ def test_a_copy_is_taken_over_after_it_was_compared(
         done = CliRunner().invoke(app, ["adopt", str(file), *arguments])
         return done.exit_code, done.stdout
 
-    code, told = adopted(other)
-    assert code == ExitCode.DIFFERENT, told
-    assert "is not taken over" in told
-    code, told = adopted(equal)
-    assert (code, "compared were 40 records of 1 partition" in told) == (ExitCode.DONE, True), told
+    code, reported = adopted(other)
+    assert code == ExitCode.DIFFERENT, reported
+    assert "is not taken over" in reported
+    code, reported = adopted(equal)
+    assert (code, "compared were 40 records of 1 partition" in reported) == (ExitCode.DONE, True), reported
     assert adopted(equal) == (ExitCode.DONE, f"{equal}: {equal} is this flow's already\n")
     assert adopted("--all")[0] == ExitCode.DIFFERENT
     done = run_once(settings)

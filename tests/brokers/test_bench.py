@@ -255,9 +255,9 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
     assert source_of(source_cluster, TINY, f"{topic_name}-other").content.bytes == source.content.bytes
     with pytest.raises(UnequalCopy, match=f"{topic_name}: loop: its copy is not equal .* 0: timestamps differ"):
         copied(Wrong(), source, target_cluster, f"{topic_name[-8:]}-wrong")
-    told = SimpleNamespace(failed=lambda _: None)
+    reported = SimpleNamespace(failed=lambda _: None)
     plan: Any = None
-    measuring = _Measuring(plan, cast("Any", told), source_cluster, target_cluster)
+    measuring = _Measuring(plan, cast("Any", reported), source_cluster, target_cluster)
     measuring.copy(Wrong(), source, 1, 0)
     assert [(one.equal, one.arm) for one in measuring.runs] == [(False, "loop")]
     assert measuring.unequal
@@ -276,7 +276,7 @@ class Late:
 
 
 @pytest.mark.parametrize(("on_disk", "began_at"), [(0, 3), (100, 2)])
-def test_a_topic_that_is_not_told_of_is_empty_only_where_nothing_is_on_disk(
+def test_a_topic_that_is_not_reported_is_empty_only_where_nothing_is_on_disk(
     on_disk: int, began_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a copy that is over when the brokers tell of its topic would have taken no time at all."""
@@ -335,9 +335,9 @@ def test_an_interrupted_comparison_leaves_nothing_but_its_figures(environment: d
         assert any("round 1" in line for line in islice(lines, 60))
         tree = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == ExitCode.BUG
-    assert "interrupted: what was not measured" in told
+    assert "interrupted: what was not measured" in output
     assert Result.from_json(raw.read_text()).runs
     _, alive = psutil.wait_procs(tree, timeout=30)
     assert not alive

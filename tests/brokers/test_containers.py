@@ -246,7 +246,7 @@ def test_a_reader_knows_what_comes_next() -> None:
 
 
 def written_and_read(place: Place, records: int) -> Progress:
-    """What a reader has come to, once at least so many records lie in the log and one of both has told that it lives;
+    """What a reader has come to, once at least so many records lie in the log and one of both has said that it lives;
     both have then ended.
     """
     no_more, enough = threading.Event(), threading.Event()

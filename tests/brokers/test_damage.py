@@ -65,7 +65,7 @@ def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
     assert cut == replace(last, next_offset=10), "there may be more"
 
 
-def test_a_next_batch_whose_offset_lies_tells_nothing() -> None:
+def test_a_next_batch_whose_offset_lies_says_nothing() -> None:
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][70] ^= 1
     parts[2][5] ^= 1  # offset 20 becomes 65,556
@@ -277,8 +277,8 @@ def test_a_record_that_is_too_large_and_that_a_person_accepts(
     config = config_file(tmp_path, *pair, [topic_name], flow=topic_name)
     mirror_once(*pair, [topic_name], topic_name)
     for first, last in ((14, 15), (29, 29)):
-        told = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
-        (loss,) = told["losses"]
+        fields = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
+        (loss,) = fields["losses"]
         assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (first, last, "too_large")
         found = mirror_once(*pair, [topic_name], topic_name)[TopicPartition(topic_name, 0)]
     assert (found.state, found.next_offset) == (State.CAUGHT_UP, 30)
@@ -303,8 +303,8 @@ def test_a_damaged_batch_that_a_person_accepts(
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
 
     assert mirror(tmp_path, "run", str(config), "--once").wait(0) == 4
-    told = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
-    (loss,) = told["losses"]
+    fields = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
+    (loss,) = fields["losses"]
     assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (40, 49, "damage")
     after = mirror(tmp_path, "run", str(config), "--once")
     assert after.wait(0) == 0, after.logged

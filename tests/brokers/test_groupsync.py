@@ -88,15 +88,15 @@ def transactions(bootstrap: str, topic: str, count: int) -> list[bytes]:
     kept: list[bytes] = []
     for number in range(count):
         producer.begin_transaction()
-        told = [b"%d/%d" % (number, index) for index in range(3)]
-        for value in told:
+        reported = [b"%d/%d" % (number, index) for index in range(3)]
+        for value in reported:
             producer.produce(topic, value, partition=0)
         if number % 2:
             producer.flush(30)
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
-            kept += told
+            kept += reported
     wait_for_markers(bootstrap, topic)
     return kept
 
@@ -193,13 +193,13 @@ def test_a_group_waits_for_where_its_offset_moved_to(
 
     async def story(pair: Pair) -> None:
         at = TopicPartition(topic_name, 0)
-        indexes, ask = cast(Any, pair.sync._told_until).__self__, Side.fetched
-        told = dict(indexes)
+        indexes, ask = cast(Any, pair.sync._known_until).__self__, Side.fetched
+        reported = dict(indexes)
 
         async def answered(side: Side, nodes: Mapping[str, int]) -> dict[str, Offsets]:
             found = await ask(side, nodes)
             indexes.clear()
-            indexes.update(told if side is pair.sync._target else {})
+            indexes.update(reported if side is pair.sync._target else {})
             return found
 
         await pair.commit(pair.source, topic_name, topic_name, 14)
@@ -380,12 +380,12 @@ def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, t
     async def story(pair: Pair) -> None:
         await commit_all(pair.source, groups, {at: Committed(3)})
         await node_of(pair.target, topic_name)
-        for told, committed in (("all anew", 2000), ("nothing has changed", 0), ("two have changed", 2)):
+        for item, committed in (("all anew", 2000), ("nothing has changed", 0), ("two have changed", 2)):
             if committed == 2:
                 await commit_all(pair.source, groups[:2], {at: Committed(4)})
             began, busy = time.monotonic(), time.process_time()
             look = await pair.look()
-            print(f"{told}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
+            print(f"{item}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
             assert (look.standings, look.committed) == ({Standing.SYNCED: 2000}, committed)
         node = await node_of(pair.target, topic_name)
         found = (await fetch_offsets(pair.target, node, groups)).offsets

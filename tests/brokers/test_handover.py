@@ -69,9 +69,9 @@ def test_claims_have_an_order() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5))), st.lists(st.integers(0, 20)))
-def test_repetitions_change_nothing(told: list[tuple[str, int]], again: list[int]) -> None:
+def test_repetitions_change_nothing(expected: list[tuple[str, int]], again: list[int]) -> None:
     """Whatever lands again behind all others, whoever had the flow has it."""
-    owners = [claim(instance, number) for instance, number in told]
+    owners = [claim(instance, number) for instance, number in expected]
     repeated = [owners[index % len(owners)] for index in again] if owners else []
     assert holder(*owners) == holder(*owners, *repeated)
 
@@ -108,7 +108,7 @@ def test_the_one_to_wait_for(
 
 
 @pytest.mark.parametrize("ahead_ms", [-(2**40), 90_000, 2**61])
-def test_only_what_arrives_tells_that_a_mirror_lives(ahead_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_arrives_shows_that_a_mirror_lives(ahead_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock may say what it likes, and so may ours."""
     now, at_ms = [1000.0], int(time.time() * 1000) + ahead_ms
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

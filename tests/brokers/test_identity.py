@@ -44,14 +44,14 @@ def config_of(folder: Path, source: str, target: str, topic: str, group: str) ->
 
 
 def settings(cluster: Cluster, cluster_id: str | None = None) -> ClusterSettings:
-    told = {"alias": "any", "bootstrap.servers": cluster.bootstrap, "cluster_id": cluster_id}
-    return ClusterSettings.model_validate(told)
+    fields = {"alias": "any", "bootstrap.servers": cluster.bootstrap, "cluster_id": cluster_id}
+    return ClusterSettings.model_validate(fields)
 
 
 def test_another_cluster_than_the_configured_one_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """Asked or told something, by the wire and by librdkafka, and by each command."""
+    """Asked or ordered something, by the wire and by librdkafka, and by each command."""
     expected = settings(source_cluster, target_cluster.cluster_id)
 
     async def refreshed() -> None:
@@ -70,10 +70,10 @@ def test_another_cluster_than_the_configured_one_is_refused(
 
     make_topic(source_cluster.bootstrap, topic_name)
     file = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
-    told = json.loads(file.read_text())
-    told["source"]["cluster_id"] = source_cluster.cluster_id
-    told["target"]["cluster_id"] = source_cluster.cluster_id
-    file.write_text(json.dumps(told))
+    output = json.loads(file.read_text())
+    output["source"]["cluster_id"] = source_cluster.cluster_id
+    output["target"]["cluster_id"] = source_cluster.cluster_id
+    file.write_text(json.dumps(output))
     for command in ("plan", "verify", "status"):
         done = CliRunner().invoke(app, [command, str(file)])
         assert isinstance(done.exception, ClusterUnreachable), (command, done.output, done.exception)
@@ -120,8 +120,8 @@ def test_a_mirror_keeps_to_the_source_that_it_found(
         wait_for(lambda: f"not one of {one.cluster_id}" in mirror.log, PATIENCE, lambda: mirror.log)
 
         def state() -> tuple[str, str]:
-            told = CliRunner().invoke(app, ["status", str(file), "--json"])
-            (partition,) = json.loads(told.stdout)["partitions"]
+            result = CliRunner().invoke(app, ["status", str(file), "--json"])
+            (partition,) = json.loads(result.stdout)["partitions"]
             return partition["state"], partition["detail"]
 
         wait_for(lambda: state()[0] == "UNAVAILABLE" and one.cluster_id in state()[1], PATIENCE, lambda: str(state()))
@@ -147,9 +147,9 @@ def test_a_failover_takes_no_other_cluster_for_its_source(
     commit(target, group, topic_name, 3)
     file = config_of(tmp_path, target, target, topic_name, group)
     for options in (["--rehearse"], []):
-        told = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
-        account = json.loads(told.stdout)
-        assert told.exit_code == ExitCode.DATA_AT_RISK, told.output
+        result = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        account = json.loads(result.stdout)
+        assert result.exit_code == ExitCode.DATA_AT_RISK, result.output
         assert f"not one of {source_cluster.cluster_id}" in account["source_problem"]
         assert account["whole"] is False
     assert committed(target, group, topic_name) == 3

@@ -209,7 +209,7 @@ def test_a_broker_that_takes_no_more_connections(alone: Operated) -> None:
     """Nor from whoever operates it: a client that is connected lifts the limit again."""
     alone.epoch_seconds = 2.0  # the tasks of an epoch open theirs
 
-    def told() -> list[dict[str, Any]]:
+    def shown() -> list[dict[str, Any]]:
         return alone.events("figures_not_written", "sync_failed")
 
     def limit(connections: int) -> None:
@@ -222,7 +222,7 @@ def test_a_broker_that_takes_no_more_connections(alone: Operated) -> None:
         admin = AdminClient({"bootstrap.servers": alone.target.bootstrap})
         limit(1)
         alone.write(100)
-        until(lambda: any("max.connections.per.ip" in one["reason"] for one in told()), alone.tail)
+        until(lambda: any("max.connections.per.ip" in one["reason"] for one in shown()), alone.tail)
         limit(1 << 20)
         alone.until_copied()
 

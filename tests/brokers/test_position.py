@@ -73,7 +73,7 @@ def test_a_zombie_that_appends_while_the_position_is_read(
     assert assert_same_records(source, target, topic_name, 1) == 200
 
 
-def test_a_batch_of_ours_that_landed_behind_somebody_elses_tells_of_no_cut(
+def test_a_batch_of_ours_that_landed_behind_somebody_elses_shows_no_cut(
     source_cluster: Brokers, target_cluster: Brokers, topic_name: str
 ) -> None:
     """It was on its way as they wrote to the copy. That this is longer than the source is not the source's doing."""

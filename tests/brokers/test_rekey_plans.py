@@ -145,10 +145,10 @@ def test_a_target_that_lost_what_was_committed(
         rules = [{"match": topic_name, "rekey": "string(key)", "partitions": 4}]
         config = config_file(tmp_path, story.source, story.target, [topic_name], topic_name, rules=rules)
         monkeypatch.setattr("mirror.commands.failover.IDLE_SECONDS", 0.1)
-        told = CliRunner().invoke(app, ["failover", str(config), "--rehearse"])
-        assert told.exit_code == ExitCode.DATA_AT_RISK
+        result = CliRunner().invoke(app, ["failover", str(config), "--rehearse"])
+        assert result.exit_code == ExitCode.DATA_AT_RISK
         assert "how many records are missing, since the target lost records that had got over" in " ".join(
-            told.output.split()
+            result.output.split()
         )
 
 
@@ -261,7 +261,7 @@ def test_a_target_that_grows_by_hand(story: Story) -> None:
     assert stop.value.state is State.FENCED
 
 
-def test_a_plan_tells_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
+def test_a_plan_says_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
     story.fill(0, 50)
     story.carry_out()
     rules = [{"match": story.topic, "rekey": "key"}]
@@ -271,8 +271,8 @@ def test_a_plan_tells_what_a_target_that_grew_by_hand_stops(story: Story, tmp_pa
     for future in admin.create_partitions([NewPartitions(story.topic, 5)]).values():
         future.result(PATIENCE)
     awaited(lambda: CliRunner().invoke(app, ["plan", str(config)]).exit_code == ExitCode.PREFLIGHT)
-    told = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
-    assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in told
+    output = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
+    assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in output
 
 
 def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
@@ -299,10 +299,10 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
     figures = driver.figures[TopicPartition(story.topic, 0)]
     if not continues:
         assert figures.state is State.RETENTION_GAP
-        (told,) = driver.unfinished
-        assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in told
-        assert "Set topics.on_data_loss: continue, and start the mirror again" in told
-        assert f"--delete --topic {story.topic},{story.progress}" in told
+        (reported,) = driver.unfinished
+        assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in reported
+        assert "Set topics.on_data_loss: continue, and start the mirror again" in reported
+        assert f"--delete --topic {story.topic},{story.progress}" in reported
         return
     assert (figures.state, figures.next_offset, figures.lost) == (State.CAUGHT_UP, 50, 20)
     held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
@@ -326,17 +326,19 @@ def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> 
         async with Wire(story.flow.target) as target:
             one = await Transaction.begin(target, transactional_id(story.rule, 1))
             for command in (["failover", str(file), "--rehearse"], ["failover", str(file)]):
-                told = await asyncio.to_thread(CliRunner().invoke, app, command)
-                assert f"{story.topic} is re-keyed, which only a mirror that runs does" in " ".join(told.output.split())
-            code = told.exit_code
+                output = await asyncio.to_thread(CliRunner().invoke, app, command)
+                assert f"{story.topic} is re-keyed, which only a mirror that runs does" in " ".join(
+                    output.output.split()
+                )
+            code = output.exit_code
             with pytest.raises(Fenced):
                 await one.join([number_at(story.rule, 1)])
         return code
 
     file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
-    told = json.loads(file.read_text())
-    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(told))
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(output))
 
     assert asyncio.run(failed_over()) == ExitCode.DATA_AT_RISK, "ten records are on the source alone"
     for slot in range(2):
@@ -354,10 +356,10 @@ def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tm
     commit(story.source, group, story.topic, 12)
     story.says_that_it_ended()
     file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
-    told = json.loads(file.read_text())
-    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    told["groups"] = {"include": [group]}
-    file.write_text(json.dumps(told))
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    output["groups"] = {"include": [group]}
+    file.write_text(json.dumps(output))
 
     def failed_over(*options: str) -> tuple[int, Any]:
         done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])

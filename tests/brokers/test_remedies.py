@@ -238,8 +238,8 @@ class DamagedAndInspected(DamagedAndSoundElsewhere):
     remedy = Remedy.INSPECT
 
     def mend(self) -> None:
-        told = self.live.person.quoted(self.advice, "inspect", ExitCode.DATA_AT_RISK)
-        assert "CRC mismatch behind offset 109" in told
+        reported = self.live.person.quoted(self.advice, "inspect", ExitCode.DATA_AT_RISK)
+        assert "CRC mismatch behind offset 109" in reported
         super().mend()
 
 
@@ -622,13 +622,13 @@ def test_every_remedy_of_re_keyed_topics_is_tried_where_it_says() -> None:
 
 def test_every_remedy_of_every_state_has_a_trial() -> None:
     assert RESOLVED_BY.keys() == set(State)
-    told = {(state, remedy) for state, remedies in RESOLVED_BY.items() for remedy in remedies}
+    fields = {(state, remedy) for state, remedies in RESOLVED_BY.items() for remedy in remedies}
     tried = {(one.state, one.remedy) for one in TRIALS} | {*LAST}
-    assert told - tried - MISSING.keys() == set()
-    assert tried <= told
+    assert fields - tried - MISSING.keys() == set()
+    assert tried <= fields
     assert not tried & MISSING.keys()
-    assert {remedy for _, remedy in {*told, *REKEYED}} == set(Remedy)
-    assert {state for state in State if state.is_stop} <= {state for state, _ in told}
+    assert {remedy for _, remedy in {*fields, *REKEYED}} == set(Remedy)
+    assert {state for state in State if state.is_stop} <= {state for state, _ in fields}
 
 
 @pytest.fixture(scope="module")
@@ -678,8 +678,8 @@ def test_what_a_stop_advises_lets_the_partition_go_on(live: Live, tmp_path: Path
         epochs = {one.name: live.epochs_until_on(one.name, one.mended, one.is_read) for one in stays}
         print(epochs)
         assert max(epochs.values()) <= EPOCHS, epochs
-        told = Counter((one["topic"], one["state"]) for one in live.events("partition_stopped"))
-        assert {one.name: told[one.name, one.state] for one in trials.values() if one.state.is_stop} == {
+        reported = Counter((one["topic"], one["state"]) for one in live.events("partition_stopped"))
+        assert {one.name: reported[one.name, one.state] for one in trials.values() if one.state.is_stop} == {
             one.name: 1 for one in trials.values() if one.state.is_stop
         }
         take_rights(live)
@@ -739,8 +739,8 @@ def refuse_login(live: Live, name: str) -> None:
     """The source does not know the mirror's password any more, when it comes back."""
     live.password("source", "another")
     live.clusters["source"].restart(0)
-    (told,) = live.until_stopped(State.UNAUTHORIZED, name).values()
-    assert re.search(pattern(Remedy.MEND_LOGIN), told), told
+    (reported,) = live.until_stopped(State.UNAUTHORIZED, name).values()
+    assert re.search(pattern(Remedy.MEND_LOGIN), reported), reported
     live.password("source", USERS[MIRROR])
     produce(live.source.bootstrap, name, last := values(200, 210))
     live.until_caught_up([name])

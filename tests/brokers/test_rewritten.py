@@ -69,7 +69,7 @@ def test_append_times_become_the_records_own(pair: tuple[str, str], topic_name: 
 
 
 def test_a_copy_goes_on_with_the_clock_that_it_began_with(pair: tuple[str, str], topic_name: str) -> None:
-    """Unless it is told otherwise; then both kinds of batches are known again."""
+    """Unless it is asked otherwise; then both kinds of batches are known again."""
     make_topic(pair[0], topic_name, configs={"message.timestamp.type": "LogAppendTime"})
     verdicts = []
     for append_time in ("target", "source", "target"):

@@ -48,7 +48,7 @@ def events(log: str, name: str) -> list[dict[str, str]]:
 
 
 def stops(mirror: Running) -> dict[tuple[str, int], dict[str, str]]:
-    """The stops that were told, by topic and partition; none may be told twice."""
+    """The stops that were logged, by topic and partition; none may be logged twice."""
     found = events(mirror.log, "partition_stopped")
     by_partition = {(one["topic"], int(one["partition"])): one for one in found}
     assert len(by_partition) == len(found), mirror.log
@@ -122,7 +122,7 @@ LIVE = {
 }
 
 
-def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+def test_every_failure_is_reported_once_and_soon(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
     """While a mirror runs, within its first epoch, which is long; what is sound goes on, and the run ends with 4."""
     source, target = pair
     topics = Topics(source, (*LIVE, "sound"))
@@ -161,12 +161,12 @@ def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_
             assert mirror.ended() == 4, mirror.log
     found = stops(mirror)
     for name, (state, offset, command) in LIVE.items():
-        told = found[topics.at(name)]
-        assert (told["state"], int(told["offset"])) == (state, offset), told
+        reported = found[topics.at(name)]
+        assert (reported["state"], int(reported["offset"])) == (state, offset), reported
         ends = {"source": network.bootstrap, "target": target.bootstrap, "topic": topics[name]}
-        assert re.search(command.format(**ends), told["detail"]), told
-        soon = datetime.fromisoformat(told["timestamp"]).timestamp() - done[name]
-        print(f"{name}: {state} told {soon:.2f} s after it was done")
+        assert re.search(command.format(**ends), reported["detail"]), reported
+        soon = datetime.fromisoformat(reported["timestamp"]).timestamp() - done[name]
+        print(f"{name}: {state} reported {soon:.2f} s after it was done")
         assert count(target, topics.at(name)) == offset, "nothing foreign"
     assert (topics["sound"], 0) not in found
     assert not any(partition for topic, partition in found if topic in {topics["overtaken"], topics["rotten"]})
@@ -196,9 +196,9 @@ def test_failures_while_no_mirror_ran_end_a_bounded_copy_with_4(pair: tuple[Clus
     found = stops(second)
     for name in anew:
         for partition in (0, 1):
-            told = found.pop(topics.at(name, partition))
-            assert (told["state"], told["offset"]) == ("RECREATED", "100"), told
-            assert f"--delete --topic {topics[name]}" in told["detail"]
+            reported = found.pop(topics.at(name, partition))
+            assert (reported["state"], reported["offset"]) == ("RECREATED", "100"), reported
+            assert f"--delete --topic {topics[name]}" in reported["detail"]
             assert count(target, topics.at(name, partition)) == 100, "nothing foreign"
     assert found.pop(topics.at("overtaken"))["state"] == "RETENTION_GAP"
     assert not found
@@ -225,7 +225,7 @@ def test_lost_access_ends_a_bounded_copy_with_6(
         with forked(config, tmp_path / "log", "--once") as mirror:
             assert mirror.ended() == 6, mirror.log
         found = stops(mirror)
-        assert {at: told["state"] for at, told in found.items()} == {
+        assert {at: item["state"] for at, item in found.items()} == {
             topics.at("lost"): "UNAUTHORIZED",
             topics.at("lost", 1): "UNAUTHORIZED",
         }

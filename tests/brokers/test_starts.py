@@ -78,8 +78,8 @@ def test_where_a_topic_began_is_read_back() -> None:
 
 
 def test_a_record_of_an_earlier_version_begins_with_the_first_record() -> None:
-    told = {key: value for key, value in json.loads(SEEN.to_json()).items() if key != "since"}
-    assert FirstSeen.read(json.dumps(told).encode()) == replace(SEEN, since=())
+    fields = {key: value for key, value in json.loads(SEEN.to_json()).items() if key != "since"}
+    assert FirstSeen.read(json.dumps(fields).encode()) == replace(SEEN, since=())
 
 
 @pytest.mark.parametrize("since", [7, [-1], ["7"], [True], [2**63], None])
@@ -143,13 +143,13 @@ class Flow:
     def journal(self) -> dict[bytes, bytes]:
         """The newest records of the flow's journal."""
 
-        async def told() -> dict[bytes, bytes]:
+        async def shown() -> dict[bytes, bytes]:
             async with Wire(Endpoint.of(self.settings().target)) as cluster:
                 journal = Journal(cluster, self.topic)
                 await cluster.refresh([journal.partition.topic])
                 return newest((await journal.read())[0])
 
-        return asyncio.run(told())
+        return asyncio.run(shown())
 
 
 class Died(Exception):
@@ -287,7 +287,7 @@ def test_an_alignment_that_was_broken_off(
 def test_runs_that_were_not_recorded_are_found_again(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what is below the start is not looked for, nor told of."""
+    """And what is below the start is not looked for, nor reported."""
     flow = Flow(source_cluster, target_cluster, topic_name, start="latest", offsets="translate")
     make_topic(flow.source, topic_name)
     flow.fill(0, 25)
@@ -308,7 +308,7 @@ def test_runs_that_were_not_recorded_are_found_again(
 
 @pytest.mark.brokers
 @MODES
-def test_what_the_source_lost_behind_the_start_is_told(
+def test_what_the_source_lost_behind_the_start_is_reported(
     source_cluster: Cluster,
     target_cluster: Cluster,
     topic_name: str,
@@ -501,20 +501,20 @@ def test_the_plan_and_an_offset_that_is_not_mirrored(
     flow.fill(0, 30)
     config = str(config_file(tmp_path, flow.source, flow.target, [topic_name], flow=topic_name, **flow.more))
 
-    def told(*command: str) -> str:
+    def shown(*command: str) -> str:
         return CliRunner().invoke(app, list(command)).stdout
 
-    planned = json.loads(told("plan", config, "--json"))
+    planned = json.loads(shown("plan", config, "--json"))
     assert planned["beginnings"] == [{"topic": topic_name, "offsets": [30, 0]}]
     padding = [(one["partition"], one["offsets"]) for one in planned["padding"]]
     assert padding == ([(0, 30)] if offsets == "preserve" else [])
-    assert f"{topic_name}: begins at offset 30, 0 of its source (topics.start)" in told("plan", config)
+    assert f"{topic_name}: begins at offset 30, 0 of its source (topics.start)" in shown("plan", config)
     flow.run()
     flow.fill(30, 10)
     flow.run()
-    planned = json.loads(told("plan", config, "--json"))
+    planned = json.loads(shown("plan", config, "--json"))
     assert (planned["changes"], planned["beginnings"], planned["padding"]) == (False, [], [])
     with pytest.raises(ConfigError, match=r"holds its source's offsets 30 to 39|the flow began at offset 30"):
         translate(flow.settings(), topic_name, 0, 29, reverse=False, as_json=True)
-    found = json.loads(told("offsets", config, "translate", topic_name, "0", "33", "--json"))
+    found = json.loads(shown("offsets", config, "translate", topic_name, "0", "33", "--json"))
     assert (found["target_offset"], found["record"]) == (33 if offsets == "preserve" else 3, True)

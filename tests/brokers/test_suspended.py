@@ -37,7 +37,7 @@ SUSPENDED = 0.5
 
 
 @pytest.mark.parametrize("clock", [0, 1])
-def test_missed_beats_tell_of_a_suspension(clock: int) -> None:
+def test_missed_beats_reveal_a_suspension(clock: int) -> None:
     """By whichever clock goes on meanwhile; one that is set back tells nothing."""
     now = [1000.0, 1000.0]
     detector = SuspensionDetector(lambda: (now[0], now[1]))

@@ -114,8 +114,8 @@ def test_the_last_word_of_a_task_does_not_bring_back_a_partition_that_is_mirrore
     )
     other = replace(figures, partition=1, state=State.CAUGHT_UP)
     journal_state = JournalState("f", "i", lambda _: None, lambda _: None, Metrics("f"))
-    told = [(one.key(), one.to_json()) for one in (figures, other)]
-    journal_state.learn([Entry(offset, *record) for offset, record in enumerate([*told, (figures.key(), None)])])
+    reported = [(one.key(), one.to_json()) for one in (figures, other)]
+    journal_state.learn([Entry(offset, *record) for offset, record in enumerate([*reported, (figures.key(), None)])])
     assert journal_state.live == {TopicPartition("orders", 1): other}
 
 
@@ -170,7 +170,7 @@ def test_what_joins_goes_to_the_tasks_with_fewest_and_to_one_each() -> None:
     assert len(mark.handed) == 2
 
 
-def test_a_task_that_does_not_take_what_joins_is_told_of() -> None:
+def test_a_task_that_does_not_take_what_joins_is_reported() -> None:
     assert not asyncio.run(under_way(Mark(silent=1), 1, 1).join([one("new"), one("newer")]))
 
 
@@ -272,8 +272,8 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
             replanner._sync_acls(plan, history, ())
     else:
         replanner._sync_acls(plan, history, ())
-    told = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
-    assert done == {"recorded": told[:1], "created": told[:4], "": told}[fails_at]
+    answer = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
+    assert done == {"recorded": answer[:1], "created": answer[:4], "": answer}[fails_at]
 
 
 # --- looks (real brokers, no Spark) -----------------------------------------------------------------------------------
@@ -328,8 +328,8 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     produce(target, topic_name, [b"nobody else has it"])
     found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
     assert found.assignments == look.assignments
-    told = capfd.readouterr().err
-    assert f"{topic_name}-0: its log ends at 1, and the flow copied up to 0: somebody else wrote to it" in told
+    output = capfd.readouterr().err
+    assert f"{topic_name}-0: its log ends at 1, and the flow copied up to 0: somebody else wrote to it" in output
     assert admin_of(target).describe([topic_name])
     ours = LastPosition(
         source_next=1, target_end=1, source_topic_id=seen.topic_id, target_topic_id=seen.target_topic_id
@@ -368,9 +368,9 @@ def test_a_source_that_lost_its_data_deletes_nothing(
     delete_topics(source, *names[:3])
     for _ in range(2):
         assert renewal.look(before, seen, names).assignments == before
-    told = capfd.readouterr().err
-    assert told.count("copies_not_deleted") == 1, "it is told once"
-    assert "3 of the flow's 4 topics are gone on cluster eu" in told
+    output = capfd.readouterr().err
+    assert output.count("copies_not_deleted") == 1, "it is logged once"
+    assert "3 of the flow's 4 topics are gone on cluster eu" in output
     delete_topics(source, names[3])
     assert renewal.look(before, seen, names).assignments == before
     assert "no topic that the flow selects is left on cluster eu" in capfd.readouterr().err
@@ -391,7 +391,7 @@ def test_a_topic_that_went_while_no_mirror_ran_has_not_caught_up(
     run_once(load(config))
     assert states(config, names[0]) == {"CAUGHT_UP"}
     delete_topics(source, names[0])
-    for times in (1, 0):  # it is told once, and stays so
+    for times in (1, 0):  # it is logged once, and stays so
         capfd.readouterr()
         run_once(load(config))
         assert capfd.readouterr().err.count("partition_stopped") == times
@@ -457,8 +457,8 @@ def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
     before = Replanner(settings).look((), {}).assignments
     awaited(lambda: len(admin_of(target_cluster.bootstrap).describe(names)) == 3)
     seen = made_by(settings, names)
-    told = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
-    write_journal(settings, (OWNER, Owner.here("this").to_json()), *told)
+    reported = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
+    write_journal(settings, (OWNER, Owner.here("this").to_json()), *reported)
     delete_topics(source_cluster.bootstrap, names[0])
     source, target = Admin(settings.source), Admin(settings.target)
     plan, deletions = plan_topics(source, target, settings), Deletions(source, target)
@@ -489,7 +489,7 @@ def test_a_refused_topic_is_left_out_and_the_others_go_on(
     renewal = Replanner(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, pattern, topic_name))
     for _ in range(2):
         assert [found.source.topic for found in renewal.look((), {}).assignments] == [good]
-    assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is told once"
+    assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is logged once"
 
 
 @pytest.mark.brokers
@@ -533,9 +533,9 @@ def test_a_copy_that_appears_on_the_source_is_not_mirrored_back(
     for name in (second, copy):
         make_topic(here, name)
     assert [found.source.topic for found in renewal.look(look.assignments, {}).assignments] == [first, second]
-    told = capfd.readouterr().err
-    assert "not_mirrored" in told
-    assert f"flow {other.flow} mirrors it, and to mirror it back would be a loop" in told
+    output = capfd.readouterr().err
+    assert "not_mirrored" in output
+    assert f"flow {other.flow} mirrors it, and to mirror it back would be a loop" in output
     assert not admin_of(there).describe([copy])
 
 
@@ -655,7 +655,7 @@ def commit(bootstrap: str, group: str, topic: str) -> None:
 
 
 @pytest.mark.brokers
-def test_a_cluster_without_an_authorizer_is_told_of_once(
+def test_a_cluster_without_an_authorizer_is_reported_once(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     make_topic(source_cluster.bootstrap, topic_name)
@@ -663,9 +663,9 @@ def test_a_cluster_without_an_authorizer_is_told_of_once(
     renewal = Replanner(policy(settings, acls=True))
     renewal.look((), {})
     renewal.look((), {})
-    told = capfd.readouterr().err
-    assert told.count("acls_not_mirrored") == 1
-    assert "cluster eu has no authorizer" in told
+    output = capfd.readouterr().err
+    assert output.count("acls_not_mirrored") == 1
+    assert "cluster eu has no authorizer" in output
 
 
 # --- a running mirror -------------------------------------------------------------------------------------------------
@@ -678,8 +678,8 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def states(config: Path, topic: str) -> set[str]:
-    told = json.loads(command("status", str(config), "--json")[1])
-    return {found["state"] for found in told["partitions"] if found["topic"] == topic}
+    fields = json.loads(command("status", str(config), "--json")[1])
+    return {found["state"] for found in fields["partitions"] if found["topic"] == topic}
 
 
 @pytest.mark.brokers
@@ -736,9 +736,9 @@ def test_a_running_mirror_follows_what_changes(
         produce(source, second, [b"later"] * 20)
         until(lambda: ends(target, f"eu.{second}") == {0: 40})
         assert ends(target, f"eu.{first}") == {0: 20, 1: 20}
-        code, told = command("pause", "--json", str(config), first)
+        code, reported = command("pause", "--json", str(config), first)
         rests = {"flow": topic_name, "topics": [{"topic": first, "paused": True, "changed": False}]}
-        assert (code, json.loads(told)) == (ExitCode.DONE, rests)
+        assert (code, json.loads(reported)) == (ExitCode.DONE, rests)
         assert command("resume", str(config), first) == (ExitCode.DONE, f"{first}: goes on\n")
         until(lambda: ends(target, f"eu.{first}") == {0: 40, 1: 20})
 
@@ -793,10 +793,10 @@ def test_what_is_added_joins_the_epoch_under_way(
     flow = replace(prepare(settings), epoch_seconds=600.0, tasks=1)
     context: Any = InThisProcess()
     mirror = Supervisor(context, flow, lambda _: None, lookout=TopicWatcher(Replanner(settings), lambda: settings))
-    ours, told = admin_of(source), ""
+    ours, reported = admin_of(source), ""
 
     def story() -> None:
-        nonlocal told
+        nonlocal reported
         awaited(lambda: ends(target, first)[0] == 20)
         make_topic(source, second)
         produce(source, second, [b"y"] * 20)
@@ -807,7 +807,7 @@ def test_what_is_added_joins_the_epoch_under_way(
         awaited(lambda: ends(target, first).get(16) == 20)
         produce(source, first, [b"later"] * 20)
         awaited(lambda: ends(target, first)[0] == 40)
-        told = capfd.readouterr().err
+        reported = capfd.readouterr().err
 
     def theirs_end(topic: str) -> int:
         return ends(target, topic).get(0, 0)
@@ -822,8 +822,8 @@ def test_what_is_added_joins_the_epoch_under_way(
         return outcome
 
     figures = asyncio.run(run()).figures
-    assert told.count("plan_changed") == 2
-    assert "epoch_ended" not in told
+    assert reported.count("plan_changed") == 2
+    assert "epoch_ended" not in reported
     assert figures[TopicPartition(second, 0)].records == figures[TopicPartition(first, 16)].records == 20
     assert assert_same_records(source, target, first, 17) == 60
     assert assert_same_records(source, target, second, 1) == 20

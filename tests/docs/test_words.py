@@ -51,7 +51,10 @@ WORDS = {
     "receipts": "results",
     "tally": "counters",
     "tidings": "journal state",
+    "told": "reported, logged, named or a field's name",
 }
+#: What others read keeps its name: the field of a log's event.
+_KEPT = re.compile(r'"flow_failed_over", .*told=')
 _PAGES = (
     *("*.md", "docs/*.md", "mirror/**/*.py", "tests/**/*.py", "scripts/*"),
     *("ops/**/*.yml", "ops/**/*.json", "configs/**/*"),
@@ -94,7 +97,7 @@ def test_no_word_is_a_retired_one(pattern: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {word} is {STATES.get(word) or WORDS[word.lower()]}"
         for path in pages
-        for line, word in words(path.read_text(encoding="utf-8"))
+        for line, word in words(_KEPT.sub("", path.read_text(encoding="utf-8")))
     ]
     assert found == []
 

@@ -144,10 +144,10 @@ class Mirror:
         """Where each partition stood at the end."""
         if not self._work.report.exists():
             return {}
-        told: list[Any] = json.loads(self._work.report.read_text())
+        output: list[Any] = json.loads(self._work.report.read_text())
         return {
             TopicPartition(topic, partition): Standing(State(state), next_offset, until, detail)
-            for topic, partition, state, next_offset, until, detail in told
+            for topic, partition, state, next_offset, until, detail in output
         }
 
 
@@ -179,8 +179,8 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         if not left:
             break
         known = await _patiently(lambda: _handed_over(work), deadline)  # a broker that died may take long to come back
-        told = await _patiently(lambda: _standing(flow), deadline)
-        left = tuple(told.handed(one) for one in left)
+        answer = await _patiently(lambda: _standing(flow), deadline)
+        left = tuple(answer.handed(one) for one in left)
         until = min(deadline, time.time() + EPOCH_SECONDS)
         for result in await _epoch(work, instance, left, until, all_counters, known):
             at = TopicPartition(result.figures.topic, result.figures.partition)

@@ -204,10 +204,10 @@ def test_what_is_wrong_on_the_target_is_bad(
     monkeypatch.setattr(_Play, "_suffer", strange)
     plan = schedule(4)
     calm = Schedule(seed=4, partitions=1, coalesce_bytes=0, compacted=False, rounds=plan.rounds[:1])
-    told = player.play(calm)
-    assert not told.is_good
-    assert told.stops
-    assert {Kind.EXTRA, Kind.LOG_END} <= {finding.kind for finding in told.findings}
+    reported = player.play(calm)
+    assert not reported.is_good
+    assert reported.stops
+    assert {Kind.EXTRA, Kind.LOG_END} <= {finding.kind for finding in reported.findings}
 
 
 @pytest.mark.brokers

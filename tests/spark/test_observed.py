@@ -71,7 +71,7 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
     def batches() -> float | None:
         return sample(free_port, "mirror_batches_total", topic=topic_name, verdict="RESTAMP")
 
-    with running(config, tmp_path / "log") as mirror, prometheus(tmp_path, free_port) as told:
+    with running(config, tmp_path / "log") as mirror, prometheus(tmp_path, free_port) as item:
         until(lambda: batches() == 10, lambda: mirror.log)
         mirror.until("epoch_ended .*epoch=0", 120)
         produce(source, topic_name, values(50), batch=10)
@@ -93,11 +93,11 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
             assert second.ended() == 2
             assert f"metrics.listen: cannot listen on 127.0.0.1:{free_port}: Address already in use" in second.log
 
-        until(lambda: told("MirrorPartitionStopped") == [], lambda: "Prometheus evaluates no rules")
+        until(lambda: item("MirrorPartitionStopped") == [], lambda: "Prometheus evaluates no rules")
         produce(target, topic_name, [b"of somebody else"])
         produce(source, topic_name, values(1))
-        until(lambda: told("MirrorPartitionStopped"), lambda: mirror.log)
-        (alert,) = told("MirrorPartitionStopped") or []
+        until(lambda: item("MirrorPartitionStopped"), lambda: mirror.log)
+        (alert,) = item("MirrorPartitionStopped") or []
         assert alert["labels"] | {"topic": topic_name, "partition": "0", "flow": topic_name} == alert["labels"]
         assert alert["labels"]["state"] in ("FENCED", "DIVERGED")
         assert alert["annotations"]["runbook"] == "RUNBOOK.md#mirrorpartitionstopped"

@@ -122,9 +122,9 @@ def test_a_topic_by_a_field_of_its_values(
     before, after = read_committed(source, topic_name), read_committed(target, topic_name)
     assert complaints(before, after, 12, user_of) == []
     assert len({one.partition for one in after}) > 6
-    code, told = proved(config)
-    assert (code, told["whole"], told["spark"]) == (ExitCode.DONE, True, True), told
-    (report,) = told["rekeyed"]
+    code, reported = proved(config)
+    assert (code, reported["whole"], reported["spark"]) == (ExitCode.DONE, True, True), reported
+    (report,) = reported["rekeyed"]
     assert (report["records"], report["target_records"], report["different"]) == (2000, 2000, 0)
 
     fill(source, topic_name, 500, 2)  # and what comes later, by another mirror
@@ -134,12 +134,12 @@ def test_a_topic_by_a_field_of_its_values(
 
     fill(source, topic_name, 100, 3)
     produce(target, topic_name, [b"of nobody"], partition=7)
-    code, told = here.proved(config)
-    assert (code, told["different"]) == (ExitCode.DIFFERENT, 1), told
-    assert [one["kind"] for one in told["differences"]] == ["extra"]
-    assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
-    assert {one["kind"] for one in told["not_whole"]} == {"not there yet"}
-    assert sum(one["offsets"] for one in told["not_whole"]) == 100
+    code, reported = here.proved(config)
+    assert (code, reported["different"]) == (ExitCode.DIFFERENT, 1), reported
+    assert [one["kind"] for one in reported["differences"]] == ["extra"]
+    assert f"1 in {topic_name}-7 at offset" in reported["differences"][0]["text"]
+    assert {one["kind"] for one in reported["not_whole"]} == {"not there yet"}
+    assert sum(one["offsets"] for one in reported["not_whole"]) == 100
     code, log = here.rekeyed(config)
     assert (code, "is not the mirror's" in log) == (ExitCode.DATA_AT_RISK, True), log
     admin = AdminClient({"bootstrap.servers": target})
@@ -325,9 +325,9 @@ def user_in(one: Seen) -> bytes:
 
 def verdicts(folder: Path, config: Path) -> Counter[str]:
     """What `mirror status` tells of all partitions together."""
-    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    result = CliRunner().invoke(app, ["status", str(config), "--json"])
     found: Counter[str] = Counter()
-    for one in json.loads(told.stdout)["partitions"]:
+    for one in json.loads(result.stdout)["partitions"]:
         found.update(one["verdicts"])
     return found
 
@@ -361,9 +361,9 @@ def test_a_record_that_cannot_be_re_keyed(
     assert copied == Counter(good)
     assert verdicts(tmp_path, config)["DROP/dead-letter"] == 1, "the other is filtered: where of null is not true"
     (one,) = read_committed(target, dead)
-    told = dict(one.headers)
-    assert (one.value, told["mirror.topic"]) == (bad[0], topic_name.encode())
-    assert (told["mirror.partition"], told["mirror.offset"]) == (b"0", b"25")
+    reported = dict(one.headers)
+    assert (one.value, reported["mirror.topic"]) == (bad[0], topic_name.encode())
+    assert (reported["mirror.partition"], reported["mirror.offset"]) == (b"0", b"25")
 
 
 def test_an_expression_that_cannot_be_is_refused_before_anything_is_made(
@@ -407,8 +407,8 @@ def test_beside_tasks_and_topics_that_come_later(
         assert complaints(read_committed(source, topic), read_committed(target, topic), 3, user_of) == []
     rehearsed = CliRunner().invoke(app, ["failover", str(config), "--rehearse", "--json"])
     assert rehearsed.exit_code == ExitCode.DONE, rehearsed.output
-    told = CliRunner().invoke(app, ["status", str(config), "--json"])
-    states = {(one["topic"], one["state"]) for one in json.loads(told.stdout)["partitions"]}
+    result = CliRunner().invoke(app, ["status", str(config), "--json"])
+    states = {(one["topic"], one["state"]) for one in json.loads(result.stdout)["partitions"]}
     assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}
     done = CliRunner().invoke(app, ["failover", str(config)])
     assert done.exit_code == ExitCode.DONE, done.output
@@ -433,8 +433,8 @@ def test_a_record_that_is_too_large_for_the_target(
         mirror.until("Raise max.message.bytes of")
         mirror.process.terminate()
         assert mirror.ended() == ExitCode.DATA_AT_RISK, mirror.log
-    told = CliRunner().invoke(app, ["status", str(config), "--json"])
-    (one,) = json.loads(told.stdout)["partitions"]
+    result = CliRunner().invoke(app, ["status", str(config), "--json"])
+    (one,) = json.loads(result.stdout)["partitions"]
     assert one["state"] == "REFUSED", one
     admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target}))
     admin.alter_configs([ConfigChange(topic=topic_name, name="max.message.bytes", before="", after="1000000")])

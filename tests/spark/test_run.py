@@ -105,10 +105,10 @@ def test_consumer_groups_follow(
     assert committed(target, f"{topic_name}-late", topic_name) == 100, live.log
     assert "groups_blocked" not in live.log
 
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mirror", "status", str(config), "--json"], capture_output=True, check=True
     )
-    groups = json.loads(told.stdout)["groups"]
+    groups = json.loads(result.stdout)["groups"]
     assert (groups["groups"], groups["synced"]) == (2, 2)
 
 

@@ -77,9 +77,9 @@ def flow_of(folder: Path, source: Cluster, target: Cluster, topic: str, spark: d
 def ran(*command: str | Path, **environment: str) -> str:
     """What it wrote; it must succeed. `spark-submit` writes both outputs of a program to its own stdout."""
     both = subprocess.STDOUT
-    told = list(map(str, command))
+    reported = list(map(str, command))
     done = subprocess.run(
-        told, env=os.environ | environment, stdout=subprocess.PIPE, stderr=both, text=True, timeout=900, check=False
+        reported, env=os.environ | environment, stdout=subprocess.PIPE, stderr=both, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

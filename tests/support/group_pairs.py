@@ -39,7 +39,7 @@ class Pair:
         self.sync = (
             GroupSync(*common, preserved(pairs), origins, sound, copies=copies)
             if indexes is None
-            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.told_until, copies=copies)
+            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.known_until, copies=copies)
         )
 
     async def look(self) -> Look:

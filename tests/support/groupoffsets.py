@@ -1,4 +1,4 @@
-"""Where a group stands on a broker, asked and told by librdkafka's consumer: its admin client takes the process down
+"""Where a group stands on a broker, asked and set by librdkafka's consumer: its admin client takes the process down
 where a coordinator only just starts (rd_kafka_cgrp_op).
 """
 

@@ -161,8 +161,8 @@ class KubernetesApi:
 
     def _phase(self, pod: Thing, phase: str, state: Thing) -> None:
         (container,) = pod["spec"]["containers"]
-        told = [{"name": container["name"], "ready": phase == "Running", "state": state}]
-        pod["status"] = {"phase": phase, "podIP": _HOST, "containerStatuses": told}
+        reported = [{"name": container["name"], "ready": phase == "Running", "state": state}]
+        pod["status"] = {"phase": phase, "podIP": _HOST, "containerStatuses": reported}
         self._keep("MODIFIED", "pods", pod)
 
     def _follow(self, pod: Thing, process: subprocess.Popen[bytes]) -> None:

@@ -62,8 +62,8 @@ class Story:
 
     def says_that_it_ended(self) -> None:
         """Of whoever reported, so that nobody is taken for silent."""
-        told = (value for key, value in self.journal().items() if key.startswith(STATE))
-        (instance,) = {PartitionStatus.from_json(value).instance for value in told}
+        expected = (value for key, value in self.journal().items() if key.startswith(STATE))
+        (instance,) = {PartitionStatus.from_json(value).instance for value in expected}
 
         async def signed_off() -> None:
             async with Wire(self.flow.target) as target:

@@ -244,8 +244,8 @@ class Live:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By source topic, what `mirror status` shows of its one partition."""
-        told = json.loads(self.person.mirror("status", "CONFIG", "--json", "--log-level", "error"))
-        return {one["topic"]: one for one in told["partitions"]}
+        fields = json.loads(self.person.mirror("status", "CONFIG", "--json", "--log-level", "error"))
+        return {one["topic"]: one for one in fields["partitions"]}
 
     def until_caught_up(self, topics: Iterable[str]) -> None:
         """Until `mirror status` shows these so."""
@@ -260,15 +260,15 @@ class Live:
     def until_stopped(self, state: str, *topics: str) -> dict[str, str]:
         """Until the log tells of such a stop of each of these, and as what."""
 
-        def told() -> dict[str, str]:
+        def shown() -> dict[str, str]:
             return {
                 one["topic"]: one["detail"]
                 for one in self.events("partition_stopped")
                 if one["topic"] in topics and one["state"] == state
             }
 
-        until(lambda: told().keys() == {*topics}, lambda: f"{told()}\n{self.log()}")
-        return told()
+        until(lambda: shown().keys() == {*topics}, lambda: f"{shown()}\n{self.log()}")
+        return shown()
 
     def allow(self, side: str, *acls: AclBinding) -> None:
         """Give the mirror rights."""

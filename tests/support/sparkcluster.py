@@ -46,7 +46,7 @@ class SparkCluster:
         self._properties.write_text("".join(f"{key} {value}\n" for key, value in conf.items()))
         self._properties.chmod(0o600)
         self._master = self._start("master", ["master.Master"])
-        self.address = self._told("master", r"Starting Spark master at (spark://\S+)", self._master)
+        self.address = self._announced("master", r"Starting Spark master at (spark://\S+)", self._master)
 
     def start_worker(self, number: int) -> None:
         """Start one, and wait until the master knows it."""
@@ -109,7 +109,7 @@ class SparkCluster:
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen([*within, *jvm, *program], stdout=log, stderr=log, env=wanted)
 
-    def _told(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    def _announced(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
         wait_for(
             lambda: re.search(pattern, self._log(name)) or process.poll() is not None,
             PATIENCE,

@@ -31,7 +31,7 @@ def test_a_bucket_never_gives_more_than_its_rate_but_for_one_answer(
 
 
 @given(RATES, st.integers(1, 1 << 24))
-def test_whoever_waits_as_long_as_told_may_ask(rate: float, batch: int) -> None:
+def test_whoever_waits_as_long_as_asked_may_ask(rate: float, batch: int) -> None:
     bucket, now = Bucket(rate), 0.0
     for _ in range(20):
         now += bucket.wait(now) * 1.000001

@@ -275,18 +275,18 @@ async def test_closing_fails_what_is_in_flight() -> None:
 
 @in_loop
 async def test_a_fault_in_decoding_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours, not of the broker: it is told to the loop, and the connection ends as with any other."""
+    """A fault of ours, not of the broker: it is passed to the loop, and the connection ends as with any other."""
 
     def fault(*_: Any) -> Any:
         raise RuntimeError("a fault")
 
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     async with connected(answered) as (_, connection):
         monkeypatch.setattr(connection_module, "decode", fault)
         await lost(connection.send(ASK, request()))
         assert not connection.is_open
-    assert [str(context["exception"]) for context in told] == ["a fault"]
+    assert [str(context["exception"]) for context in reported] == ["a fault"]
 
 
 @in_loop

@@ -124,8 +124,8 @@ def test_the_image_has_its_own_java_and_the_locked_packages() -> None:
 
 
 def test_the_image_is_an_executor() -> None:
-    """Spark's word for it starts the right class, which then looks for the driver that it was told of."""
-    told = {
+    """Spark's word for it starts the right class, which then looks for the driver that it was given."""
+    fields = {
         "SPARK_EXECUTOR_MEMORY": "256m",
         "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:9",
         "SPARK_EXECUTOR_ID": "1",
@@ -135,13 +135,13 @@ def test_the_image_is_an_executor() -> None:
         "SPARK_RESOURCE_PROFILE_ID": "0",
         "SPARK_EXECUTOR_POD_NAME": "pod",
     }
-    code, said = output(in_image("executor", **told))
+    code, said = output(in_image("executor", **fields))
     assert code != 0
     assert "Connection refused" in said, said
     assert "127.0.0.1:9" in said
 
 
-def test_the_story_is_told_to_its_end(stack: DockerCompose, tmp_path: Path) -> None:
+def test_the_story_is_played_to_its_end(stack: DockerCompose, tmp_path: Path) -> None:
     """And before it, while all is well: the dashboard's figures, a census, and a proof, by tasks of Spark."""
     wait_for(lambda: all(figures_of(one) for one in FIGURES), PATIENCE, lambda: str([*map(figures_of, FIGURES)]))
     census = mirror("census", "/etc/mirror/eu-to-us.yaml")
@@ -154,7 +154,7 @@ def test_the_story_is_told_to_its_end(stack: DockerCompose, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "none twice, none lost" in done.stdout
     again = subprocess.run([HOME / "scripts" / "story"], capture_output=True, text=True, check=False)
-    assert again.returncode == 1, "it is told once"
+    assert again.returncode == 1, "it is logged once"
 
 
 def test_grafana_has_the_dashboard_and_the_figures(stack: DockerCompose) -> None:

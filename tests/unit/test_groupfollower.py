@@ -1,4 +1,4 @@
-"""Look after look: each blocker told once, figures in the journal when they change, an end within its time."""
+"""Look after look: each blocker logged once, figures in the journal when they change, an end within its time."""
 
 from __future__ import annotations
 
@@ -94,9 +94,11 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(logs.Log, "_emit", lambda self, level, event, fields: told.append({"event": event, **fields}))
-    return told
+    reported: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        logs.Log, "_emit", lambda self, level, event, fields: reported.append({"event": event, **fields})
+    )
+    return reported
 
 
 @in_loop
@@ -108,7 +110,7 @@ async def test_figures_are_written_when_they_change() -> None:
     assert [(value["groups"], value["synced"], value["active"]) for value in journal.values] == [(1, 1, 0), (3, 1, 2)]
 
 
-def test_each_cause_is_told_once_and_one_that_passes_by_the_next_look_not_at_all(
+def test_each_cause_is_reported_once_and_one_that_passes_by_the_next_look_not_at_all(
     warnings: list[dict[str, Any]],
 ) -> None:
     denied = [Blocker("grant READ", f"group-{number}") for number in range(7)]
@@ -182,7 +184,9 @@ async def test_nothing_is_done_until_a_group_is_asked_for() -> None:
 
 
 @in_loop
-async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_is_away_is_reported_and_not_raised(
+    free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = Endpoint("us", (("127.0.0.1", free_port),))
 
     async def away(self: Cluster, *_: object) -> None:

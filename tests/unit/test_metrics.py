@@ -35,7 +35,7 @@ def test_lag_and_state_of_a_partition() -> None:
     assert value(one, "mirror_partition_state", **at, state="CORRUPT") == 1
 
 
-def test_what_is_not_known_is_not_told() -> None:
+def test_what_is_not_known_is_not_reported() -> None:
     one = metrics()
     one.learn([report(log_end=-1, lag_records=None)])
     assert value(one, "mirror_records_lag") is None
@@ -121,7 +121,7 @@ def test_ages() -> None:
     assert value(one, "mirror_group_sync_age_seconds", flow="eu-to-us") == 0
 
 
-def test_a_partition_that_is_mirrored_no_more_is_told_of_no_more_but_stays_counted() -> None:
+def test_a_partition_that_is_mirrored_no_more_is_reported_no_more_but_stays_counted() -> None:
     one = metrics()
     one.learn([report(verdicts={"RESTAMP/own_producer": 7}), report(topic="gone", verdicts={"DROP/control": 2})])
     one.keep([("orders", 0)])
@@ -163,8 +163,8 @@ def test_a_histogram_that_is_none(value: dict[str, Any]) -> None:
 
 
 def test_figures_of_a_task_travel_as_json() -> None:
-    told = task(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
-    assert TaskStatus.from_json(told.to_json()) == told
+    answer = task(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
+    assert TaskStatus.from_json(answer.to_json()) == answer
     with pytest.raises(ValueError, match="figures of a task lack"):
         TaskStatus.from_json(b"{}")
 

@@ -114,7 +114,7 @@ def test_epochs_that_failed_as_a_whole_say_nothing_about_headway() -> None:
     assert Scripted(epochs, once=True).outcome().exit_code == ExitCode.DONE
 
 
-def test_a_stop_is_over_and_told_by_its_code() -> None:
+def test_a_stop_is_over_and_reported_by_its_code() -> None:
     outcome = Scripted([[figures(State.CORRUPT, 500)]], once=True).outcome()
     assert outcome.exit_code == ExitCode.DATA_AT_RISK
 
@@ -139,7 +139,7 @@ def test_a_stop_that_the_journal_lacks_is_written_there_soon(*, is_written: bool
     assert scripted.pauses
 
 
-def test_lost_rights_are_told_by_theirs() -> None:
+def test_lost_rights_are_known_by_theirs() -> None:
     assert Scripted([[figures(State.UNAUTHORIZED, 500)]], once=True).outcome().exit_code == ExitCode.CLUSTER
 
 
@@ -157,7 +157,7 @@ def test_a_signal_before_everything_caught_up() -> None:
     assert outcome.exit_code == 128 + signal.SIGTERM
 
 
-def test_a_stop_that_only_the_live_figures_told_is_not_lost() -> None:
+def test_a_stop_that_only_the_live_figures_reported_is_not_lost() -> None:
     scripted = Scripted([])
     scripted._journal_state.live[AT] = figures(State.REFUSED, 7)
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK

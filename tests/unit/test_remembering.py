@@ -106,7 +106,7 @@ def test_new_topics_again_and_again_do_not_keep_the_others_waiting(kafka: Kafka,
     assert described >= set("abcde")
 
 
-def test_other_configs_and_a_topic_made_anew_are_told_of_when_their_turn_comes(
+def test_other_configs_and_a_topic_made_anew_are_reported_when_their_turn_comes(
     kafka: Kafka, admin: RememberingAdmin
 ) -> None:
     kafka.configs["c"] = "2"

@@ -35,7 +35,7 @@ AT = TopicPartition("orders", 0)
 
 
 class Target:
-    """A cluster of one leader, over connections that answer when they are told to: what was sent is in `sent`, as the
+    """A cluster of one leader, over connections that answer when they are asked to: what was sent is in `sent`, as the
     api and what it holds, markers as how many; `over` has the purposes of its connections.
     """
 
@@ -147,7 +147,7 @@ async def test_a_batch_that_lands_elsewhere_is_the_last_one(target: Target) -> N
 
 
 @in_loop
-async def test_what_is_not_clear_is_told_by_the_logs_end_alone(target: Target) -> None:
+async def test_what_is_not_clear_is_decided_by_the_logs_end_alone(target: Target) -> None:
     one = target.sink(0, 10, 20, 30, size=REQUEST_BYTES // 3)
     await target.flush()
     await target.answer(0, 0, error=7)  # a timeout: the leader may have it
@@ -173,7 +173,7 @@ async def test_bytes_are_held_and_nothing_counts_before_the_ack(target: Target) 
 
 
 @in_loop
-async def test_a_run_is_told_of_once_its_batch_is_acknowledged(target: Target) -> None:
+async def test_a_run_is_recorded_once_its_batch_is_acknowledged(target: Target) -> None:
     offset_map = OffsetMap()
     one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, lands=0), offset_map=offset_map)
     target.writer.begin(one)

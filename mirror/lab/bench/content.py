@@ -90,11 +90,11 @@ def shared_out(module: str, bootstrap: str, topic: str, partitions: int, *more: 
             )
             running.append(stack.enter_context(process))
             stack.callback(process.kill)
-        told = [process.communicate() for process in running]
-    for process, (_, err) in zip(running, told, strict=True):
+        outputs = [process.communicate() for process in running]
+    for process, (_, err) in zip(running, outputs, strict=True):
         if process.returncode:
             raise BenchError(f"{topic}: could not be read: {err.strip()[-500:]}")
-    return [json.loads(out) for out, _ in told]
+    return [json.loads(out) for out, _ in outputs]
 
 
 def main() -> None:

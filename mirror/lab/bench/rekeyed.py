@@ -55,9 +55,9 @@ def main() -> None:
 
     def add(message: Any) -> None:
         key, value = message.key(), message.value()
-        told = b"%d %r " % (message.timestamp()[1], message.headers()) + value
+        content = b"%d %r " % (message.timestamp()[1], message.headers()) + value
         found["records"] += 1
-        found["sum"] += int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big")
+        found["sum"] += int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
         if field and zlib.crc32(value) % _SAMPLE == 0:  # by the value, since the key may be a wrong one
             found["looked"] += 1
             found["wrong"] += key != str(json.loads(value)[field[0]]).encode()

@@ -112,7 +112,7 @@ class Cost:
 
     `start_*`: to the first mirrored record. `backlog_*`: what lay ready when it started, from its first mirrored record
     to its last; `backlog_bytes` are those of batches as stored, `record_bytes` those of all keys and values. `peak_pss`
-    counts shared pages once; None where the system does not tell.
+    counts shared pages once; None where the system does not progress.
     """
 
     start_s: float
@@ -202,14 +202,14 @@ PATIENCE_S: Final = 60.0
 Reached = Mapping[tuple[str, int], int]
 
 
-class Tell(Protocol):
+class Progress(Protocol):
     """Where the demonstration says what it does."""
 
     def step(self, text: str) -> None:
         """Something is done, or begins."""
 
     def progress(self, doing: str, done: int, total: int) -> None:
-        """How many records of how many; told as often as one likes."""
+        """How many records of how many; called as often as one likes."""
 
 
 class MirrorFailed(Exception):
@@ -237,9 +237,9 @@ class Course:
 class Copying:
     """Watches one flow whose mirror has just been started."""
 
-    def __init__(self, flow: str, target: Endpoint, mirror: Bound, ends: tuple[Ends, Ends], tell: Tell) -> None:
+    def __init__(self, flow: str, target: Endpoint, mirror: Bound, ends: tuple[Ends, Ends], progress: Progress) -> None:
         """`ends`: the source's and the target's."""
-        self._flow, self._target, self._mirror, self._tell = flow, target, mirror, tell
+        self._flow, self._target, self._mirror, self._progress = flow, target, mirror, progress
         self._source_ends, self._target_ends = ends
         self.tree = Tree(mirror.pid)
         self.course = Course(Moment(time.monotonic(), self.tree.sample()))
@@ -260,7 +260,9 @@ class Copying:
                 ends = await asyncio.to_thread(self._source_ends.of, backlog)
                 await self._backlog(backlog, ends, reading)
                 await self._until_said(backlog, ends, reading)
-                self._tell.step(f"caught up; {live.topic} is written on for {seconds:.0f} s, past the end of an epoch")
+                self._progress.step(
+                    f"caught up; {live.topic} is written on for {seconds:.0f} s, past the end of an epoch"
+                )
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:
                     await self._look(every, reading)
@@ -282,9 +284,9 @@ class Copying:
             if done and not course.first.at:
                 course.first = before
                 self._begun.set()
-                self._tell.step(f"the first records are there, after {before.at - course.began.at:.1f} s")
+                self._progress.step(f"the first records are there, after {before.at - course.began.at:.1f} s")
             if done:
-                self._tell.progress("mirroring", done, total)
+                self._progress.progress("mirroring", done, total)
             before = now
         course.last = before
 

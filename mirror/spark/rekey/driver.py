@@ -54,7 +54,7 @@ from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
 from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated
 from mirror.spark.rekey.writing import RESULT_DDL, written
-from mirror.spark.session import asked, may_live, told_by
+from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
 
 # --- One micro-batch as a query of Spark ------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ CANCEL_SECONDS: Final = 5.0
 
 
 class Rekeyer:
-    """Re-keys one topic until it is told to end, or, for a bounded copy, is at the ends of its beginning."""
+    """Re-keys one topic until it is asked to end, or, for a bounded copy, is at the ends of its beginning."""
 
     def __init__(self, session: SparkSession, flow: Flow, rule: Rekeying, used: frozenset[str]) -> None:
         """`used`: what the rule's expressions look at."""
@@ -185,7 +185,7 @@ class Rekeyer:
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
                     if not await may_live(self._session.sparkContext):
                         raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from problem
-                    self._waiting = told_by(problem)
+                    self._waiting = failure_text(problem)
                     self._failures += 1
                     if exhausted := _EXHAUSTED.search(str(problem)):
                         self._narrow(exhausted[0])
@@ -417,7 +417,7 @@ class Rekeyer:
             partition=stop.partition,
             offset=stop.offset,
             state=stop.state,
-            reason=stop.told(self._told(stop.offset)),
+            reason=stop.text(self._advice_values(stop.offset)),
         )
         if stop.partition < 0:
             known = self._source.topics.get(self._rule.source)
@@ -438,7 +438,7 @@ class Rekeyer:
         await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures(state))
 
     async def _last_word(self) -> None:
-        """The figures once more; where the target is away, nobody can be told."""
+        """The figures once more; where the target is away, nobody can read them."""
         with contextlib.suppress(MirrorError, WireError, ClusterError, TimeoutError):
             async with asyncio.timeout(REPORT_SECONDS):
                 await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
@@ -456,10 +456,10 @@ class Rekeyer:
             self._instance,
             waits_for=self._waiting,
             state=state,
-            told=self._told(part.stop.offset if part.stop is not None else -1),
+            values=self._advice_values(part.stop.offset if part.stop is not None else -1),
         )
 
-    def _told(self, offset: int) -> dict[str, object]:
+    def _advice_values(self, offset: int) -> dict[str, object]:
         """What the advice of a stop at an offset of the source names."""
         rule = self._rule
         return inspecting("source", rule.source, offset) | advice_values(rule, self._flow.source, self._flow.target)

@@ -38,10 +38,10 @@ class Stopped(MirrorError):
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
         return type(self), (self.state, self.partition, self.offset, self.detail, *self.remedies)
 
-    def told(self, values: Mapping[str, object]) -> str:
+    def text(self, values: Mapping[str, object]) -> str:
         """What is wrong, and what to do."""
         known = {**values, "partition": self.partition}
-        return ". ".join((self.detail, *(one.told(known) for one in self.remedies)))
+        return ". ".join((self.detail, *(one.text(known) for one in self.remedies)))
 
     @staticmethod
     def found_in(failure: Exception) -> Stopped | None:
@@ -54,7 +54,7 @@ class Stopped(MirrorError):
 
 
 def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:
-    """What the advice of any stop of a re-keyed topic names (`Stopped.told`)."""
+    """What the advice of any stop of a re-keyed topic names (`Stopped.text`)."""
     return {
         "topic": rule.source,
         "target_topic": rule.target,
@@ -215,11 +215,11 @@ def reached_in(raw: RawBatch | None) -> Reached:
     if raw is None:
         return Reached()
     try:
-        told = json.loads(_value(raw, _NUMBER))
-        if isinstance(told, int):  # as 0.1.0 wrote it
-            return Reached(told, has_all_ends=False)
-        ends = {int(number): (int(epoch), int(end)) for number, (epoch, end) in told["ends"].items()}
-        return Reached(int(told["number"]), ends, told.get("has_all_ends", False) is True)
+        fields = json.loads(_value(raw, _NUMBER))
+        if isinstance(fields, int):  # as 0.1.0 wrote it
+            return Reached(fields, has_all_ends=False)
+        ends = {int(number): (int(epoch), int(end)) for number, (epoch, end) in fields["ends"].items()}
+        return Reached(int(fields["number"]), ends, fields.get("has_all_ends", False) is True)
     except (ValueError, TypeError, KeyError, AttributeError) as problem:
         raise ConfigError(f"a slot of the re-key query has no number: {problem!r}") from problem
 

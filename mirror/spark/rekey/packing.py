@@ -207,8 +207,8 @@ class Packer:
         """Records as they were, with where they come from in their headers."""
         names = (b"mirror.topic", b"mirror.partition", b"mirror.offset", b"mirror.reason")
         texts = ((self._rule.source, str(self.partition), str(offset), reason) for offset in bad.offsets.tolist())
-        told = (zip(names, map(str.encode, each), strict=True) for each in texts)
-        pairs = ([*headers(bad, index), *each] for index, each in enumerate(told))
+        encoded = (zip(names, map(str.encode, each), strict=True) for each in texts)
+        pairs = ([*headers(bad, index), *each] for index, each in enumerate(encoded))
         held, begin, end, count = encode_headers(pairs, len(bad.data))
         data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
         buried = replace(bad, data=data, headers_at=begin, headers_end=end, header_count=count)

@@ -29,7 +29,7 @@ from mirror.states import State
 class Standing:
     """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
     `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed. `waits_for`: why nobody
-    knows where the log ends now. `has_end`: it was told once.
+    knows where the log ends now. `has_end`: it was known once.
     """
 
     at: int
@@ -69,16 +69,16 @@ class Standing:
         *,
         waits_for: str = "",
         state: State | None = None,
-        told: Mapping[str, object] = MappingProxyType({}),
+        values: Mapping[str, object] = MappingProxyType({}),
     ) -> PartitionStatus:
-        """The report; `waits_for`: why nothing gets on now; `told`: what a stop's advice names. A stop is told as soon
-        as it is known, though what lies before it may still be on its way.
+        """The report; `waits_for`: why nothing gets on now; `values`: what a stop's advice names. A stop is reported as
+        soon as it is known, though what lies before it may still be on its way.
         """
         waits_for = waits_for or self.waits_for
         lag, detail = max(0, self.end - self.at), waits_for
         is_known = self.has_end and not waits_for
         if self.stop is not None:
-            state, detail = self.stop.state, self.stop.told(told)
+            state, detail = self.stop.state, self.stop.text(values)
         elif state is None:
             state = State.UNAVAILABLE if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
         return PartitionStatus(
@@ -175,20 +175,24 @@ class Source:
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
         ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
-        told = {at.partition: ends[at] for at in every if at in starts and at in ends and self._is_ours(at.partition)}
+        ends_there = {
+            at.partition: ends[at] for at in every if at in starts and at in ends and self._is_ours(at.partition)
+        }
         is_settling = not self.parts and self.start != EARLIEST  # nobody could mend it later
-        if (is_settling or (self._flow.once and self.bounds is None)) and (not numbers or len(told) < len(numbers)):
+        if (is_settling or (self._flow.once and self.bounds is None)) and (
+            not numbers or len(ends_there) < len(numbers)
+        ):
             raise ClusterUnreachable(f"{self._cluster}: not every partition of {self._rule.source} has a leader")
         if is_settling:
-            self.parts.update({number: await self._later(number, end) for number, end in told.items()})
+            self.parts.update({number: await self._later(number, end) for number, end in ends_there.items()})
         for number in self.parts.keys() | set(numbers):
-            if number in told:
-                await self._take(number, starts[self._at(number)], told[number])
+            if number in ends_there:
+                await self._take(number, starts[self._at(number)], ends_there[number])
             elif number in self.parts:
                 self.parts[number].waits_for = f"{self._cluster}: no leader tells where this partition ends"
         if self._flow.once and self.bounds is None:
-            self.bounds = told
-        self.has_looked = len(told) == len(numbers) > 0
+            self.bounds = ends_there
+        self.has_looked = len(ends_there) == len(numbers) > 0
 
     async def check_kept(self, upto: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
@@ -211,7 +215,7 @@ class Source:
         return number not in self.parts or self._epoch(number) >= self.parts[number].epoch
 
     async def _take(self, number: int, start: int, end: int) -> None:
-        """What was told of a partition."""
+        """What was reported of a partition."""
         part = self.parts.setdefault(number, Standing(start))
         part.end, part.waits_for, part.has_end = end, "", True
         if start > part.at:
@@ -239,7 +243,7 @@ class Source:
             part.stop = None
 
     async def _kept(self, number: int, epoch: int) -> int:
-        """Up to where the log is what it was under leader epoch `epoch`, as far as can be told."""
+        """Up to where the log is what it was under leader epoch `epoch`, as far as is known."""
         if epoch in {-1, self._epoch(number)}:
             return sys.maxsize
         found = await epoch_end(self._cluster, self._at(number), epoch)

@@ -36,7 +36,7 @@ from mirror.records.header import RawBatch, parse_header
 from mirror.spark.rekey.driver import session_of, slices_of
 from mirror.spark.rekey.expressions import map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
-from mirror.spark.session import Engine, close_context, open_context, told_by
+from mirror.spark.session import Engine, close_context, failure_text, open_context
 from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[Reke
             raise
         stop = Stopped.found_in(failure)
         reason = f"{stop.state} at {rule.source}-{stop.partition} offset {stop.offset}: {stop.detail}" if stop else ""
-        return None, [subject.lacks(Lack.NOT_VERIFIED, reason or told_by(failure))]
+        return None, [subject.lacks(Lack.NOT_VERIFIED, reason or failure_text(failure))]
     return report, [*_behind(subject, extent), *unknown]
 
 
@@ -313,16 +313,18 @@ def _judged(
     missing = sum(many for place, (many, _) in sums.items() if place not in expired)
     extra = 0 if source_deleted else sum(many for _, many in sums.values())
     names = {BURIED: rule.dead_letter}
-    told: list[Difference] = []
+    differences: list[Difference] = []
     for row in examples:
         where = names.get(row.place, f"{rule.target}-{row.place}")
         if row.missing and row.place not in expired:
             what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
-            told.append(Difference(rule.source, row.first.origin, row.first.at, Kind.MISSING, what, f"none in {where}"))
+            differences.append(
+                Difference(rule.source, row.first.origin, row.first.at, Kind.MISSING, what, f"none in {where}")
+            )
         if row.extra and not source_deleted:
             what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
-            told.append(Difference(rule.source, -1, -1, Kind.EXTRA, "no record", what))
-    told += [
+            differences.append(Difference(rule.source, -1, -1, Kind.EXTRA, "no record", what))
+    differences += [
         Difference(
             rule.source,
             row.origin,
@@ -341,14 +343,14 @@ def _judged(
         target_records=found.where(f"place <> {BURIED}").count(),
         buried=wanted.where(f"is_required AND place = {BURIED}").count(),
         different=missing + extra + len(late),
-        differences=tuple(told[:KEPT]),
+        differences=tuple(differences[:KEPT]),
     )
     return report, unknown
 
 
 def _out_of_order(wanted: DataFrame, found: DataFrame) -> DataFrame:
     """Records of one origin and key that are on the target before one that comes before them (Y2). Those that are alike
-    are told apart by their order, and those that are of several origins not at all.
+    are distinguished by their order, and those that are of several origins not at all.
     """
     window = functions.expr
     ours = wanted.where("place >= 0 AND key IS NOT NULL").selectExpr(
