@@ -171,7 +171,7 @@ def _rising(found: Replica) -> None:
 
 
 def _merged(log: PartitionLog, sound: Sequence[RawBatch]) -> None:
-    """What the log tells of transactions is what its markers say."""
+    """What the log says of transactions is what its markers say."""
     aborted = Aborted((producer, first) for producer, first, _ in log.aborted)
     assert all(first < marker < log.end for _, first, marker in log.aborted)
     ended = list(_ended(sound))

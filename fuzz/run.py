@@ -108,7 +108,7 @@ class Session:
 
         def run(data: bytes) -> None:
             progress.note(data)
-            # Instrumented code is slow: whether the input is, another process tells.
+            # Instrumented code is slow: whether the input is, another process shows.
             if seconds_for(bounded, data) > CPU_SECONDS and (file := next(files, None)):
                 file.write_bytes(data)
 
@@ -178,7 +178,7 @@ def _text(finding: Finding) -> str:
 
 
 def main() -> int:
-    """Fuzz the targets one after the other, and tell what was found."""
+    """Fuzz the targets one after the other, and report what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together; default 60")
     parser.add_argument("--seed", type=int, default=0)

@@ -30,7 +30,7 @@ _VERSIONS: Final = tuple(entity for entity in RESPONSES if entity.__name__ == "A
 
 
 def frames(data: bytes) -> None:
-    """A stream in pieces, into a buffer that must not outgrow it: a byte that tells the pieces' sizes, the stream."""
+    """A stream in pieces, into a buffer that must not outgrow it: a byte that chooses the pieces' sizes, the stream."""
     random = Random(data[:1])
     stream = data[1:]
     reader = FrameReader(_LIMIT, first_size=random.choice(_FIRST_SIZES))
@@ -55,7 +55,7 @@ def streams(random: Random) -> Iterator[bytes]:
 
 
 def answers(data: bytes) -> None:
-    """An answer of any API and version: a byte that tells which, the frame."""
+    """An answer of any API and version: a byte that chooses which, the frame."""
     if not data:
         return
     try:

@@ -412,7 +412,7 @@ def main() -> NoReturn:
     try:
         app()
     except MirrorError as error:
-        with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still tells
+        with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still says it
             print(f"mirror: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
     except KeyboardInterrupt:

@@ -146,7 +146,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
         behind = Remedy.REKEY_BEHIND.text()
         raise ConfigError(
             f"{topic}: is re-keyed, and nothing of it is accepted by this command. Of records that the source deleted:"
-            f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` tells what resolves it"
+            f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` shows what resolves it"
         )
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
@@ -292,7 +292,7 @@ async def _damage_of(
     rules: Rules,
 ) -> Loss | None:
     """The damaged batch that a partition comes to next, or what else cannot be written there; None where that can be,
-    and where nothing tells how far the damage reaches.
+    and where nothing shows how far the damage reaches.
     """
     position = _position(await attempt(accepted, last))
     damaged = await damaged_at(source, one.source, position.next_offset)

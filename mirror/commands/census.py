@@ -186,7 +186,7 @@ def page(found: Census, subject: str) -> str:
     for line in warnings(found):
         put_text(body, "p", line, "note")
     if whole.damaged:
-        put_text(body, "p", f"{count(whole.damaged, 'log')} damaged: mirror inspect tells where", "different")
+        put_text(body, "p", f"{count(whole.damaged, 'log')} damaged: mirror inspect shows where", "different")
     _shares(body, "Codecs", "codec", found.by_codec, whole)
     _shares(body, "Verdicts: what the mirror does with them", "verdict", found.by_verdict, whole)
     _sizes(body, found)
@@ -247,7 +247,7 @@ def _sizes(body: Element, found: Census) -> None:
 
 # --- `mirror census` --------------------------------------------------------------------------------------------------
 
-#: How an error of ours that ended a task stands in what Spark tells of it.
+#: How an error of ours that ended a task stands in what Spark says of it.
 _OURS: Final = re.compile(r"mirror\.errors\.(\w+): (.*)")
 
 
@@ -358,7 +358,7 @@ def rendered(found: Census) -> Parts:
     parts += [Text(line) for line in summary_lines(found)]
     parts += [Text(line, "yellow") for line in warnings(found)]
     if whole.damaged:
-        parts.append(Text(f"{count(whole.damaged, 'log')} damaged: mirror inspect tells where", "bold red"))
+        parts.append(Text(f"{count(whole.damaged, 'log')} damaged: mirror inspect shows where", "bold red"))
     heading = f"{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')}, {size(whole.bytes)}"
     return Parts(*parts, Text(f"{heading}; looked at in {found.seconds:.1f} s", "bold"))
 

@@ -14,7 +14,7 @@ A source that is away costs its timeout, and then the RPO is what the journal kn
 the mirror takes no rights away from topics while it runs, so it has none to give back.
 
 A rehearsal does the same, but ends nothing and commits nothing. It waits for the mirror that runs to get over what the
-source holds now, which it does anyway; where none runs it only tells what would be copied.
+source holds now, which it does anyway; where none runs it only shows what would be copied.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class _FailoverRun:
         *,
         reached: bool,
     ) -> list[PartitionRpo]:
-        """What only the source tells: where groups go on otherwise, what was deleted of the copies, and what was never
+        """What only the source shows: where groups go on otherwise, what was deleted of the copies, and what was never
         mirrored, which is returned.
         """
         if not reached:
@@ -469,7 +469,7 @@ class _FailoverRun:
                 unlike = await log.unlike(source) if source is not None else None
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 self._warn(
-                    f"{topic} is re-keyed, and nobody tells whether the target has all that came over: {problem}"
+                    f"{topic} is re-keyed, and nobody knows whether the target has all that came over: {problem}"
                 )
                 continue
             doubt = Doubt(lost, State.TARGET_LOST) if lost else unlike and Doubt(unlike.detail, unlike.state)

@@ -17,7 +17,7 @@ from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.rendering import count, duration, number, plain, table
 
-# --- What `mirror failover` tells -------------------------------------------------------------------------------------
+# --- What `mirror failover` shows -------------------------------------------------------------------------------------
 
 #: Offsets of groups that people are shown at most.
 SHOWN_GAPS: Final = 20
@@ -194,7 +194,7 @@ def rendered(account: FailoverReport) -> Group:
 def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
     """One loss, in the words of `mirror verify`."""
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
-    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal tells"
+    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
 
 
 def _gap_text(gap: OffsetGap) -> str:

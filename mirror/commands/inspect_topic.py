@@ -65,7 +65,7 @@ def chosen(there: Iterable[int], topic: str, partition: int | None, place: str, 
 
 
 def cluster_at(bootstrap: str) -> ClusterSettings:
-    """A cluster of which the command line tells the addresses alone. Raises ConfigError."""
+    """A cluster of which the command line gives the addresses alone. Raises ConfigError."""
     try:
         return configuration.cluster({"bootstrap.servers": bootstrap}, "unnamed")
     except ConfigError as problem:

@@ -185,7 +185,7 @@ async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool)
         except PartitionStop as stop:
             raise located(stop, one, other, target.topic) from stop
     elif index.last is None:
-        raise ConfigError(f"{source}: the journal does not tell where its offsets are, and the flow was failed over")
+        raise ConfigError(f"{source}: the journal does not say where its offsets are, and the flow was failed over")
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 
 

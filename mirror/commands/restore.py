@@ -4,7 +4,7 @@ D1  a folder whose topic id the metadata log says was removed is of a deleted to
     another id than a topic has there, where there are some with that id
 D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
 D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
-D4  which topics and partitions there were, folders do not tell, since those of a disk that is lost are not there: the
+D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
 D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
     folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log
@@ -64,8 +64,8 @@ class Disks:
     """What the folders hold.
 
     partitions: the folders of each partition.
-    topics: what a scan of the folders, and the metadata log, tell of each topic.
-    cluster_id: the lost cluster's; None where no folder tells.
+    topics: what a scan of the folders, and the metadata log, say of each topic.
+    cluster_id: the lost cluster's; None where no folder says it.
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
@@ -211,7 +211,7 @@ def _of_now(
 def _topics(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None, counts: Mapping[str, int]
 ) -> dict[str, Found]:
-    """What the folders tell of each topic, as far as a scan of its segments tells, with as many partitions as there
+    """What the folders say of each topic, as far as a scan of its segments shows, with as many partitions as there
     were by `counts`, where those are of this very topic.
     """
     mixed = mixed_in(found)
@@ -332,8 +332,8 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
 
 async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Disks) -> set[str]:
     """Name the copies in the flow's journal before anything is written to them, so that a mirror goes on behind them
-    even where this is killed; the target topics that the flow has made. Where the disks do not tell which cluster they
-    are of, their topics' ids are to tell. What the journal tells of a target topic already, stays.
+    even where this is killed; the target topics that the flow has made. Where the disks do not say which cluster they
+    are of, their topics' ids are to show it. What the journal says of a target topic already, stays.
     """
     made = {one.topic for one in plan.creations}
     there = target.describe({pair.target for pair in plan.pairs})

@@ -54,7 +54,7 @@ class Results:
             return code
         if isinstance(self._problem, BrokenPipeError):
             return code or READER_GONE
-        with contextlib.suppress(OSError, ValueError):  # stderr may be as full; the code still tells
+        with contextlib.suppress(OSError, ValueError):  # stderr may be as full; the code still says it
             reason = self._problem.strerror or self._problem
             print(f"mirror: what this command printed could not be written: {reason}", file=sys.stderr, flush=True)
         return code or ExitCode.BUG

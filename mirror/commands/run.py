@@ -133,7 +133,7 @@ def _again(_: int, frame: FrameType | None) -> None:
 
 
 def _end(number: int) -> NoReturn:
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells at length that it was interrupted
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it says at length that it was interrupted
     raise SystemExit(128 + number)
 
 
@@ -141,7 +141,7 @@ def _end(number: int) -> NoReturn:
 
 
 def notify(state: str) -> bool:
-    """Tell systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody listens."""
+    """Notify systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody listens."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return False
@@ -153,7 +153,7 @@ def notify(state: str) -> bool:
 
 
 async def live() -> None:
-    """Until cancelled: tell that the event loop turns, twice in the time that systemd gives (WatchdogSec)."""
+    """Until cancelled: report that the event loop turns, twice in the time that systemd gives (WatchdogSec)."""
     given = os.environ.get("WATCHDOG_USEC", "")
     is_ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     while given.isdigit() and int(given) and is_ours:
@@ -217,7 +217,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         settings = load()  # it may have been long ago
     context = None
     try:
-        if settings.topics.rules:  # Spark alone can tell whether their expressions will do
+        if settings.topics.rules:  # Spark alone knows whether their expressions will do
             tasks = task_count(settings.spark.tasks, MOST_TASKS)
             with _clearing_up():
                 context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
@@ -271,7 +271,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
 
 
 async def _supervised(running: Coroutine[Any, Any, T]) -> T:
-    """Tell whoever watches over this process that it lives, as long as it does."""
+    """Report to whoever watches over this process that it lives, as long as it does."""
     living = asyncio.create_task(live())
     try:
         return await running

@@ -1,4 +1,4 @@
-"""`mirror status`: where every partition is, as the flow's journal tells it.
+"""`mirror status`: where every partition is, as the flow's journal has it.
 
 Figures in a journal outlive the mirror that wrote them, so what they are worth is shown first: whether the mirror runs,
 by the age of its last report and, on its own machine, by its process.

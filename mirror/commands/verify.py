@@ -222,7 +222,7 @@ def _rekeyed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What the journal tells: where offsets moved to, where the flow began and what was lost, by target partition; as
+    """What the journal says: where offsets moved to, where the flow began and what was lost, by target partition; as
     what its topics were first seen, by target topic; which source topics are paused; and how the flow stands.
     """
 
@@ -252,7 +252,7 @@ class _Recorded:
 
 
 async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
-    """Where the flow began for target `topics`, and all else that the journal tells of any."""
+    """Where the flow began for target `topics`, and all else that the journal says of any."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic, *topics])
@@ -272,7 +272,7 @@ async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
 def _shortfalls(
     proof: Proof, reports: Iterable[PartitionReport], unread: Iterable[Unread], recorded: _Recorded
 ) -> Iterator[Shortfall]:
-    """What the target lacks of the partitions that were compared, as far as both logs and the journal tell."""
+    """What the target lacks of the partitions that were compared, as far as both logs and the journal say."""
     passed = {one.pair for one in unread}
     lost = {one.pair: one.lost for one in reports}
     by_pair: dict[Pair, list[Bounds]] = {}
@@ -289,7 +289,7 @@ def _shortfalls(
             if first < one.next_offset and (
                 (one.first, one.next_offset) in lost.get(pair, ()) or first < bounds[0].begin
             ):
-                yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal tells")
+                yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
 def _of_another(
@@ -320,7 +320,7 @@ def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[S
         if (rule := by_target.get(at.topic)) is not None:
             place = Place(rule.source, rule.target, at.partition)
             for one in lost:
-                yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal tells")
+                yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
 def _behind(place: Place, at: Bounds, recorded: _Recorded) -> Iterator[Shortfall]:

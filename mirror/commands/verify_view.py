@@ -219,7 +219,7 @@ def _page_verdict(body: Element, report: VerifyReport) -> None:
     rows = [
         ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
         ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
-        ("offsets", "translated: each record at the place that the runs tell" if report.moved else "preserved"),
+        ("offsets", "translated: each record at the place that the runs name" if report.moved else "preserved"),
         ("ends fixed", at(report.begun_ms)),
         ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {_engine(report)}"),
         ("not there yet", f"{count(lag, 'offset')} that the source held when the proof began"),
@@ -234,7 +234,7 @@ def _engine(report: VerifyReport) -> str:
 
 
 def _shares(body: Element, report: VerifyReport) -> None:
-    """What became of the source's batches, as far as both logs tell."""
+    """What became of the source's batches, as far as both logs say."""
     parts = report.partitions
     as_stored, identical, own, rewritten, hidden = (
         sum(getattr(one, what) for one in parts)

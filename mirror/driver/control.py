@@ -204,7 +204,7 @@ class _Switchboard:
                 else:
                     self._hear(line.task, said)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # a stranger, or a task that is gone: either way there is nobody to tell
+            pass  # a stranger, or a task that is gone: either way nobody listens
         finally:
             self.strangers.pop(writer, None)
             if line is not None:
@@ -242,7 +242,7 @@ class ControlServer:
 
     @classmethod
     async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> ControlServer:
-        """Listen on a free port of the address `bind`, which tasks know as `host`. `hear` gets what tasks tell."""
+        """Listen on a free port of the address `bind`, which tasks know as `host`. `hear` gets what tasks report."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         board = _Switchboard(token, hear)
         server = await asyncio.start_server(board.meet, bind, 0)
@@ -295,7 +295,7 @@ class ControlServer:
 
 @dataclass(slots=True, eq=False)
 class Voice:
-    """How a task tells its driver something, while it holds on to it."""
+    """How a task sends its driver reports, while it holds on to it."""
 
     frames: Frames | None = None
 

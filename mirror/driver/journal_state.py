@@ -1,4 +1,4 @@
-"""What the flow's journal tells a running mirror: figures of its tasks, a younger mirror, a failover, what people
+"""What a running mirror learns from the flow's journal: figures of its tasks, a younger mirror, a failover, what people
 accepted and which topics they let rest, as what topics were first seen, and where offsets moved to.
 """
 

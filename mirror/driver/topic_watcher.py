@@ -308,11 +308,11 @@ class Replanner:
             self._sync_acls(plan, history, made)
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
         refused = refused_by(whole, failures)
-        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to tell of
+        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to report
         current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
         lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
         lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
-        lost -= target.denied(lost)  # of these their tasks tell
+        lost -= target.denied(lost)  # of these their tasks report
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
@@ -373,7 +373,7 @@ class Replanner:
         )
 
     def _elsewhere(self) -> History:
-        """What journals of other flows tell, on both clusters; they are read again when a topic appears on the source,
+        """What journals of other flows say, on both clusters; they are read again when a topic appears on the source,
         which may be a copy, or a journal on the target.
         """
         source, target = frozenset(self._source.topics()), frozenset(self._target.topics())

@@ -117,7 +117,7 @@ async def _compared(
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
 ) -> Doubt | None:
-    """What comparing both logs tells, as a task that began now would; nothing is written."""
+    """What comparing both logs shows, as a task that began now would; nothing is written."""
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
@@ -262,7 +262,7 @@ async def _spanned(
 
 
 async def _kept_from(settings: Settings, known: JournalSnapshot, figures: PartitionStatus) -> int:
-    """The source offset from which on the target holds records; 0 where nobody can tell. Raises ClusterError."""
+    """The source offset from which on the target holds records; 0 where nobody knows. Raises ClusterError."""
     if is_rekeyed(figures.topic, settings.topics):
         return 0
     there = _target_of(figures)
@@ -276,7 +276,7 @@ async def _kept_from(settings: Settings, known: JournalSnapshot, figures: Partit
 
 async def deleted_there(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[str]:
     """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
-    may have deleted. Of a partition that cannot be asked about others tell.
+    may have deleted. Of a partition that cannot be asked about others answer.
     """
     asked = (_deleted(settings, source, known, one) for one in known.figures.values())
     found = [one for one in await asyncio.gather(*asked) if one is not None]
@@ -316,7 +316,7 @@ async def _deleted(
 
 
 async def _position(settings: Settings, known: JournalSnapshot, figures: PartitionStatus) -> int:
-    """The source offset up to which the target holds everything, as far as its log and the journal tell."""
+    """The source offset up to which the target holds everything, as far as its log and the journal say."""
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
     there, target = _target_of(figures), known.journal.cluster
@@ -327,7 +327,7 @@ async def _position(settings: Settings, known: JournalSnapshot, figures: Partiti
 
 def _moved(known: JournalSnapshot, there: TopicPartition, figures: PartitionStatus, end: int) -> int:
     """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
-    tell where the target's last record came from.
+    say where the target's last record came from.
     """
     index, seen = known.runs.get(there), seen_in(known.newest).get(there.topic)
     if seen is not None and seen.target_topic_id != known.journal.cluster.topic_id(there.topic):
@@ -336,11 +336,11 @@ def _moved(known: JournalSnapshot, there: TopicPartition, figures: PartitionStat
     if index is None or last is None:
         if not end:
             return figures.next_offset if seen is None or index is not None else 0
-        raise ClusterError(f"{there}: the journal does not tell where its {end} records came from")
+        raise ClusterError(f"{there}: the journal does not say where its {end} records came from")
     if end >= last.next_target:
         return last.next_source
     if (found := index.to_source(end)) is None:
-        raise ClusterError(f"{there}: ends at offset {end}, and the journal tells of none below {index.begin}")
+        raise ClusterError(f"{there}: ends at offset {end}, and the journal names none below {index.begin}")
     return found
 
 

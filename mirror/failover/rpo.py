@@ -1,4 +1,4 @@
-"""The recovery point of a failover, partition by partition, and what the flow's journal tells of each.
+"""The recovery point of a failover, partition by partition, and what the flow's journal says of each.
 
 Records are counted as offsets, so they are at most as many: a transaction's marker takes one, too.
 """
@@ -81,7 +81,7 @@ class PartitionRpo:
 
     @property
     def doubt(self) -> str:
-        """Why it is not known how many records did not get over, even where the source tells its end; else empty."""
+        """Why it is not known how many records did not get over, even where the source says its end; else empty."""
         if self.position is None:
             return self.problem
         if self.state in UNLIKE:
@@ -151,15 +151,15 @@ class RecoveryPoint:
         )
 
 
-# --- What a flow's journal tells a failover ---------------------------------------------------------------------------
+# --- What a flow's journal says to a failover -------------------------------------------------------------------------
 
 LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
 class JournalSnapshot:
-    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a task that
-    had the source before it; a task that waits tells no news of it. `target_of` is the name of now of a source topic's
+    """What the journal says, as far as it was read. `contact`: by source partition, the last report of a task that
+    had the source before it; a task that waits has no news of it. `target_of` is the name of now of a source topic's
     copy, None for a topic that is mirrored no longer: records of other copies are left alone. `is_plain`: a source
     topic is copied as it is, partition by partition.
     """

@@ -1,4 +1,4 @@
-"""Looks at the groups again and again while the mirror runs, and tells what comes of it: in the log and the journal.
+"""Looks at the groups again and again while the mirror runs, and reports what comes of it: in the log and the journal.
 
 Whatever happens here, the copy goes on: groups are looked at again the next time.
 """

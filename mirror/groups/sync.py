@@ -362,7 +362,7 @@ class GroupSync:
         self._translate, self._origins, self._known_until, self._since, self._copies = terms
 
     async def look(self, *, rehearsing: bool = False) -> Look:
-        """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
+        """Look at every group once, and commit what has changed; where that is only rehearsed, report what a look would
         have come to, and serve no further one. Raises nothing that a cluster can cause (G5).
         """
         whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
@@ -719,7 +719,7 @@ class GroupSync:
         }
 
     def _gap(self, one: _Stand, is_active: bool, holds: int, doubt: str) -> OffsetGap | None:
-        """What `gaps` tells of one partition of a group."""
+        """What `gaps` says of one partition of a group."""
         at, reached, ends = one.at, one.reached, one.ends
         there, wanted = self._on_target(at, one.committed.offset)
         wanted = ends.within(wanted)

@@ -136,11 +136,11 @@ def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
 
 
 def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """By target topic, as what its source was first seen, as the newest records of a journal tell."""
+    """By target topic, as what its source was first seen, as the newest records of a journal say."""
     found: dict[str, FirstSeen] = {}
     for key, value in journal.items():
         if key.startswith(PREFIX):
-            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor tells
+            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor says so
                 found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
     return found
 
@@ -225,7 +225,7 @@ async def _offset_at(source: Cluster, at: TopicPartition, when: int) -> int:
 
 
 def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPartition, int]:
-    """By target partition, where its copy began, as the newest records of a journal tell; without those that began with
+    """By target partition, where its copy began, as the newest records of a journal say; without those that began with
     the first record, and those whose target topic is another one by now. `target` knows the topics that matter.
     """
     return {
@@ -237,7 +237,7 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
     }
 
 
-# --- Records that the source lost before they were mirrored, as the journal tells of them -----------------------------
+# --- Records that the source lost before they were mirrored, as the journal names them --------------------------------
 
 _ACCEPT = "accept/"
 _LOSS = "loss/"
@@ -277,7 +277,7 @@ class Lost(NamedTuple):
 
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
-    """The record that tells of a loss."""
+    """The record of a loss."""
     fields = {
         "topic": loss.source.topic,
         "first": loss.first,
@@ -292,7 +292,7 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
 
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
-    """By target partition and in offset order, what the newest records of a journal tell was lost of the source topics
+    """By target partition and in offset order, what the newest records of a journal say was lost of the source topics
     and copies of now; records that are none of ours are passed over. A copy that was begun anew began behind what the
     former one lacked, or has it.
     """
@@ -309,7 +309,7 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
 
 
 def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
-    """The target partition and the loss that a record tells of; None where it is about something else. Raises one of
+    """The target partition and the loss that a record is about; None where it is about something else. Raises one of
     `NOT_OURS` where it is not one that `loss_entry` made.
     """
     if not record.key.startswith(_LOSS.encode()) or record.value is None:
@@ -349,7 +349,7 @@ def read_accepted(record: Entry) -> Accepted | None:
 
 
 def accepted_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, Accepted]:
-    """By target partition, what the newest records of a journal tell; records that are none of ours are passed over."""
+    """By target partition, what the newest records of a journal say; records that are none of ours are passed over."""
     found = {}
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
@@ -398,7 +398,7 @@ def read_pause(record: Entry) -> Pause | None:
 
 
 def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
-    """The source topics that rest, as the newest records of a journal tell it; names that are none are passed over."""
+    """The source topics that rest, as the newest records of a journal say; names that are none are passed over."""
     found = set()
     for key, value in known.items():
         with contextlib.suppress(ValueError):

@@ -1,5 +1,5 @@
 """Heartbeats on the target, `mirror.<flow>.heartbeats`: one record every five seconds from the mirror that runs, so
-that whoever reads the target alone can tell how old its copy is at most. The source gets nothing.
+that whoever reads the target alone knows how old its copy is at most. The source gets nothing.
 
     key      the flow
     value    JSON: flow, instance, at_ms (Unix ms), partitions, stopped, lag_records (null where it is known of none),

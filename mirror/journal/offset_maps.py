@@ -11,7 +11,7 @@ grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one o
 
 What the target lost is taken back in the journal before anything else may land in its place. Other records may come
 there: a source deletes, and a target topic is made anew to begin where the source begins by now. Whoever died before
-it recorded those would leave runs that tell of the ones before, and its successor would go on from there.
+it recorded those would leave runs that name the ones before, and its successor would go on from there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def map_entries(target: TopicPartition, offset_map: OffsetMap) -> list[Change]:
 
 
 def read(record: Entry) -> Recorded | None:
-    """What a record tells of runs; None where it is about something else. Raises one of `NOT_OURS` where it
+    """What a record says of runs; None where it is about something else. Raises one of `NOT_OURS` where it
     is not one that `entries` made.
     """
     if not record.key.startswith(PREFIX):
@@ -78,7 +78,7 @@ def read(record: Entry) -> Recorded | None:
 
 
 def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
-    """What records tell of runs; one under such a key that is none is skipped with a warning."""
+    """What records say of runs; one under such a key that is none is skipped with a warning."""
     for record in records:
         try:
             recorded = read(record)
@@ -94,7 +94,7 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     """By target partition."""
 
     def __init__(self, records: Iterable[Entry] = ()) -> None:
-        """What `records` tell, in the order of the journal."""
+        """What `records` say, in the order of the journal."""
         super().__init__()
         self.learn(records)
 
@@ -117,7 +117,7 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
         return self[target].end if target in self else 0
 
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
-        """The deletion of what tells of nothing from the targets' first offsets on."""
+        """The deletion of what covers nothing from the targets' first offsets on."""
         return [
             (_key(target, begin), None)
             for target, log_start in log_starts.items()
@@ -157,7 +157,7 @@ class OffsetMapStore:
         self._is_read = False
 
     async def recall(self, target: TopicPartition, end: int) -> OffsetMap:
-        """The offset map of a partition whose log ends at `end`, and neither it nor the journal tells of more than
+        """The offset map of a partition whose log ends at `end`, and neither it nor the journal covers more than
         that; an empty one where nothing is recorded.
 
         Raises as `Journal.read` and `Journal.append` do.
@@ -205,7 +205,7 @@ class OffsetMapStore:
         self._is_read = True
 
     def _takes_back(self, recorded: Recorded) -> bool:
-        """Runs that `last` tells of are gone: those before them are asked for."""
+        """Runs that `last` covers are gone: those before them are asked for."""
         known = self._last.get(recorded.target)
         return recorded.runs is None and known is not None and recorded.begin >= known.begin
 
@@ -219,7 +219,7 @@ class OffsetMapStore:
             self._last[recorded.target] = runs
 
     async def _go_back(self, target: TopicPartition, offset_map: OffsetMap, end: int) -> None:
-        """The target lost more than the last runs tell of: the whole journal has to be asked."""
+        """The target lost more than the last runs cover: the whole journal has to be asked."""
         entries, _ = await self._journal.read()
         index = Indexes(entries).get(target, OffsetRangeIndex())
         kept = [runs for runs in index.pieces if runs.begin <= end]
@@ -231,12 +231,12 @@ class OffsetMapStore:
 
 
 async def indexes_of(journal: Journal) -> Indexes:
-    """Where offsets moved to, as far as a journal tells; nothing where there is none. Raises as `Journal.read` does."""
+    """Where offsets moved to, as far as a journal says; nothing where there is none. Raises as `Journal.read` does."""
     return Indexes((await journal.read())[0] if journal.partition.topic in journal.cluster.topics else ())
 
 
 async def forget_expired(journal: Journal, indexes: Indexes) -> None:
-    """Delete from the journal what tells of records that the targets deleted, and let indexes know where these begin;
+    """Delete from the journal what names records that the targets deleted, and let indexes know where these begin;
     not of partitions without a leader, which may be gone for good. Raises as `list_offset` and `Journal.append` do.
     """
     cluster = journal.cluster

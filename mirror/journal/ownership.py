@@ -5,7 +5,7 @@ U1  claims have numbers, each one more than the one before. Of two with one numb
     that the wire sends again, and that lands late, ends nobody
 U2  records without a number are of a version before 0.2: one of an instance that was not seen before counts as a
     new claim
-U3  a process's number tells whether it lives only where it was given: on the same boot of a machine, in the same
+U3  a process's number shows whether it lives only where it was given: on the same boot of a machine, in the same
     namespace of process ids. Two containers may have one host name, and each a process 1 that lives
 
 A running mirror that reads the record ends in good order, and none begins while it stands. Stock brokers know no topic
@@ -62,7 +62,7 @@ from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS, parsed, read_fields
 
-# --- Which process runs a flow, as the journal tells it (`owner`, `ended`) --------------------------------------------
+# --- Which process runs a flow, as the journal says (`owner`, `ended`) ------------------------------------------------
 
 #: What process ids and times in ms are below, on any machine: anybody may write to a topic.
 _PIDS: Final = 2**31
@@ -75,7 +75,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 @cache
 def place_of_numbers() -> str:
-    """What this process shares with those whose numbers it can look up (U3); empty where the system does not tell."""
+    """What this process shares with those whose numbers it can look up (U3); empty where the system does not say."""
     try:
         return f"{_BOOT.read_text().strip()}/{_NAMESPACE.readlink()}"
     except OSError:
@@ -109,7 +109,7 @@ class Owner:
     def read(cls, value: bytes) -> Owner:
         """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
         fields = parsed(value)
-        instance = str(fields["instance"])  # which tells whether it is an object at all
+        instance = str(fields["instance"])  # which shows whether it is an object at all
         claim = fields.get("claim")
         found = cls(
             instance=instance,
@@ -189,7 +189,7 @@ def ended_instance(value: bytes) -> str:
     return str(parsed(value)["instance"])
 
 
-# --- That a flow was failed over, as its journal tells it under `failover` --------------------------------------------
+# --- That a flow was failed over, as its journal says under `failover` ------------------------------------------------
 
 KEY: Final = b"failover"
 _NEEDED: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}

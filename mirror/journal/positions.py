@@ -62,7 +62,7 @@ def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, b
 
 
 def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] | None:
-    """Of which copy a record tells, and its position: None where that was deleted. None for a record about something
+    """Which copy a record is about, and its position: None where that was deleted. None for a record about something
     else. Raises one of `NOT_OURS` where it is not one that `position_entry` made.
     """
     if not record.key.startswith(POSITION):
@@ -125,7 +125,7 @@ def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
 
 
 def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
-    """Of which copy a record tells, and its stop: None where that was lifted. None for a record about something else.
+    """Which copy a record is about, and its stop: None where that was lifted. None for a record about something else.
     Raises one of `NOT_OURS` where it is not one that `stop_entry` made.
     """
     if not record.key.startswith(STOP):
@@ -149,7 +149,7 @@ def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
 
 @dataclass(slots=True)
 class Standing:
-    """What a journal tells of copies, by target partition.
+    """What a journal says of copies, by target partition.
 
     `accepted`: the losses that a person accepted last.
     `positions`: the last positions.
@@ -200,7 +200,7 @@ class Standing:
         )
 
     def handed(self, one: Assignment) -> Assignment:
-        """An assignment with all that the journal tells of its copy."""
+        """An assignment with all that the journal says of its copy."""
         return replace(
             one,
             accepted=accepted_for(one, self.accepted),
@@ -211,7 +211,7 @@ class Standing:
 
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:
-    """What the newest records of a journal tell; records that are none of ours are passed over."""
+    """What the newest records of a journal say; records that are none of ours are passed over."""
     found = Standing(accepted=accepted_in(known))
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):

@@ -15,7 +15,7 @@ What librdkafka may end the process over is asked by the wire.
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
 
 To describe a thousand topics with their configs takes a broker seconds, and one request for all metadata a tenth of
-one: it tells which topics are new, gone or have grown.
+one: it shows which topics are new, gone or have grown.
 
     M1  those are described when they are asked for, before anything else
     M2  the others are described again in turns, some at each look, so that other configs and topics made anew are seen;
@@ -289,7 +289,7 @@ DEADLINE_S = 8.0
 #: So often a controller is asked for. The brokers of a KRaft cluster name any of themselves as the controller (Kafka
 #: `KRaftMetadataCache`), and for their session's time even one that has just died; librdkafka waits for that one alone.
 _ASKS: Final = 3
-#: No broker tells its release. Its newest InitProducerId rose with that one: 3.7.2 has 4.
+#: No broker names its release. Its newest InitProducerId rose with that one: 3.7.2 has 4.
 _INIT_PRODUCER_ID_OF_3_8: Final = 5
 
 Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
@@ -529,7 +529,7 @@ class Admin:
         return frozenset(one.group_id for one in found.valid)
 
     def has_authorizer(self) -> bool:
-        """Whether the cluster keeps ACLs at all. librdkafka does not tell: its answer is then an empty list."""
+        """Whether the cluster keeps ACLs at all. librdkafka does not say: its answer is then an empty list."""
         try:
             authorizer = self.broker_configs().get("authorizer.class.name")
         except AccessDenied:  # who is denied that is denied it by an authorizer
@@ -648,7 +648,7 @@ def _timed_out(error: KafkaError) -> bool:
 
 
 def _found_no_controller(error: KafkaError) -> bool:
-    """Whether a request was never sent. The code alone does not tell: one that was, and may have been obeyed, times
+    """Whether a request was never sent. The code alone does not say: one that was, and may have been obeyed, times
     out by the same.
     """
     return _timed_out(error) and "waiting for controller" in error.str()

@@ -45,7 +45,7 @@ TIMEOUT: Final = 5.0
 LARGEST_ANSWER: Final = 1 << 20
 #: Share of its life after which a token is asked for anew.
 USED_FOR: Final = 0.75
-#: The life of a token whose provider does not tell, in seconds.
+#: The life of a token whose provider does not say, in seconds.
 UNKNOWN_LIFE: Final = 300.0
 #: The longest life that is believed.
 LONGEST_LIFE: Final = 86_400.0
@@ -316,7 +316,7 @@ class Conversation(Protocol):
 
 
 async def authenticate(ask: Ask, who: Conversation) -> float:
-    """Tell a broker who we are; for how many seconds it believes that, infinity where it does not say.
+    """Authenticate to a broker; for how many seconds it believes that, infinity where it does not say.
 
     Raises NotAuthenticated, whose message says what to check, and ConnectionLost.
     """

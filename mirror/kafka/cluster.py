@@ -9,7 +9,7 @@ connection under a purpose of its own. Connections are made when asked for and m
         to another cluster, by a name that was switched or a port that was taken, is that of no broker
     K4  a broker that lost its controllers answers as before, of leaders, topics and settings that are long gone. So
         brokers are asked how far in the controllers' log they are, and what one says is not believed that is behind
-        where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions tells it
+        where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions has it
         (Kafka `KRaftMetadataCache.features`); a cluster with ZooKeeper does not
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
@@ -335,7 +335,7 @@ class Cluster:
             self.topics.pop(topic, None)
 
     def is_denied(self, topic: str) -> bool:
-        """Whether the last metadata answer refused to tell of the topic."""
+        """Whether the last metadata answer refused to describe the topic."""
         return topic in self._denied
 
     async def _refresh(self, timeout: float) -> None:
@@ -412,7 +412,7 @@ class Cluster:
 
     async def _reached(self, nodes: Iterable[int]) -> dict[int, int]:
         """How far in the controllers' log these brokers are, without those that do not answer; -1 for one that does not
-        tell.
+        say.
         """
 
         async def ask(node: int) -> int | None:
@@ -453,7 +453,7 @@ class Cluster:
 
     async def ids_now(self, topics: Collection[str], timeout: float = CALL_TIMEOUT) -> dict[str, uuid.UUID | None]:
         """The ids that these topics have now, by one broker's answer; without topics that it does not know or may not
-        tell of. Learns nothing. Raises ClusterUnreachable.
+        list. Learns nothing. Raises ClusterUnreachable.
         """
 
         def read(answer: Any) -> dict[str, uuid.UUID | None]:
@@ -613,7 +613,7 @@ _OPERATIONS: Final = {
 _TOPIC: Final = 2
 #: How rights are given that were not asked for.
 _NOT_ASKED: Final = -(2**31)
-#: The newest version of Metadata that tells of the rights on the cluster; newer brokers have a request for that alone.
+#: The newest version of Metadata that lists the rights on the cluster; newer brokers have a request for that alone.
 _WITH_CLUSTER_RIGHTS: Final = 10
 
 
@@ -705,7 +705,7 @@ async def topic_configs(
 async def _topic_metadata(
     cluster: Cluster, topics: Iterable[str] | None, timeout: float, *, rights: bool = False
 ) -> Sequence[Any]:
-    """What a broker tells of topics; of all where they are None."""
+    """What a broker says of topics; of all where they are None."""
     connection = await _some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic

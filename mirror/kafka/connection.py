@@ -12,7 +12,7 @@ C1  answers come in the order of the requests (a broker serves one request of a 
 C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
     ConnectionLost
 C3  a request is encoded and handed to the transport whole, or not at all
-C4  while the connection tells the broker anew who we are, requests are held and then sent in their order: a broker
+C4  while the connection authenticates anew, requests are held and then sent in their order: a broker
     takes nothing else in the middle of that (KIP-368)
 C5  a broker that throttles a client answers at once, says for how long, and reads nothing more from the connection
     until then (KIP-219): that time is nobody's hanging, so it extends every deadline
@@ -107,7 +107,7 @@ RENEWED_AFTER: Final = (0.8, 0.9)
 #: Seconds that a renewal may take.
 RENEWAL_TIMEOUT: Final = 20.0
 #: What a close may mean by the number of the request that it answers: the first asks for the versions, which every
-#: listener tells.
+#: listener says.
 _WHEN_CLOSED: Final = {
     1: " before its first answer: if it does so each time, it asks for TLS (security.protocol), has as many connections"
     " as it takes (max.connections, max.connections.per.ip), or is no broker",

@@ -1,6 +1,6 @@
 """Consumer groups from outside: which there are, who coordinates them, what they have committed, and a commit.
 
-Everything is asked in bulk, since a cluster may have thousands of groups: ListGroups tells the groups of one broker,
+Everything is asked in bulk, since a cluster may have thousands of groups: ListGroups lists the groups of one broker,
 which is also their coordinator; FindCoordinator (4) and OffsetFetch (8) take many groups a request (KIP-699, KIP-709).
 Brokers of Kafka 2.8 take one, and so does every OffsetCommit: such requests are sent ahead of each other's answers.
 

@@ -93,7 +93,7 @@ async def _listed(cluster: Cluster, partition: TopicPartition, when: int, isolat
 async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The log end offset: the next one the leader will give out, whether or not its followers have caught up.
 
-    ListOffsets tells a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch tells the
+    ListOffsets gives a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch gives the
     true end (Kafka `Partition.lastOffsetForLeaderEpoch`); where it is undefined, the log holds nothing newer than
     the high watermark.
     """

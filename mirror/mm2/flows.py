@@ -76,7 +76,7 @@ def _times(draft: Draft) -> None:
 
 
 def _naming(draft: Draft) -> tuple[str, str] | None:
-    """Set the target's names; where names tell, what those begin with that came from the target, and the separator."""
+    """Set the target's names; where names say so, what those begin with that came from the target, the separator."""
     scope = draft.scope
     policy = scope.find("replication.policy.class")
     separator = scope.value("replication.policy.separator", default=".")
@@ -84,7 +84,7 @@ def _naming(draft: Draft) -> tuple[str, str] | None:
     if name == "IdentityReplicationPolicy":
         draft.put(("topics", "naming"), "identity", policy)
         draft.remark(
-            ("topics", "naming"), "names do not tell where a topic came from: mirror each in one direction only"
+            ("topics", "naming"), "names do not say where a topic came from: mirror each in one direction only"
         )
         return None
     draft.put(("topics", "naming"), {"prefix": f"{scope.source}{separator}"}, policy)

@@ -7,7 +7,7 @@ worker that logs nothing does not pay for it, and an unconfigured process logs l
     log = get(__name__)
     log.info("epoch_started", flow="eu-to-us", tasks=4)
 
-G1  logging never ends or holds up what it tells of: a line that stderr does not take (a full disk, a reader that is
+G1  logging never ends or holds up what it logs: a line that stderr does not take (a full disk, a reader that is
     gone, or one that does not read) is lost and counted, and the first line that is taken again is followed by that
     count (`log_lines_lost`)
 """
@@ -81,7 +81,7 @@ def _takes(seconds: float) -> bool:
     """Whether stderr takes a line within so many seconds; a file always does, or says why not."""
     try:
         return bool(select.select([], [sys.stderr.fileno()], [], seconds)[1])
-    except (OSError, ValueError):  # a test's stream, or one that is closed: printing tells
+    except (OSError, ValueError):  # a test's stream, or one that is closed: printing reports it
         return True
 
 

@@ -25,8 +25,8 @@ def is_our_padding(raw: RawBatch, own: ProducerState) -> bool:
 
 
 def is_a_mirrors_padding(raw: RawBatch) -> bool:
-    """Whether a batch is padding, by whatever flow. The header tells most batches from it: to look inside loads the
-    compiler, for which a task stands still a second or more.
+    """Whether a batch is padding, by whatever flow. The header distinguishes most batches from it: to look inside loads
+    the compiler, for which a task stands still a second or more.
     """
     header = raw.header
     untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME

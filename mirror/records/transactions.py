@@ -4,7 +4,7 @@ A fetch answer lists (producer id, first offset) of every aborted transaction th
 order. The index of one answer says nothing about the next: it is built anew from each. The rule is that of Kafka's
 `CompletedFetch.nextFetchedRecord`.
 
-A broker tells with each read_committed fetch which transactions of the range were aborted, as pairs of producer id and
+A broker says with each read_committed fetch which transactions of the range were aborted, as pairs of producer id and
 first offset (KIP-98; Kafka `AbortedTxn`). A segment file says the same through the control batches in it. Either way
 `Outcomes` walks along and says of each batch what became of it.
 """
@@ -76,8 +76,8 @@ class Outcome(StrEnum):
 class Outcomes:
     """Ask `of` for each batch once, in the order of the log.
 
-    `aborted` are pairs of (producer id, first offset) as a fetch answer has them. `undecided` tells, by producer id,
-    from which offset on there is no telling.
+    `aborted` are pairs of (producer id, first offset) as a fetch answer has them. `undecided` says, by producer id,
+    from which offset on nobody knows.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]] = (), undecided: Mapping[int, int] | None = None) -> None:

@@ -67,7 +67,7 @@ class LastPosition:
         return self.source_next != self.target_end
 
     def is_of(self, source_topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
-        """It tells of these two topics, not of others by their names."""
+        """It is about these two topics, not of others by their names."""
         return (self.source_topic_id, self.target_topic_id) == (source_topic_id, target_topic_id)
 
 
@@ -124,7 +124,7 @@ class Assignment:
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:
-        """From where to where: what tells one partition to mirror from another, whatever else of it changes."""
+        """From where to where: what distinguishes one partition to mirror from another, whatever else of it changes."""
         return self.source, self.target
 
 

@@ -17,7 +17,7 @@ idle partition costs a request every half second and a new record arrives at onc
         Where that is allowed, the batch is left out instead, to where the next sound one begins
     R4  where the flow has a bound, no request goes out before the task's bucket has something for it; what comes is
         taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
-        their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
+        their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and reveals a log
         that was cut back
     R5  what a mirror pads a log with so that it begins where another one does (`log_start.py`) is no record. A source
         that is such a copy, and begins with padding still, is waited for
@@ -157,7 +157,7 @@ class Request(NamedTuple):
 class Fetcher:
     """Give it cursors with `start`; iterate to get arrivals until `finish`.
 
-    `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    `room` says how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
     `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
     (R2). `took` has the seconds from a request to its answer, of answers with
     records; `throttled_s` are those for which brokers muted us.
@@ -351,7 +351,7 @@ class Fetcher:
 
     async def _behind(self, partition: TopicPartition, damaged: Damaged) -> Damaged:
         """The same with the leader epoch that reaches over it. A leader that is given the epoch of the batch before
-        takes all of a later one for records that it lost (KIP-595), and a damaged header tells none.
+        takes all of a later one for records that it lost (KIP-595), and a damaged header has none.
         """
         epoch = damaged.epoch if damaged.epoch >= 0 else self._source.leader(partition).epoch
         if epoch >= 0 and await epoch_end(self._source, partition, epoch) < damaged.next_offset:
@@ -372,7 +372,7 @@ class Fetcher:
         mine = [at for at, one in self._cursors.items() if self._source.leader(at).node == node and not one.is_done]
         try:
             ends = await listed(self._source, mine, LATEST, READ_COMMITTED)
-        except MirrorError:  # the next fetch tells
+        except MirrorError:  # the next fetch shows it
             return []
         idle: list[TopicPartition] = []
         for at, end in ends.items():
@@ -431,7 +431,7 @@ class Fetcher:
 
     async def look_again(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
-        with contextlib.suppress(ClusterError):  # unreachable now: the next fetch tells, and backs off
+        with contextlib.suppress(ClusterError):  # unreachable now: the next fetch shows it, and backs off
             await self._source.refresh()
             for cursor in tuple(self._cursors.values()):
                 self._check_topic(cursor)

@@ -9,7 +9,7 @@ A run ends only where the distance changes.
     T1  the target's offsets have no gaps, since nobody else writes there: a run ends where the next one begins, and two
         numbers of eight bytes are all that is kept of it
     T2  both columns rise, so either way a lookup is a search
-    T3  a run tells of records that the target has acknowledged, and stays true while the target holds them: whoever
+    T3  a run names records that the target has acknowledged, and stays true while the target holds them: whoever
         writes it twice writes the same
     T4  where a piece is missing, or was overwritten by an older form of itself, the runs up to there hold good and no
         further
@@ -203,7 +203,7 @@ class OffsetRangeIndex:
         return found
 
     def expired(self, log_start: int) -> list[int]:
-        """Where the pieces begin that tell of nothing from `log_start` on, the target's first offset. The last stays:
+        """Where the pieces begin that cover nothing from `log_start` on, the target's first offset. The last stays:
         it says where to go on.
         """
         return [begin for begin in self._begins[:-1] if self._pieces[begin].next_target <= log_start]

@@ -11,7 +11,7 @@
         source that equals its own first, or with some that the source has deleted, too
 
 Records are distinguished by all that a consumer gets of them. Where the source has lost one of several that are equal
-in all of that, timestamps included, what is left may be taken for the lost one, which a reader cannot tell either.
+in all of that, timestamps included, what is left may be taken for the lost one, which a reader does not see either.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def complete(
     *,
     confirmed: bool = False,
 ) -> None:
-    """Let an index tell of all that the target holds, as a mirror that starts now would find it; nothing is written. A
+    """Let an index cover all that the target holds, as a mirror that starts now would find it; nothing is written. A
     copy that nothing confirms is as good as another here, where its records are being all that is asked, unless it is
     to be `confirmed`. `last` is what the journal keeps of this copy.
 
@@ -121,7 +121,7 @@ async def resume_translated(
     `losses` are on record there as lost.
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `look_at_logs` does.
     """
-    # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
+    # The journal is read before the log's end: of what another mirror appends meanwhile, it must not name more.
     await recall(target_partition, NO_LIMIT)
     logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     try:
@@ -152,7 +152,7 @@ async def _resumed(
         acknowledged, _ = logs.target_loss(since) or (logs.begin, -1)  # that is not passed over
         offset_map.restart(OffsetRanges(min(logs.begin, acknowledged)), [])
     elif logs.end < offset_map.runs.begin:
-        detail = f"the target ends at offset {logs.end}, and the journal tells of none below {offset_map.runs.begin}"
+        detail = f"the target ends at offset {logs.end}, and the journal names none below {offset_map.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
     else:
         offset_map.cut(logs.end)
@@ -205,7 +205,7 @@ async def _resumed(
 
 def _begin_of(runs: OffsetRanges, logs: Logs) -> int:
     """The source offset that the copy begins with, by runs that end where it does (`LastPosition.begins`)."""
-    if (begin := runs.to_source(logs.target_start)) is None:  # the last runs do not tell
+    if (begin := runs.to_source(logs.target_start)) is None:  # the last runs do not say
         return logs.last.begins if logs.last is not None else logs.since
     return begin if logs.end else max(begin, logs.start)  # what was lost of it before is on record
 
@@ -218,7 +218,7 @@ async def _go_on_from_last(
     """
     runs, last = offset_map.runs, logs.last
     if logs.target_start <= runs.next_target or (not len(runs) and last is None):
-        return  # nothing is missing, or the first records that are left have to tell
+        return  # nothing is missing, or the first records that are left have to show it
     if last is not None and last.source_next >= runs.next_source and last.target_end <= logs.end:
         if logs.target_start <= last.target_end:
             offset_map.restart(OffsetRanges(last.source_next, last.target_end), [])

@@ -17,7 +17,7 @@ from mirror.replication.fetcher import Cursor
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
 from mirror.states import State
 
-#: Seconds for which a partition's report tells of what its target lost.
+#: Seconds for which a partition's report names what its target lost.
 NOTED_SECONDS: Final = 600.0
 #: Seconds for which a transaction of the source holds back what follows it before that is reported.
 HELD_SECONDS: Final = 3.0
@@ -25,7 +25,7 @@ HELD_SECONDS: Final = 3.0
 
 @dataclass(slots=True, eq=False)
 class PartitionTask:
-    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago tells of it, too. `note`
+    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago is about it, too. `note`
     is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.

@@ -119,7 +119,7 @@ class PartitionWriter:
     appended at `lands`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
     move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
     `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate only the
-    log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
+    log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
     clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is in
     flight went to broker `node`, over that of its connections whose number is
     `connection`. `landed_at` is where the target's log ends with what is acknowledged; `epoch` is the source's

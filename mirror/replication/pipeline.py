@@ -161,7 +161,7 @@ class Pipeline:
 
         A cluster that cannot be reached is not an error here: its partitions say that they wait.
         """
-        # Once for all partitions; a partition task that lacks its leader asks again, and tells.
+        # Once for all partitions; a partition task that lacks its leader asks again, and reports it.
         with contextlib.suppress(ClusterError):
             await asyncio.gather(
                 self._source.refresh({a.source.topic for a in self._assignments}),
@@ -172,7 +172,7 @@ class Pipeline:
         try:
             await self._mirror(loop, seconds)
         finally:
-            loop.set_exception_handler(None)  # there is no task left to tell of a fault
+            loop.set_exception_handler(None)  # there is no task left to report a fault
 
     async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         async with self._tasks:
@@ -527,7 +527,7 @@ class Pipeline:
     def _target_lost(
         self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
     ) -> None:
-        """Tell of records that the target had acknowledged and lost, of source offsets from and to before, of which
+        """Report records that the target had acknowledged and lost, of source offsets from and to before, of which
         those that are `gone`, or below `lost_until`, are not copied again.
         """
         mine, (first, following) = partition_task.assignment, lost

@@ -77,7 +77,7 @@ _LOOK_BACK, _FURTHER = 2000, 8
 _MOST_BACK: Final = 1 << 20
 #: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
 _GAP_BYTES: Final = 32 << 20
-#: What is compared of two logs without a record for a reader tells no leader epoch.
+#: What is compared of two logs without a record for a reader shows no leader epoch.
 _EMPTY: Final = (-1, -1)
 #: What resolves a copy that is not its source's.
 ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
@@ -486,7 +486,7 @@ async def check_kept(
     stop: PartitionStop, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> None:
     """Raises ClusterUnreachable where either log was deleted from while both were compared, or where a broker is silent
-    that may lead by now, and hold what another lacks: what was missing then tells nothing, and the stop would stand.
+    that may lead by now, and hold what another lacks: what was missing then says nothing, and the stop would stand.
     """
     if stop.state not in STANDING:
         return
@@ -728,7 +728,7 @@ async def _check_last_batch(logs: Logs, source: Cluster) -> None:
     try:
         twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
     except MalformedBatch:
-        return  # it became damaged since: that tells of no other log
+        return  # it became damaged since: that shows no other log
     if twin is not None and (twin.header.base_offset != batch.source_base or twin.header.count != batch.count):
         return  # compacted since, or gone
     if twin is None or twin.header.crc != batch.source_crc:

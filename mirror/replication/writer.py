@@ -17,12 +17,12 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are distinguished
         by their order alone, and what overtakes is refused
     W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
-        known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
+        known to be there. A marker has no sequence by which a leader could know it again, so the log's end decides;
         of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent.
         That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is refused
     W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
         finds what its successor wrote
-    W10 where offsets are translated, an ack that tells of another batch by the same number does not count. Sequences
+    W10 where offsets are translated, an ack that names another batch by the same number does not count. Sequences
         count records, so a number means the same batch only while the source has the same records: what a dead mirror
         sent may be gone there, and what we send in its place would be taken for a repetition
     W11 nothing is sent to another topic by the same name, to a leader of another epoch, or while the connection is lost
@@ -175,7 +175,7 @@ class Writer:
             channel.close()
 
     def settled(self, sink: PartitionWriter, end: int) -> None:
-        """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
+        """The log's end decides the fate of what an unsettled sink had sent: count what is below it."""
         for out in sink.doubted:
             if out.end <= end:
                 self._count(sink.source, out)
@@ -559,7 +559,7 @@ class Writer:
 def _unreadable(sink: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:
     """The stop for what is left of a batch whose records cannot be read."""
     header = raw.header
-    # a compressed set of magic 0 or 1 tells its last offset alone
+    # a compressed set of magic 0 or 1 has its last offset alone
     first = max(sink.next_offset, header.base_offset) if header.magic == 2 else sink.next_offset
     return sink.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
 

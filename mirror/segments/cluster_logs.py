@@ -435,7 +435,7 @@ class MetadataReplay:
 
 
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
-    """What the replicas of a cluster's metadata log tell, each in one of these folders; None where they tell nothing.
+    """What the replicas of a cluster's metadata log say, each in one of these folders; None where they say nothing.
 
     The newest snapshot that is whole is read, and the log from there on; without one the log alone, where it has its
     first record. Raises ConfigError where a file changes meanwhile.

@@ -107,12 +107,12 @@ class _Desk:
         self._logs, self._groups = logs, groups
 
     def version(self, api: Api) -> int:
-        """The version that is answered. Raises UnsupportedVersion for what files cannot tell."""
+        """The version that is answered. Raises UnsupportedVersion for what files do not say."""
         if api in _VERSIONS:
             return _VERSIONS[api]
         if api is LIST_OFFSETS:
             return api.newest
-        raise UnsupportedVersion(f"{api.name}: files do not tell")
+        raise UnsupportedVersion(f"{api.name}: files do not say")
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:  # noqa: ARG002 -- nobody waits for a file
         """The answer to a request of `fetch_request`, `list_offsets_request` or `wire.groups`. Raises ConnectionLost

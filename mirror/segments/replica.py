@@ -130,7 +130,7 @@ class Replica:
     """What a folder holds: offsets from `start` to before `end`.
 
     `epochs`: (leader epoch, first offset) of its batches, rising, and `reaches` behind the last sound batch of each.
-    `history`: the same as `epochs` as the broker wrote it down, which may tell of more than is sound. `committed`:
+    `history`: the same as `epochs` as the broker wrote it down, which may name more than is sound. `committed`:
     below that the broker knew all to be on every replica in sync.
     `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
@@ -205,7 +205,7 @@ def scan(folder: Path) -> Replica:
 
 def oldest_of(folder: Path) -> int | None:
     """The least timestamp, in ms, that the first batch of any segment has for its newest record, of segments that are
-    not below the log's start: what a scan tells of a folder's age. Raises ConfigError as `scan` does.
+    not below the log's start: what a scan shows of a folder's age. Raises ConfigError as `scan` does.
     """
     paths = list(segments_of(folder))
     bases = [offset_of(path) or 0 for path in paths]

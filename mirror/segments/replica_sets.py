@@ -227,7 +227,7 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     first = min(replica.start for replica in replicas)
     if unknown := first < start and not best.history and log_start_of(best.folder) < start:
         text = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
-        notes.append(f"{best.folder}: {text}. Its leader-epoch-checkpoint, which would tell, is missing")
+        notes.append(f"{best.folder}: {text}. Its leader-epoch-checkpoint, which would say, is missing")
     cut = bool(best.damage and not best.is_torn) or end < best.end
     at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]

@@ -61,7 +61,7 @@ KEEPING: Final[Mapping[str, str]] = {
 class Found:
     """What files hold of a topic: its number of partitions, the oldest timestamp in ms since 1970 (None where records
     have none), and the bytes of its largest partition. `mixed`: words for folders of different topics by this name.
-    `topic_id`: the topic's, None where its brokers had no ids. `known`: what the lost cluster's metadata log tells of
+    `topic_id`: the topic's, None where its brokers had no ids. `known`: what the lost cluster's metadata log says of
     it.
     """
 
@@ -303,7 +303,7 @@ class GroupsReport:
 def found_groups(
     stored: GroupOffsets, include: Sequence[re.Pattern[str]], partitions: Sequence[RestoredPartition]
 ) -> GroupsReport:
-    """What the files tell of the groups that `include` matches, before anything is committed (pure)."""
+    """What the files say of the groups that `include` matches, before anything is committed (pure)."""
     by_source = {one.assignment.source: one for one in partitions}
     offsets: dict[str, dict[TopicPartition, Committed]] = {}
     beyond: list[Beyond] = []

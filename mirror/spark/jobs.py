@@ -128,7 +128,7 @@ class UnderWay:
 @dataclass(slots=True, eq=False)
 class Epochs:
     """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is called with a job that failed, and
-    `hear` gets what tasks tell straight.
+    `hear` gets what tasks send straight.
     """
 
     context: SparkContext

@@ -109,7 +109,7 @@ class Restored:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing of the files is missing or damaged, as far as they tell themselves."""
+        """Nothing of the files is missing or damaged, as far as they say themselves."""
         return not self.at_risk and not self.problem
 
     @property
@@ -133,7 +133,7 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
 
 
 def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
-    """What the files tell, before anything is written; `problem` says why nothing may be."""
+    """What the files say, before anything is written; `problem` says why nothing may be."""
     problem = ""
     if log.start < log.stable and (limit := deletes_by_age(portion.configs, log.oldest_ms)):
         command = set_configs(portion.target, portion.assignment.target.topic, UNLIMITED)
@@ -182,7 +182,7 @@ async def _compared(
     ids = mine.topic_id, target.topic_id(mine.target.topic)
     losses = tuple(sorted({*mine.losses, *((loss.first, loss.next_offset) for loss in found.lost)}))
     accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
-    mine = replace(mine, last=None, stop=None, losses=losses)  # files do not tell of leader epochs
+    mine = replace(mine, last=None, stop=None, losses=losses)  # files do not name leader epochs
     logs = portion.flow, source, mine.source, target, mine.target
     try:
         if mine.rules.translates:
@@ -250,7 +250,7 @@ async def _compared_in_time(
     portion: Portion, log: PartitionLog, found: Restored, source: FileCluster, target: Cluster
 ) -> Restored:
     """The same, asked again for a while: a topic that was made a moment ago may have no leader yet. What cannot be
-    read, or asked at all, its task tells.
+    read, or asked at all, its task reports.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -328,7 +328,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
 
 
 async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
-    """The first offset of a partition; -1 where nobody tells."""
+    """The first offset of a partition; -1 where nobody says."""
     try:
         return await list_offset(cluster, at, EARLIEST)
     except (ClusterError, WireError):

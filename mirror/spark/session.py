@@ -310,7 +310,7 @@ class Scratch:
         made = 0
         for folder in sorted(self._known):
             if not folder.is_dir():
-                with contextlib.suppress(OSError):  # the disk is full, or gone: the job tells
+                with contextlib.suppress(OSError):  # the disk is full, or gone: the job reports it
                     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                     made += 1
         for root in self._roots:

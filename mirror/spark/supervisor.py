@@ -124,7 +124,7 @@ class Supervisor:
         queries: Queries | None = None,
         listening: Callable[[], None] = lambda: None,
     ) -> None:
-        """`watch` is called about once a second; `metrics` learns all that there is to tell; `lookout` finds what is
+        """`watch` is called about once a second; `metrics` learns all that there is to report; `lookout` finds what is
         new while the mirror runs: a bounded copy needs none. `queries` re-key what no task copies.
         `listening` is called when signals end this mirror and nothing else.
         """
@@ -226,7 +226,7 @@ class Supervisor:
                     raise RuntimeError(f"{self._flow.name}: the mirror ended though nobody asked it to")
                 await self._queries.ended()
                 if not self._outcome.contended:
-                    with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
+                    with contextlib.suppress(TimeoutError):  # where the last records went; groups show what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
                             await self._journal_state.read(journal)
                     await groups.finish(self._stopping)
@@ -433,7 +433,7 @@ class Supervisor:
 
     async def _joined(self, added: Sequence[Assignment]) -> bool:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
-        what the journal tells of those, a task learns as it begins.
+        what the journal says of those, a task learns as it begins.
         """
         journal_state = self._journal_state
         moved = journal_state.runs.last()
@@ -461,7 +461,7 @@ class Supervisor:
             self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _conclude(self) -> None:
-        """What the results do not tell, since a task was cut short, its last live figures do; and what is missing
+        """What the results do not say, since a task was cut short, its last live figures do; and what is missing
         is said.
         """
         mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}

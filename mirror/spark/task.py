@@ -127,7 +127,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             async with asyncio.timeout(GUARD_SECONDS):
                 may_begin = await guard.may_go_on()
         except (ClusterError, WireError, MalformedBatch, TimeoutError):
-            may_begin = True  # partitions tell that the target is away; whether to go on is asked when it is back
+            may_begin = True  # partitions report that the target is away; whether to go on is asked when it is back
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, RETRY_SECONDS)))
         if not may_begin:
             marked.cancel()
@@ -279,7 +279,7 @@ class _Reported:
 
 
 async def _send(channel: Voice, straight: _Reported, figures: list[PartitionStatus]) -> None:
-    """Tell the driver as much as it takes; what it does not take comes first the next time."""
+    """Send the driver as much as it takes; what it does not take comes first the next time."""
     for count, one in enumerate(straight.moved(figures), start=1):
         if not channel.send(one.to_json()):
             return
@@ -318,7 +318,7 @@ async def _write(
     figures: list[PartitionStatus],
     task: TaskStatus,
 ) -> None:
-    """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling
+    """Runs first: a position must not cover more than they do. Where no partition moved, no request was worth sending
     of either.
     """
     positions, stops = pipeline.positions(), pipeline.stops()

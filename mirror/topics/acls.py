@@ -176,7 +176,7 @@ def delete_acls(target: Admin, revoked: Iterable[Acl]) -> None:
 
 
 def given_in(journal: Mapping[bytes, bytes]) -> set[Acl]:
-    """What a flow gave, as the newest records of its journal tell; records that no mirror wrote are passed over."""
+    """What a flow gave, as the newest records of its journal say; records that no mirror wrote are passed over."""
     found: set[Acl] = set()
     for key, value in journal.items():
         with contextlib.suppress(*NOT_OURS):

@@ -333,7 +333,7 @@ def _fillings(
             reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
             begin = since or span.start
-            # a copy that ends elsewhere before its source begins has lost records: its task tells
+            # a copy that ends elsewhere before its source begins has lost records: its task reports it
             if (offsets := begin - reached) > 0 and (not reached or reached < since):
                 padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
             left = span.end - max(reached, begin)
@@ -367,6 +367,6 @@ def _target_rights(
 
 
 def _lacking(cluster: Endpoint, needed: Collection[str], info: TopicInfo, topic: str) -> Iterator[MissingRight]:
-    held = needed if info.rights is None else info.rights  # brokers before 2.3 do not tell
+    held = needed if info.rights is None else info.rights  # brokers before 2.3 do not say
     for operation in sorted(set(needed) - set(held)):
         yield MissingRight(cluster.alias, operation, topic, allow(cluster, operation, topic=topic))

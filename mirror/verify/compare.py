@@ -76,7 +76,7 @@ class Bounds:
 
     def within(self, begin: int, end: int) -> Self:
         """The same for the offsets from `begin` to before `end`: of how the logs begin and end, only the first range
-        and the last one tell.
+        and the last one say.
         """
         starts = {} if begin == self.begin else {"source_start": begin, "target_start": begin}
         names = "source_end", "target_end", "target_written", "source_written"
@@ -217,7 +217,7 @@ class _Comparison:
             if side.is_stuck:
                 at = max(b.begin, side.until + 1)
                 self._differ(at, Kind.UNREADABLE, *self._sides(side, side.reader.damage))
-        if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends still tell
+        if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends show it
             ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
             self._differ(b.source_end, Kind.EXTRA, *ends)
         if self._own_clock:
@@ -362,7 +362,7 @@ def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
 
 
 def _records_from(header: BatchHeader, start: int) -> int:
-    """How many records the header tells of, where the log begins inside the batch those behind its `start`; 0 where
+    """How many records the header counts, where the log begins inside the batch those behind its `start`; 0 where
     the header does not say.
     """
     hidden = max(0, start - header.base_offset) if header.magic == 2 and header.is_dense else 0

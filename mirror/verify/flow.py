@@ -136,7 +136,7 @@ SHARES_AT_ONCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Where the offsets of a flow moved to, by target partition, as far as its journal tells."""
+    """Where the offsets of a flow moved to, by target partition, as far as its journal says."""
 
     flow: str
     indexes: dict[TopicPartition, OffsetRangeIndex]
@@ -167,7 +167,7 @@ class Waiting:
 Watch = Callable[[int, int], None]
 #: What became of a range.
 Found = PartitionReport | Unread
-#: Compares a share, telling how many offsets it has read as it goes; what it found of each range, in their order.
+#: Compares a share, counting how many offsets it has read as it goes; what it found of each range, in their order.
 Prover = Callable[[Share, Callable[[int], None]], Awaitable[Sequence[Found]]]
 
 
@@ -303,7 +303,7 @@ async def _keep_what_holds(former: SavedProof, source: Cluster, target: Cluster)
                 both = holds(source, one.pair.source, ours), holds(target, one.pair.target, theirs)
                 return all(await asyncio.gather(*both))
             except (BrokerError, ClusterUnreachable):
-                return False  # the comparison will tell
+                return False  # the comparison will show it
 
     same = await asyncio.gather(*(is_same(one) for one in ranges.values()))
     changed = [one for one, holds_good in zip(ranges.values(), same, strict=True) if not holds_good]
@@ -442,7 +442,7 @@ def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[t
 
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:
-    """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
+    """Find out where everything on the target is from; what is from nowhere, as a mirror would report it."""
     index = moves.indexes.setdefault(pair.target, OffsetRangeIndex())
     since, losses = known.since.get(pair.target, 0), known.losses.get(pair.target, ())
     try:

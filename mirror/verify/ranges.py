@@ -128,7 +128,7 @@ async def _behind(source: Cluster, partition: TopicPartition, offset: int) -> in
 
 
 async def _batches_at(cluster: Cluster, partition: TopicPartition, offset: int, size: int) -> Sequence[RawBatch]:
-    """Nothing where the log begins later by now, or holds what is no batch: the comparison will tell."""
+    """Nothing where the log begins later by now, or holds what is no batch: the comparison will show it."""
     try:
         return list(split((await fetch_at(cluster, partition, offset, max_bytes=size)).records))
     except MalformedBatch:

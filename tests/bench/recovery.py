@@ -95,7 +95,7 @@ class Reader(threading.Thread):
             message = self._consumer.poll(0.1)
             if message is not None and not message.error():
                 stamped, at = message.timestamp()
-                assert stamped == TIMESTAMP_LOG_APPEND_TIME, "the target does not tell when it appended"
+                assert stamped == TIMESTAMP_LOG_APPEND_TIME, "the target does not say when it appended"
                 self.appended[int(message.value() or b"0")] = at / 1000
         self._consumer.close()
 

@@ -53,7 +53,7 @@ class Bench:
     def __init__(self, source: Cluster, target: Cluster, folder: Path) -> None:
         self._source, self._target, self._folder = source, target, folder
         self._admin = AdminClient({"bootstrap.servers": source.bootstrap})
-        # A broker may need more than the half minute that a producer gives it to tell of a thousand topics.
+        # A broker may need more than the half minute that a producer gives it to list a thousand topics.
         patient = {"topic.metadata.propagation.max.ms": 180_000}
         self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5, **patient})
         self._mirror: subprocess.Popen[bytes] | None = None

@@ -157,7 +157,7 @@ def recreate(bootstrap: str, topic: str, partitions: int = 1, configs: Mapping[s
 
 
 def journal(settings: Settings) -> dict[str, FirstSeen]:
-    """What the flow's journal tells of its topics."""
+    """What the flow's journal says of its topics."""
 
     async def read() -> dict[str, FirstSeen]:
         async with Wire(Endpoint.of(settings.target)) as target:

@@ -44,7 +44,7 @@ from mirror.states import State
 #: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
 PATIENCE = 120.0
 
-# --- what a task tells its driver (loopback) --------------------------------------------------------------------------
+# --- what a task sends its driver (loopback) --------------------------------------------------------------------------
 
 
 @in_loop
@@ -90,7 +90,7 @@ async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatc
         await ended(task)
 
 
-# --- what a task tells, and when (no brokers) -------------------------------------------------------------------------
+# --- what a task sends, and when (no brokers) -------------------------------------------------------------------------
 
 
 class Still:
@@ -408,7 +408,7 @@ class Gone(Proxy):
         self._await(self._cut())
 
     async def _cut(self) -> None:
-        for one in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio tells it nowhere else
+        for one in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
             one.abort()
 
 

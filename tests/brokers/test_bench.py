@@ -266,7 +266,7 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
 
 
 class Late:
-    """Log ends of a cluster that tells of a new topic when it likes."""
+    """Log ends of a cluster that lists a new topic when it likes."""
 
     def __init__(self, *answers: dict[tuple[str, int], int]) -> None:
         self._answers = list(answers)
@@ -279,7 +279,7 @@ class Late:
 def test_a_topic_that_is_not_reported_is_empty_only_where_nothing_is_on_disk(
     on_disk: int, began_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a copy that is over when the brokers tell of its topic would have taken no time at all."""
+    """Else a copy that is over when the brokers list its topic would have taken no time at all."""
     clock = iter(range(100))
     monkeypatch.setattr(watching, "on_disk", lambda *_: on_disk)
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))

@@ -76,7 +76,7 @@ class Pair:
         return [one[4] for one in source], [one[4] for one in target]
 
     def fill(self, topic: str, first: int, count: int, prefix: str = "", begin_ms: int = OLD_MS) -> None:
-        """Records that tell their number, ten in a batch."""
+        """Records that have their number, ten in a batch."""
         values = (f"{prefix}{number:06d}".encode() for number in range(first, first + count))
         produce(self.source.bootstrap, topic, values, begin_ms=begin_ms + first)
 
@@ -180,7 +180,7 @@ def assert_stands(pair: Pair, topic: str, offsets: str, *states: State) -> Parti
 @pytest.mark.parametrize("what", ["commits", "unrecorded"])
 def test_other_transactions_in_place_of_those_that_were_mirrored(pair: Pair, offsets: str, what: str) -> None:
     """The source lost half, and grew past the copy with markers at the same offsets: where a journal was not written,
-    the last records before the marker tell.
+    the last records before the marker show it.
     """
     topic = named(what, offsets)
     transactions(pair.source.bootstrap, topic, [True] * 6, size=4, name="other")
@@ -219,8 +219,8 @@ def test_a_source_that_lost_its_disk_stays_truncated(pair: Pair, offsets: str, t
 
 @pytest.mark.parametrize("offsets", MODES)
 def test_a_stop_whose_evidence_expired_is_lifted_by_name_alone(pair: Pair, tmp_path: Path, offsets: str) -> None:
-    """The source was filled again and deleted what would tell it from the copy: that 400 of its records never got over
-    is known by the stop alone, and a person who accepts the loss of what came later has not learned of them.
+    """The source was filled again and deleted what would distinguish it from the copy: that 400 of its records never
+    got over is known by the stop alone, and a person who accepts the loss of what came later has not learned of them.
     """
     topic = named("refilled", offsets)
     pair.fill(topic, 600, 900, prefix="new ")

@@ -261,7 +261,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.brokers
 def test_topics_and_settings_of_a_real_cluster(source_cluster: Cluster, topic_name: str) -> None:
-    """As its brokers tell them, from the log alone; a topic that was deleted is known to be."""
+    """As its brokers report them, from the log alone; a topic that was deleted is known to be."""
     admin = Admin(settings_between(source_cluster.bootstrap, source_cluster.bootstrap, [topic_name]).source)
     gone = f"{topic_name}-gone"
     make_topic(source_cluster.bootstrap, topic_name, 3, {"cleanup.policy": "compact", "retention.ms": "77"})

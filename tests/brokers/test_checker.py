@@ -365,7 +365,7 @@ def test_a_declared_loss_is_the_real_one(source_cluster: Cluster, target_cluster
 
 
 def in_runs(records: Sequence[Record], size: int) -> Recorded:
-    """What a right journal tells, `size` records in one of its own."""
+    """What a right journal says, `size` records in one of its own."""
     written = []
     for begin in range(0, len(records), size):
         part = [record.offset for record in records[begin : begin + size]]

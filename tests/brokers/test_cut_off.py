@@ -27,7 +27,7 @@ from mirror.states import State
 
 pytestmark = pytest.mark.brokers
 
-#: The broker that is cut off: it led the topics in `_LED`, whose names tell what for.
+#: The broker that is cut off: it led the topics in `_LED`, whose names say what for.
 _OLD = 1
 _LED = ("co-once", "co-stands", "co-over", "co-alone")
 _DAY_MS = 86_400_000

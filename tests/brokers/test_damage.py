@@ -48,7 +48,7 @@ def answer(records: bytes, end: int) -> Fetched:
 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 22, 26, 60, 61, 70])
 def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
-    """In whatever field it is; at the log's end that end tells, unless the batch does not end where the bytes do."""
+    """In whatever field it is; at the log's end that end shows it, unless the batch does not end where the bytes do."""
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20)]
     assert look(answer(b"".join(parts), 30), 10, is_all=True) is None
     parts[1][at] ^= 1

@@ -283,7 +283,7 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
 
 
 class Journaling:
-    """A journal that tells something new each time it is read."""
+    """A journal that says something new each time it is read."""
 
     def __init__(self, *looks: Sequence[tuple[bytes, bytes | None]]) -> None:
         self.looks = iter(looks)
@@ -891,7 +891,7 @@ def test_a_group_misses_nothing_that_the_source_deleted_as_well(flow: Flow) -> N
 
 @pytest.mark.brokers
 def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
-    """The naming was changed: the journal still tells of the copy of before, by a name that comes later."""
+    """The naming was changed: the journal still names the copy of before, by a name that comes later."""
     there = flow.file.read_text()
     fields = json.loads(there)
     fields["topics"]["naming"] = {"prefix": "zz."}
@@ -910,7 +910,7 @@ def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
 
 @pytest.mark.brokers
 def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow: Flow) -> None:
-    """The partition had stopped, and a task that began since only tells that it waits."""
+    """The partition had stopped, and a task that began since only reports that it waits."""
     produce(flow.target, flow.topic, [b"foreign"] * 60)
     produce(flow.source, flow.topic, values(50))
     commit(flow.source, flow.topic, flow.topic, 140)
@@ -1174,7 +1174,7 @@ def test_a_copy_is_compared_where_the_rest_could_not_be_copied(flow: Flow, monke
     commit(flow.source, flow.topic, flow.topic, 90)
 
     def refused(*_: Any, **__: Any) -> Any:
-        raise ClusterUnreachable("the source does not tell its configs")
+        raise ClusterUnreachable("the source does not give its configs")
 
     monkeypatch.setattr("mirror.driver.flow.prepare", refused)
     before = committed(flow.target, flow.topic, flow.topic)

@@ -143,7 +143,7 @@ def offset_indexes(draw: st.DrawFn, segment: Sequence[Written]) -> bytes | None:
 
 
 def lay_out(folder: Path, log: Sequence[Sequence[Written]], start: int = 0) -> Path:
-    """A partition's folder without indexes, in a broker's data folder that tells where the log starts."""
+    """A partition's folder without indexes, in a broker's data folder that says where the log starts."""
     partition = folder / "orders-0"
     partition.mkdir(parents=True)
     for segment in log:

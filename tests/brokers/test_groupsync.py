@@ -185,7 +185,7 @@ def test_a_group_is_never_ahead_of_the_mirror(
 def test_a_group_waits_for_where_its_offset_moved_to(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    """The journal tells of it while the target is asked: what was translated without it is not believed."""
+    """The journal names it while the target is asked: what was translated without it is not believed."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name)
     produce(source, topic_name, values(0, 20))

@@ -243,10 +243,10 @@ def test_whoever_lost_the_flow_learns_of_it(settings: Settings) -> None:
 
 
 def test_a_process_is_looked_up_where_its_number_was_given() -> None:
-    """Two containers may have one host name, and each a process of this number; an older record does not tell."""
+    """Two containers may have one host name, and each a process of this number; an older record does not say."""
     here = Owner.here("older", 1)
     assert Owner.read(here.to_json()) == here
-    assert here.place, "Linux tells"
+    assert here.place, "Linux says"
     assert (here.is_here, here.lives, here.is_this_process, here.is_gone) == (True, True, True, True)
     there = replace(here, place="another boot/pid:[4026532001]")
     assert (there.is_here, there.lives, there.is_this_process, there.is_gone) == (False, False, False, False)

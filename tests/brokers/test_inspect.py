@@ -442,7 +442,7 @@ def test_a_payload_that_does_not_decompress_is_data_at_risk(tmp_path: Path) -> N
 
 
 def test_a_batch_that_would_stop_the_mirror_is_data_at_risk(tmp_path: Path) -> None:
-    """Its checksum holds, and it tells of more records than it has offsets."""
+    """Its checksum holds, and it counts more records than it has offsets."""
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(LOG[0] + batch(3, count=5, delta=1))
     found = run(path, "--json")

@@ -251,7 +251,7 @@ async def test_an_append_that_is_answered_with_nothing() -> None:
 
 @dataclass(eq=False)
 class Log:
-    """A journal's log: the leader's epoch of each record. `described` is the epoch that a broker tells who is asked for
+    """A journal's log: the leader's epoch of each record. `described` is the epoch that a broker gives who is asked for
     the leader, which may have heard of it late; `journal` reads it.
     """
 
@@ -289,7 +289,7 @@ class Log:
 
 @in_loop
 async def test_a_leader_that_a_broker_heard_of_late_has_lost_nothing() -> None:
-    """Two of three brokers died and came back: what is read is of the new epoch, who was asked tells the old one."""
+    """Two of three brokers died and came back: what is read is of the new epoch, who was asked gives the old one."""
     with pytest.MonkeyPatch.context() as patched:
         log = Log([2] * 27, described=2)
         ours = log.journal(patched)

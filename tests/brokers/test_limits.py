@@ -57,7 +57,7 @@ def endpoint(alias: str, bootstrap: str) -> Endpoint:
 
 @dataclass(eq=False)
 class Copy:
-    """A bounded copy of a topic in a thread of its own; a context manager. What it tells is of the first partition."""
+    """A bounded copy of a topic in a thread of its own; a context manager. It reports on the first partition."""
 
     source: str
     target: str

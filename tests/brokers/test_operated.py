@@ -1,6 +1,6 @@
 """What happens to a target of three brokers that people operate, under a running mirror: a disk fills up, replicas go
 missing, a broker comes back at another port or takes no more connections, partitions move, the mirror is suspended. It
-tells what it waits for (RUNBOOK.md, UNAVAILABLE), goes on by itself, and the copy is equal.
+says what it waits for (RUNBOOK.md, UNAVAILABLE), goes on by itself, and the copy is equal.
 """
 
 from __future__ import annotations

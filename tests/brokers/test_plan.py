@@ -407,7 +407,7 @@ def test_topics_that_were_recreated_or_deleted_are_named(
 def test_a_topic_that_comes_from_the_target_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """A flow the other way tells of itself in its journal, which stands on our source; one that failed over let go."""
+    """A flow the other way names itself in its journal, which stands on our source; one that failed over let go."""
     make_topic(source_cluster.bootstrap, topic_name)
     other = f"{topic_name}-back"
     ensure_flow_topic(

@@ -181,7 +181,7 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared(
 def test_a_source_that_was_cut_into_a_transaction_that_had_ended(
     target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no journal tells of the copy. What is behind is hidden for ever, though the log has grown beyond the copy."""
+    """And no journal names the copy. What is behind is hidden for ever, though the log has grown beyond the copy."""
     target, at = target_cluster.bootstrap, TopicPartition(topic_name, 0)
     with Brokers.start(name="cut") as broker:
         source = broker.bootstrap

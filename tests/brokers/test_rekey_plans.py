@@ -180,7 +180,7 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
 
 @pytest.mark.parametrize("cut", ["a slot", "all"])
 def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tmp_path: Path, cut: str) -> None:
-    """The broker crashed, and has the last records of the copy, and not what tells of them: whoever plans next sees it,
+    """The broker crashed, and has the last records of the copy, and not what names them: whoever plans next sees it,
     and so does a task that is tried again.
     """
     with Cluster.start(name="forgot", folder=tmp_path / "forgot") as target:
@@ -197,7 +197,7 @@ def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tm
         if cut == "a slot":
             ends = {(story.progress, 1): ends[story.progress, 1]}
         crash_and_cut_all(target, ends)
-        unknown = r"is not the mirror's, by what its progress topic tells"
+        unknown = r"is not the mirror's, by what its progress topic says"
         if cut == "a slot":
             with pytest.raises(Stopped, match=unknown) as late:
                 story.write(plan, 0)

@@ -75,7 +75,7 @@ class Live:
         return command.printed
 
     def states(self) -> dict[str, str]:
-        """The states that `mirror status` tells, by source topic."""
+        """The states that `mirror status` shows, by source topic."""
         fields = json.loads(self.printed("status", str(self.config), "--json"))
         return {one["topic"]: one["state"] for one in fields["partitions"]}
 
@@ -85,7 +85,7 @@ class Live:
         return lag
 
     def until_states(self, wanted: dict[str, str]) -> None:
-        """Until `mirror status` tells these, and no others."""
+        """Until `mirror status` shows these, and no others."""
         until(lambda: self.states() == wanted, self.log)
 
 

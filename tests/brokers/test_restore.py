@@ -458,7 +458,7 @@ def test_an_old_record_behind_young_ones_is_seen_before_its_partition_is_written
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No scan at a segment's first batch tells of it."""
+    """No scan at a segment's first batch shows it."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, configs={"retention.ms": "-1"})
     make_topic(target, topic_name)

@@ -1,4 +1,4 @@
-"""What the journal does not tell of is found again from both logs, and nothing strange passes for the source's."""
+"""What the journal does not name is found again from both logs, and nothing strange passes for the source's."""
 
 from __future__ import annotations
 
@@ -94,4 +94,4 @@ def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_
     found = copied(pair, topic_name, State.DIVERGED)
     assert "at offset 0 of the target, the record is not the source's at offset 3" in found.detail
     assert (found.records, len(stored_batches(target, topic_name))) == (0, 1)
-    assert not len(index_of(pair, topic_name)), "no run tells that it is there"
+    assert not len(index_of(pair, topic_name)), "no run says that it is there"

@@ -355,7 +355,7 @@ def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hi
 
 
 def test_a_rekeyed_topic_that_the_source_hides_is_named(hidden: Hidden) -> None:
-    """The topic that holds where its query stands tells of it."""
+    """The topic that holds where its query stands names it."""
     output = json.loads(hidden.file.read_text())
     output["name"] = f"{output['name']}-rekeyed"
     output["topics"]["rules"] = [{"match": hidden.hidden, "rekey": "value", "partitions": 2}]
@@ -410,7 +410,7 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     assert report.gone == ()
     assert [(one.topic, one.kind) for one in report.shortfalls] == [(lost, Lack.NOT_VERIFIED)]
     look = Replanner(settings).look(current, seen)
-    assert {one.source.topic for one in look.assignments} == {lost, kept_one}, "whose copies stay, and whose tasks tell"
+    assert {one.source.topic for one in look.assignments} == {lost, kept_one}, "whose copies stay and report"
     capsys.readouterr()
     assert failover(settings, rehearse=True, undo=False, as_json=True) == ExitCode.DATA_AT_RISK
     account = json.loads(capsys.readouterr().out)

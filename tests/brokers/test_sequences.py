@@ -65,7 +65,7 @@ def test_an_unclear_answer_of_a_leader_that_forgot(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batch is in the log, or is not, and no sequence would tell one from the other: the log's end does."""
+    """The batch is in the log, or is not, and no sequence would distinguish them: the log's end does."""
     monkeypatch.setattr(writer, "ANSWER_TIMEOUT", 1.0)
     source, target = source_cluster.bootstrap, forgetful.bootstrap
     make_topic(source, topic_name)

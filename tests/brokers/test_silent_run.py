@@ -151,7 +151,7 @@ def test_every_failure_is_reported_once_and_soon(pair: tuple[Cluster, Cluster], 
                 PATIENCE,
                 lambda: mirror.log,
             )
-            assert not events(mirror.log, "epoch_ended"), "an epoch ended: that would tell, too"
+            assert not events(mirror.log, "epoch_ended"), "an epoch ended: that would show it, too"
             for partition in (0, 1):
                 topics.write("sound", partition)
             topics.write("rotten", 1)

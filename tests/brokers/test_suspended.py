@@ -38,7 +38,7 @@ SUSPENDED = 0.5
 
 @pytest.mark.parametrize("clock", [0, 1])
 def test_missed_beats_reveal_a_suspension(clock: int) -> None:
-    """By whichever clock goes on meanwhile; one that is set back tells nothing."""
+    """By whichever clock goes on meanwhile; one that is set back says nothing."""
     now = [1000.0, 1000.0]
     detector = SuspensionDetector(lambda: (now[0], now[1]))
     for seconds, is_late in ((1.0, False), (4.9, False), (5.1, True), (0.0, False), (-100.0, False), (6.0, True)):

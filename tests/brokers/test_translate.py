@@ -166,7 +166,7 @@ def delete(bootstrap: str, topic: str) -> None:
 
 
 def test_a_target_made_anew_for_what_the_source_still_has(pair: tuple[str, str], topic_name: str) -> None:
-    """The mirror dies before it records where that went: runs of the former target must not tell it where to go on."""
+    """The mirror dies before it records where that went: runs of the former target must not show it where to go on."""
     make_topic(pair[0], topic_name)
     produce(pair[0], topic_name, [b"%d" % index for index in range(100)])
     copied(pair, topic_name)

@@ -422,7 +422,7 @@ def test_a_batch_that_reaches_beyond_the_end_of_the_source() -> None:
 
 
 def test_a_batch_that_lacks_its_last_records() -> None:
-    """Its header tells of more, so what begins behind its last record still belongs to the stretch."""
+    """Its header counts more, so what begins behind its last record still belongs to the stretch."""
     ours = [stored(some(*range(10))), stored(some(*range(10)), 10)]
     theirs = stored(some(*range(6)), delta=19)
     assert kinds(compared(ours, [theirs])) == [(6, Kind.MISSING)]

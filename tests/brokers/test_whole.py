@@ -261,7 +261,7 @@ def test_an_accepted_loss_is_named_with_its_offsets(
     (one,) = found["not_whole"]
     assert (one["kind"], one["first"], one["next_offset"], one["offsets"]) == ("accepted loss", 40, 55, 15)
     assert verify(settings, (), as_json=False) is ExitCode.NOT_WHOLE
-    output = f"{topic_name}-0: accepted loss, offsets 40 to 54 (15): reason retention, as the journal tells"
+    output = f"{topic_name}-0: accepted loss, offsets 40 to 54 (15): reason retention, as the journal says"
     assert output in " ".join(capsys.readouterr().out.split())
     delete_before(target_cluster, topic_name, 50)
     (one,) = judged(settings, capsys)[1]["not_whole"]

@@ -16,8 +16,8 @@ and where offsets move, besides C4 and C6:
 
     C7  committed records: the same ones in the same order, with all that C1 compares but the offset
     C8  the target's offsets: a record at each of them from 0 on, for readers of both kinds
-    C9  the translation of every offset, both ways, as the journal's records tell it: for one without a record, the
-        record behind it. No record of the journal may lie, whether another one tells better or not
+    C9  the translation of every offset, both ways, as the journal's records say: for one without a record, the
+        record behind it. No record of the journal may lie, whether another one says better or not
     C10 declared losses are the real ones
 """
 
@@ -104,7 +104,7 @@ def check_translated(
     declared: Mapping[int, Sequence[tuple[int, int]]] | None = None,
     translations: Mapping[int, Translation] | None = None,
 ) -> list[Finding]:
-    """Everything that is wrong where offsets move; `journal` is the name of the topic that tells where to.
+    """Everything that is wrong where offsets move; `journal` is the name of the topic that says where to.
 
     `history` holds, by partition and in offset order, what the source had of records that are mirrored or were lost;
     what the source holds behind them is to be mirrored too. Where there is none, it is what the source holds now.

@@ -1,4 +1,4 @@
-"""Where offsets moved to: what the journal tells of it, read here anew, against what both sides hold (pure).
+"""Where offsets moved to: what the journal says of it, read here anew, against what both sides hold (pure).
 
     recorded = read_recorded(journal_records, "orders", 0)         # records `runs/...` and `loss/...` that are in force
     pairs, found = paired(source_records, target_records)  # which record is which, and what is wrong with the rest
@@ -35,7 +35,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a journal tells of one target partition: claims in the order of writing, and offsets [from, to) that are
+    """What a journal says of one target partition: claims in the order of writing, and offsets [from, to) that are
     declared as lost. `unreadable` are keys whose value makes no sense.
     """
 
@@ -212,7 +212,7 @@ def compare_dense(target: Dump) -> Differences:
 
 
 def compare_claims(expected: Recorded, pairs: Sequence[Pair]) -> Differences:
-    """What is wrong with what a journal tells: no claim may lie, and together they tell of every record, in order.
+    """What is wrong with what a journal says: no claim may lie, and together they cover every record, in order.
 
     `pairs` in offset order; the target ends behind the last one. Differences are by target offset.
     """
@@ -226,9 +226,9 @@ def compare_claims(expected: Recorded, pairs: Sequence[Pair]) -> Differences:
             yield Kind.RUNS_WRONG, target, f"source offset {other} here, and {one} before"
     for target in sorted(truth.keys() ^ places.keys()):
         if target in truth:
-            yield Kind.RUNS_MISSING, target, "no run tells where this record came from"
+            yield Kind.RUNS_MISSING, target, "no run says where this record came from"
         else:
-            yield Kind.RUNS_WRONG, target, "a run tells of a record that is not there"
+            yield Kind.RUNS_WRONG, target, "a run names a record that is not there"
 
 
 def compare_translation(translation: Translation, pairs: Sequence[Pair], end: int) -> Differences:

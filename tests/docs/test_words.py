@@ -50,6 +50,8 @@ WORDS = {
     "receipt": "result",
     "receipts": "results",
     "tally": "counters",
+    "telling": "reporting",
+    "tells": "says, shows, names or reports",
     "tidings": "journal state",
     "told": "reported, logged, named or a field's name",
 }

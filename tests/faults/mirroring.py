@@ -55,7 +55,7 @@ PATIENCE: Final = 1.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one process is to do. It gives up, with what it has, after `seconds`. `journal_share`: a task is handed the
-    runs that this share of the journal tells of, as by a driver that read no further; None for none at all.
+    runs that this share of the journal names, as by a driver that read no further; None for none at all.
     """
 
     flow: Flow
@@ -221,7 +221,7 @@ async def _epoch(
 
 
 async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], Place | None]:
-    """The runs that a driver tells a task of, and how far it had read the journal; none where a task reads it."""
+    """The runs that a driver hands to a task, and how far it had read the journal; none where a task reads it."""
     if work.journal_share is None:
         return {}, None
     async with Cluster(work.flow.target) as target:
@@ -233,7 +233,7 @@ async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges
 
 
 async def _standing(flow: Flow) -> positions.Standing:
-    """What the journal tells of the copies, as a driver hands it to a task."""
+    """What the journal says of the copies, as a driver hands it to a task."""
     async with Cluster(flow.target) as target:
         return positions.standing_in(await Journal(target, flow.name).newest())
 

@@ -1,5 +1,5 @@
 """What a schedule does and judges only where offsets move: what was mirrored is remembered, since the source deletes
-it, and nothing but the order of records tells where it is.
+it, and nothing but the order of records shows where it is.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Moves:
         )
 
     def findings(self, *, forgotten: bool = False) -> list[Finding]:
-        """Everything that is wrong at the end, in what the journal tells and in what the mirror makes of it.
+        """Everything that is wrong at the end, in what the journal says and in what the mirror makes of it.
         `forgotten`: a mirror did not get to record what it had mirrored, or its record was lost.
         """
         indexes = Indexes(Entry(one.offset, one.key or b"", one.value) for one in self._journal())

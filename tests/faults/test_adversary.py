@@ -133,7 +133,7 @@ def test_what_a_mend_is_missed_in_is_what_its_seed_means(mend: Mend) -> None:
 
 
 #: Whose schedules are played in a few seconds.
-QUICK = {"verify_tells_what_is_not_whole", "groups_stay_above_the_log_start", "foreign_topics_are_refused"}
+QUICK = {"verify_names_what_is_not_whole", "groups_stay_above_the_log_start", "foreign_topics_are_refused"}
 
 
 # --- on brokers -------------------------------------------------------------------------------------------------------

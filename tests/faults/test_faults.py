@@ -1,7 +1,7 @@
 """Faults on purpose: seeded schedules, and every named point at which a mirror may die.
 
 A sample runs by default. `pytest -m soak tests/faults/test_faults.py` does more of each; so does
-`python -m tests.faults.run --seed N --count M`, which tells a single schedule step by step.
+`python -m tests.faults.run --seed N --count M`, which logs a single schedule step by step.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def indexed(path: Path, *given: tuple[int, int], zeros: int = 0) -> None:
 
 
 def test_a_time_index_ends_in_zeros_or_damage(tmp_path: Path) -> None:
-    """Its last entry is the one that tells the largest: one that is not whole to its end leaves nothing out."""
+    """Its last entry is the one that holds the largest: one that is not whole to its end leaves nothing out."""
     path = segment(tmp_path / "orders-0", 0, batch(0))
     assert (list(entries(path)), largest_timestamp(path)) == ([], None)
     indexed(path, (100, 3), (250, 9), zeros=4)

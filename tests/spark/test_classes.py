@@ -59,7 +59,7 @@ def test_another_java_has_other_archives(folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has mapped")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a process has mapped")
 def test_spark_starts_from_the_archive_of_this_environment() -> None:
     wanted = class_archive.archive("tasks")
     assert wanted.is_file(), "make setup makes it"

@@ -42,7 +42,7 @@ def got(where: str) -> str:
 
 
 def sample(port: int, name: str, **labels: str) -> float | None:
-    """The sum of the samples with these labels, as the endpoint tells it now; None where there is none."""
+    """The sum of the samples with these labels, as the endpoint shows it now; None where there is none."""
     found = [
         sample.value
         for family in parsed(got(f"127.0.0.1:{port}/metrics"))
@@ -105,7 +105,7 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
 
 @contextmanager
 def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], list[Any] | None]]:
-    """A Prometheus with our rules that scrapes `port` each second; what it gives tells the alerts of a name that fire,
+    """A Prometheus with our rules that scrapes `port` each second; what it gives are the alerts of a name that fire,
     None as long as Prometheus knows nothing of the mirror.
     """
     settings = {

@@ -324,7 +324,7 @@ def user_in(one: Seen) -> bytes:
 
 
 def verdicts(folder: Path, config: Path) -> Counter[str]:
-    """What `mirror status` tells of all partitions together."""
+    """What `mirror status` shows of all partitions together."""
     result = CliRunner().invoke(app, ["status", str(config), "--json"])
     found: Counter[str] = Counter()
     for one in json.loads(result.stdout)["partitions"]:

@@ -49,7 +49,7 @@ def writing(bootstrap: str, topic: str) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's user interface listens where this tells it to, too."""
+    """Spark's user interface listens where this says, too."""
     monkeypatch.setenv("SPARK_LOCAL_IP", LOOPBACK)
 
 

@@ -1,4 +1,4 @@
-"""A mirror on a Spark standalone cluster in the ways that docs/clusters.md tells: by `spark-submit`, in a packed
+"""A mirror on a Spark standalone cluster in the ways that docs/clusters.md describes: by `spark-submit`, in a packed
 environment, with executors that may write to their scratch space alone, and from executors that are pods.
 """
 
@@ -52,7 +52,7 @@ TASKS = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "s
 
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's user interface listens where this tells it to, too."""
+    """Spark's user interface listens where this says, too."""
     monkeypatch.setenv("SPARK_LOCAL_IP", LOOPBACK)
 
 

@@ -46,6 +46,6 @@ class BackgroundServers(ABC):
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
             await asyncio.sleep(0)
-        for left in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio tells it nowhere else
+        for left in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
             left.abort()  # a task that was cancelled before it began has closed nothing
         await asyncio.sleep(0)

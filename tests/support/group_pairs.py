@@ -86,7 +86,7 @@ def with_pair(
     journal_of: str = "",
 ) -> None:
     """Run a story between two clusters (bootstrap addresses); groups are those that begin with the topic's name.
-    Offsets moved where the flow is named whose journal tells where to.
+    Offsets moved where the flow is named whose journal says where to.
     """
     named = {topics: topics} if isinstance(topics, str) else topics
 

@@ -166,7 +166,7 @@ class KubernetesApi:
         self._keep("MODIFIED", "pods", pod)
 
     def _follow(self, pod: Thing, process: subprocess.Popen[bytes]) -> None:
-        """Tell of the end of a pod's process, where somebody has not deleted the pod."""
+        """Report the end of a pod's process, where somebody has not deleted the pod."""
         code = process.wait()
         with self._changed:
             if ("pods", pod["metadata"]["name"]) in self._things:

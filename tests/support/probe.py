@@ -38,7 +38,7 @@ class Ends(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """What DescribeProducers tells of one producer id; times in ms."""
+    """What DescribeProducers says of one producer id; times in ms."""
 
     epoch: int
     last_sequence: int
@@ -127,7 +127,7 @@ class Probe:
             found += split(fetched.records)
 
     async def aborted(self, partition: int = 0) -> tuple[tuple[int, int], ...]:
-        """The aborted transactions that a fetch tells a read_committed consumer of."""
+        """The aborted transactions that a fetch names to a read_committed consumer."""
         at = TopicPartition(self.topic, partition)
         return (await fetch_at(self.cluster, at, 0, max_bytes=FETCHED_BYTES, isolation=READ_COMMITTED)).aborted
 

@@ -225,7 +225,7 @@ class Live:
         return len(self._events)
 
     def epochs_until_on(self, topic: str, since: int, is_read: bool) -> int:
-        """Whole epochs that began and ended since there were so many events, until the log tells that the topic goes
+        """Whole epochs that began and ended since there were so many events, until the log says that the topic goes
         on; where it `is_read`, since the configuration was read again. One that ends early, since something else is to
         be mirrored, counts for none.
         """
@@ -258,7 +258,7 @@ class Live:
         until(lambda: not lacking(), lambda: f"{lacking()}\n{self.log()}")
 
     def until_stopped(self, state: str, *topics: str) -> dict[str, str]:
-        """Until the log tells of such a stop of each of these, and as what."""
+        """Until the log names such a stop of each of these, and as what."""
 
         def shown() -> dict[str, str]:
             return {

@@ -262,7 +262,7 @@ def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
 
 
 def test_what_a_record_holds_is_no_batch(tmp_path: Path) -> None:
-    """A topic of record sets, as tools that copy segments write; its own batch's length still tells where it ends."""
+    """A topic of record sets, as tools that copy segments write; its own batch's length still shows where it ends."""
     inner = batches(15, 25)
     data = batches(0, 10) + batch(10, count=10, payload=b"a" * 20 + inner + b"b" * 20) + batches(20, 40)
     at = len(batches(0, 10)) + 70
@@ -338,7 +338,7 @@ def test_a_first_file_that_is_missing_is_reported(tmp_path: Path) -> None:
 
 
 def test_damage_where_an_epoch_begins_is_no_older_epoch(tmp_path: Path) -> None:
-    """Neither is a file that is lost there: what is behind is of the epoch that the history tells of."""
+    """Neither is a file that is lost there: what is behind is of the epoch that the history names."""
     spoiled = bytearray(batches(0, 20) + batches(20, 40, epoch=2))
     spoiled[2 * len(batches(0, 10)) + 70] ^= 1
     damaged = replica(tmp_path / "a", (0, bytes(spoiled)))

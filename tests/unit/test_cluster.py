@@ -79,7 +79,7 @@ async def test_a_refresh_asks_for_what_was_asked_before() -> None:
 
 @in_loop
 async def test_metadata_never_goes_back() -> None:
-    """K1: a broker that lags tells of a leader of long ago."""
+    """K1: a broker that lags names a leader of long ago."""
     async with a_cluster() as (cluster, metadata, _):
         for leader, epoch, known in [(1, 5, (1, 5)), (2, 4, (1, 5)), (2, 5, (2, 5)), (-1, 6, (-1, 6)), (1, 7, (1, 7))]:
             metadata.topics["orders"].leaders = {0: (leader, epoch)}

@@ -209,7 +209,7 @@ async def test_an_answer_that_came_in_time_counts_though_this_side_was_busy_past
 
 @in_loop
 async def test_the_time_for_which_a_broker_mutes_us_is_no_silence() -> None:
-    """As it is under a quota: the answer comes at once, the next one after the time that it tells of."""
+    """As it is under a quota: the answer comes at once, the next one after the time that it names."""
     async with connected() as (broker, connection):
         first = asyncio.create_task(connection.call(ASK, request(), 5))
         (call,) = await broker.called(ASK, 1)

@@ -1,4 +1,4 @@
-"""What the Prometheus endpoint tells: right over epochs and tasks that start again, and bounded."""
+"""What the Prometheus endpoint shows: right over epochs and tasks that start again, and bounded."""
 
 from __future__ import annotations
 

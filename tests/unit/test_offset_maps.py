@@ -1,4 +1,4 @@
-"""The offset maps of a task: what a driver handed over, and what the journal tells beyond it."""
+"""The offset maps of a task: what a driver handed over, and what the journal says beyond it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def recorded(journal: Kept) -> list[OffsetRange]:
 
 @pytest.mark.parametrize("end", [0, 2, 6, 7, 8])
 def test_what_the_target_lost_is_taken_back_before_anything_else_lands_there(end: int) -> None:
-    """Whoever dies before it recorded what came instead leaves no runs that tell of what was there before."""
+    """Whoever dies before it recorded what came instead leaves no runs that name what was there before."""
     journal = Kept()
     written(journal, range(0, 18, 2))
     recalled(OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end), end)

@@ -121,7 +121,7 @@ def test_a_stop_is_over_and_reported_by_its_code() -> None:
 
 @pytest.mark.parametrize("offset", [500, 2000])
 def test_a_stop_that_no_task_has_looked_at_since_is_not_over(offset: int) -> None:
-    """A task that comes late to its epoch tells what was known, and the copy may have been made anew since."""
+    """A task that comes late to its epoch reports what was known, and the copy may have been made anew since."""
     late = replace(figures(State.DIVERGED, offset), presumed=True)
     outcome = Scripted([[late], [figures(State.MIRRORING, 5)], [figures(State.CAUGHT_UP, 1000)]], once=True).outcome()
     assert outcome.exit_code == ExitCode.DONE

@@ -1,4 +1,4 @@
-"""When a partition is done, and what a stop at its begin tells."""
+"""When a partition is done, and what a stop at its begin says."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_first_records_that_are_missing_put_nobody_ahead() -> None:
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [0, 0, 0, 4, 5]
     index.log_start = 2
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [2, 2, 2, 4, 5]
-    index.log_start = 6  # the first piece tells of more than the target has
+    index.log_start = 6  # the first piece names more than the target has
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [4, 4, 4, 4, 5]
 
 
@@ -256,7 +256,7 @@ def test_any_bytes_are_a_record_or_none(key: bytes, value: bytes) -> None:
     Indexes([Entry(0, b"runs/" + key, value), Entry(0, b"runs/a/0/0", value)])
 
 
-#: Pieces of runs as two writers may tell of them, in any order: target offsets from and to, none for a deletion.
+#: Pieces of runs as two writers may write them, in any order: target offsets from and to, none for a deletion.
 PIECES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 12)), max_size=8)
 
 

@@ -1,4 +1,4 @@
-"""How copies stand, as the journal keeps it, and how a task tells of stops that it knows."""
+"""How copies stand, as the journal keeps it, and how a task reports stops that it knows."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def content(bootstrap: str, topic: str, partitions: int) -> Content:
 
 
 def shared_out(module: str, bootstrap: str, topic: str, partitions: int, *more: str) -> list[Any]:
-    """What a module like this one tells of a topic, run by as many processes as there are cores, each with a share of
+    """What a module like this one reports of a topic, run by as many processes as there are cores, each with a share of
     the partitions. Raises BenchError.
     """
     readers = min(os.cpu_count() or 1, partitions)

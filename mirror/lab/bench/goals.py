@@ -336,7 +336,7 @@ def _notes(old: Summary, new: Summary) -> Iterator[str]:
 
 # --- The headline table of a comparison as Markdown -------------------------------------------------------------------
 
-#: Around the table in a document; the file's name tells which figures it is of.
+#: Around the table in a document; the file's name says which figures it is of.
 BEGIN: Final = "<!-- mirror bench table docs/bench/latest.json -->"
 END: Final = "<!-- end of the table -->"
 _HEAD: Final = ("copying", "by", "MB/s", "CPU-s per GB", "memory, MB")

@@ -155,7 +155,7 @@ _TICK_S: Final = 0.02
 _PROCESSES_S: Final = 0.25
 #: Looks at the ends of many partitions take their time: so many times as long nothing is looked at.
 _REST: Final = 4.0
-#: Seconds in which log ends must tell of what a process that has ended wrote.
+#: Seconds in which log ends must show what a process that has ended wrote.
 _LAST_LOOK_S: Final = 5.0
 #: Seconds within which something must move.
 PATIENCE_S: Final = 120.0
@@ -229,7 +229,7 @@ class Watch:
             raise BenchError(f"it ended with {code}:\n{self._process.tail()}")
         self._count()
         deadline = time.monotonic() + _LAST_LOOK_S
-        while not self._complete and time.monotonic() < deadline:  # brokers may not tell of a new topic yet
+        while not self._complete and time.monotonic() < deadline:  # brokers may not list a new topic yet
             time.sleep(_TICK_S)
             self._count()
         if not self._complete or self._first is None:
@@ -282,7 +282,7 @@ class Watch:
             self._moved = now
             self._first = self._first or self._empty
         elif not end and (len(found) == self._goal.partitions or not on_disk(self._target, self._goal.topic)):
-            # Brokers tell late of a topic that is new: what they do not tell of is empty only where nothing is on disk.
+            # Brokers list a new topic late: what they do not list is empty only where nothing is on disk.
             self._empty = self._moment(asked)
 
     def _moment(self, at: float) -> _Moment:
@@ -334,7 +334,7 @@ class Trees:
 
     @property
     def peak_pss(self) -> int | None:
-        """The same with shared pages once, where the system tells."""
+        """The same with shared pages once, where the system says."""
         found = [tree.counters.peak_pss for tree in self._every]
         return sum(size for size in found if size is not None) if any(found) else None
 

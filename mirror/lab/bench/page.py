@@ -209,7 +209,7 @@ def _put_spread(row: Element, spread: Spread | None) -> None:
 # --- How a comparison was measured, on what, what is not fair about it, and what it leaves out ------------------------
 
 _HOW: Final = """\
-In a round, the arms copy each workload one after the other on the same machine; the raw figures tell each one's turn.
+In a round, the arms copy each workload one after the other on the same machine; the raw figures name each one's turn.
 CPU is that of an arm's whole process tree, JVMs included. Brokers are counted for themselves.
 The copy is from the first record on the target to the last. What comes before is the start, shown apart, since a long \
 copy makes any start small.
@@ -371,7 +371,7 @@ def _warnings(body: Element, summary: Summary) -> None:
     for failure in summary.result.failures:
         put_text(body, "p", f"Not measured: {failure}", "note")
     if summary.rounds == 1:
-        put_text(body, "p", "One round alone: no range tells how far these figures move by themselves.", "note")
+        put_text(body, "p", "One round alone: no range shows how far these figures move by themselves.", "note")
     machine = summary.result.environment
     if machine.load > machine.cores / 4:
         text = (

@@ -113,7 +113,7 @@ def point(axis: Axis, value: float, arm: str, measured: Measured, stored: int) -
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """A cluster of one broker that tells its clients to come by way of `port`."""
+    """A cluster of one broker that makes its clients come by way of `port`."""
 
     cluster: Cluster
     port: int

@@ -9,7 +9,7 @@ Each follows an address in a file, as applications follow a service's name: whil
 that of the variable BOOTSTRAP; whoever writes another one into it moves the application to another cluster.
 
 A record's value has its number in the partition, which is its offset: the writer numbers on from the log's end. So the
-reader can tell, of each record, whether any was lost, repeated or moved. It goes on where its group stands, never at
+reader knows, of each record, whether any was lost, repeated or moved. It goes on where its group stands, never at
 a place of its own choosing, and ends with exit code 5 at the first record that is not the one it expects.
 
 What both write to stdout is JSON, a line at a time.
@@ -124,7 +124,7 @@ def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[int
 
 
 def client(bootstrap: str) -> dict[str, Any]:
-    """What both kinds of clients are set to; librdkafka's own complaints would drown the few lines that tell."""
+    """What both kinds of clients are set to; librdkafka's own complaints would drown the few lines that matter."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "mirror-shop",

@@ -51,7 +51,7 @@ class Wanted:
 
     def has_topic(self, topic: str | None) -> bool:
         """Whether a topic is asked for, the brokers' own (`__consumer_offsets`) by name alone; None is that of a file
-        whose folder does not tell.
+        whose folder does not say.
         """
         if self.topics is None:
             return topic is None or not topic.startswith(INTERNAL_PREFIX)

@@ -10,9 +10,9 @@ D3  a stop is looked at again from the logs after a while, so mending its cause 
 D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
     (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
     its partition stops there by name for as long as this process runs, and the others go on
-D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata tells of it:
+D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata names it:
     to go on there would leave out all that was re-keyed before
-D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody can tell which source records
+D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records
     these were but by re-keying all of them
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
     aborted records alone, which a driver that starts looks at, and each slot before it commits
@@ -529,7 +529,7 @@ class Queries:
 
     def start(self, stopping: asyncio.Event, stop: Callable[[], None], journal_state: JournalState) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `journal_state` tells which source topics rest, and whether any mirror of the flow has reported before.
+        `journal_state` says which source topics rest, and whether any mirror of the flow has reported before.
         """
         is_first = not journal_state.live
 

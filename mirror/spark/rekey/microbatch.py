@@ -18,7 +18,7 @@ from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
 from mirror.states import REKEYED_BY, Remedy, State
 
-# --- How a task tells the driver why it gave up -----------------------------------------------------------------------
+# --- How a task reports to the driver why it gave up-------------------------------------------------------------------
 
 _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
@@ -226,7 +226,7 @@ def reached_in(raw: RawBatch | None) -> Reached:
 
 async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> str:
     """What a target partition lost of a slot's records, which had been acknowledged up to before offset `end` and are
-    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody can tell any more. Nothing is asked
+    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. Nothing is asked
     of a leader that was not elected since.
     """
     if target.leader(at).epoch == epoch or not 0 <= (kept := await epoch_end(target, at, epoch)) < end:
@@ -243,7 +243,7 @@ async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) 
     log = Log(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
     async for raw in log.committed(begin):
         offset = max(begin, raw.header.base_offset)
-        return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic tells"
+        return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic says"
     return ""
 
 

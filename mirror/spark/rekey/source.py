@@ -48,7 +48,7 @@ class Standing:
     latency: Histogram = field(default_factory=Histogram)
 
     def learn(self, row: Any) -> None:
-        """Count what a result tells (`writing.RESULT_DDL`)."""
+        """Count what a result says (`writing.RESULT_DDL`)."""
         is_written = row.verdict in (RE_KEYED, KEPT_WHOLE)
         self.verdicts[row.verdict] += row.batches if is_written else row.records
         self.verdict_bytes[row.verdict] += row.bytes
@@ -189,7 +189,7 @@ class Source:
             if number in ends_there:
                 await self._take(number, starts[self._at(number)], ends_there[number])
             elif number in self.parts:
-                self.parts[number].waits_for = f"{self._cluster}: no leader tells where this partition ends"
+                self.parts[number].waits_for = f"{self._cluster}: no leader says where this partition ends"
         if self._flow.once and self.bounds is None:
             self.bounds = ends_there
         self.has_looked = len(ends_there) == len(numbers) > 0

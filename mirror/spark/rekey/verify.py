@@ -186,7 +186,7 @@ async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int
     starts = await listed(cluster, every, EARLIEST)
     ends = await listed(cluster, every, LATEST, READ_COMMITTED)
     if missing := [str(at) for at in every if at not in starts or at not in ends]:
-        raise ClusterError(f"{cluster}: {', '.join(missing)}: no leader tells where the log ends")
+        raise ClusterError(f"{cluster}: {', '.join(missing)}: no leader says where the log ends")
     return {at.partition: starts[at] for at in every}, {at.partition: ends[at] for at in every}
 
 
