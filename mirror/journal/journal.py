@@ -280,14 +280,14 @@ def encode(entries: Iterable[Change]) -> bytes:
         Record(attributes=i8(0), timestamp=now, offset=i64(index), key=key, value=value, headers=())
         for index, (key, value) in enumerate(entries)
     )
-    sink = io.BytesIO()
+    buffer = io.BytesIO()
     write_new_batch(
-        sink,
+        buffer,
         NewRecordBatch(
             producer_id=i64(-1), producer_epoch=i16(-1), base_sequence=i32(-1), attributes=i16(0), records=records
         ),
     )
-    return sink.getvalue()
+    return buffer.getvalue()
 
 
 def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:

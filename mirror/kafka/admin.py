@@ -336,10 +336,10 @@ class Admin:
         """`ConfigError` when librdkafka refuses the settings."""
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
-        sink = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
-        sink.addHandler(_ToOurLog(settings.alias))
+        logger = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
+        logger.addHandler(_ToOurLog(settings.alias))
         try:
-            self._client = AdminClient({"client.id": "mirror", **settings.client}, logger=sink)
+            self._client = AdminClient({"client.id": "mirror", **settings.client}, logger=logger)
         except (KafkaException, ValueError) as error:
             raise ConfigError(f"cluster {settings.alias}: client settings refused: {error}") from error
 

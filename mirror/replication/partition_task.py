@@ -38,7 +38,7 @@ class PartitionTask:
     detail: str = ""
     advice: str = ""
     cursor: Cursor | None = None
-    sink: PartitionWriter | None = None
+    partition_writer: PartitionWriter | None = None
     unsettled: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
@@ -63,7 +63,7 @@ class PartitionTask:
     @property
     def is_done(self) -> bool:
         """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
-        return self.finished and (self.sink is None or self.sink.is_idle)
+        return self.finished and (self.partition_writer is None or self.partition_writer.is_idle)
 
     def waits(self, why: str) -> None:
         """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
@@ -124,20 +124,24 @@ class PartitionTask:
     @property
     def position(self) -> LastPosition | None:
         """The last position that is known to be acknowledged, of these topics; None where none is."""
-        if self.sink is not None and (found := self.sink.last) is not None:
-            self.last = replace(found, source_topic_id=self.assignment.topic_id, target_topic_id=self.sink.topic_id)
+        if self.partition_writer is not None and (found := self.partition_writer.last) is not None:
+            self.last = replace(
+                found, source_topic_id=self.assignment.topic_id, target_topic_id=self.partition_writer.topic_id
+            )
         known = self.last or self.assignment.last
         return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
 
     def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
-        mine, sink, cursor = self.assignment, self.sink, self.cursor
-        acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
+        mine, partition_writer, cursor = self.assignment, self.partition_writer, self.cursor
+        acked = partition_writer.acked if partition_writer else max(self.stopped_at, self.aligned_to)
         end = cursor.readable_until if cursor else -1
         if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
             end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
         state, detail, advice = self.state, self.detail, self.advice
-        if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
+        if (
+            state.is_stop and partition_writer is not None and not partition_writer.is_idle
+        ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         parts = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
         is_held = False
@@ -170,6 +174,6 @@ class PartitionTask:
             verdict_bytes=dict(counters.verdict_bytes),
             latency=counters.latency.copy(),
             at_ms=now,
-            verified=sink is not None,
+            verified=partition_writer is not None,
             presumed=self.presumes,
         )

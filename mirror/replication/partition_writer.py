@@ -5,8 +5,8 @@ aborted transaction, a hole that compaction left), the target gets a marker, whi
 consumer. Where offsets are translated there are no gaps: the offset map records where records went.
 
     W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
-        nothing repeated; what is missing is a gap, and is filled first. A sink with an offset map passes over what is
-        missing instead, and the batch's place is behind the one before
+        nothing repeated; what is missing is a gap, and is filled first. A partition writer with an offset map passes
+        over what is missing instead, and the batch's place is behind the one before
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from mirror.states import RESOLVED_BY, Remedy, State
 LONGEST_GAP: Final = 1_000_000
 #: Markers in one request.
 MARKERS: Final = 1000
-#: Epochs by which the first marker of a sink is ahead: of every marker that a dead mirror has on its way, so that those
-#: which come later are refused.
+#: Epochs by which the first marker of a partition writer is ahead: of every marker that a dead mirror has on its way,
+#: so that those which come later are refused.
 FENCE: Final = MARKERS + 1
 
 
@@ -117,8 +117,8 @@ class PartitionWriter:
 
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
     appended at `lands`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
-    move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
-    `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate only the
+    move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch that is
+    gone. `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate only the
     log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
     clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is in
     flight went to broker `node`, over that of its connections whose number is
@@ -241,7 +241,7 @@ class PartitionWriter:
     ) -> None:
         """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
         `epoch` is the source's leader epoch of what is left out, or follows. Raises PartitionStop where there are more
-        than `longest`. A sink with an offset map passes them over.
+        than `longest`. A partition writer with an offset map passes them over.
         """
         if self.offset_map is not None:
             self._pass_over(upto, epoch)

@@ -262,7 +262,9 @@ class Pipeline:
     def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
         """By target partition, the last acknowledged positions, for the journal."""
         known = (
-            (one.assignment.target, one.position) for one in self._partition_tasks.values() if one.sink is not None
+            (one.assignment.target, one.position)
+            for one in self._partition_tasks.values()
+            if one.partition_writer is not None
         )
         return [(target, last) for target, last in known if last is not None]
 
@@ -315,27 +317,29 @@ class Pipeline:
         """The heart: verdict by verdict, one partition's part of a fetch answer."""
         cursor = arrival.cursor
         partition_task = self._partition_tasks[cursor.partition]
-        sink = partition_task.sink
-        if cursor is not partition_task.cursor or sink is None:
+        partition_writer = partition_task.partition_writer
+        if cursor is not partition_task.cursor or partition_writer is None:
             return
         if arrival.trouble:
             partition_task.waits(arrival.trouble)
             if arrival.astray:
-                self._writer.doubt(sink, arrival.trouble)
+                self._writer.doubt(partition_writer, arrival.trouble)
             return
         if arrival.lost is not None:
-            await self._lose(partition_task, sink, arrival.lost)
+            await self._lose(partition_task, partition_writer, arrival.lost)
             return
         try:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
-                verdict = classify(raw.header, sink.rules, next_offset=sink.due, aborted=aborted.covers(raw))
-                for together in sink.coalescer.offer(verdict, raw):
-                    if not await self._carry_out(partition_task, sink, *together):
+                verdict = classify(
+                    raw.header, partition_writer.rules, next_offset=partition_writer.due, aborted=aborted.covers(raw)
+                )
+                for together in partition_writer.coalescer.offer(verdict, raw):
+                    if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if cursor.has_all or arrival.stop:
-                for together in sink.coalescer.rest():
-                    if not await self._carry_out(partition_task, sink, *together):
+                for together in partition_writer.coalescer.rest():
+                    if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if arrival.stop:
                 raise arrival.stop
@@ -346,9 +350,14 @@ class Pipeline:
         self._writer.flush()
 
     async def _carry_out(
-        self, partition_task: PartitionTask, sink: PartitionWriter, verdict: Verdict, raws: tuple[RawBatch, ...]
+        self,
+        partition_task: PartitionTask,
+        partition_writer: PartitionWriter,
+        verdict: Verdict,
+        raws: tuple[RawBatch, ...],
     ) -> bool:
-        """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
+        """Carry out a verdict; false where nothing may follow, since the partition writer was replaced or the task
+        ends.
 
         Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
         more is held than the task may, the next one waits for acks of this partition, and the others with it. Records
@@ -356,61 +365,63 @@ class Pipeline:
         """
         while raws:
             try:
-                for _ in self._writer.carrying_out(verdict, raws, sink):
+                for _ in self._writer.carrying_out(verdict, raws, partition_writer):
                     self._writer.flush()
                     await asyncio.sleep(0)
-                    while self._writer.room(sink.source) < 0 and self._writer.holds() > self._held:
+                    while self._writer.room(partition_writer.source) < 0 and self._writer.holds() > self._held:
                         if self._fetcher.is_finished:
                             break
                         self._moved.clear()
                         await self._moved.wait()
-                    if sink is not partition_task.sink or self._fetcher.is_finished:
+                    if partition_writer is not partition_task.partition_writer or self._fetcher.is_finished:
                         return False
             except Unwritable as stop:
                 if not partition_task.may_leave_out(stop.loss):
                     raise
-                if stop.loss.reason == "too_large" and await self._may_take_more(partition_task, sink):
+                if stop.loss.reason == "too_large" and await self._may_take_more(partition_task, partition_writer):
                     raise
-                if not await self._leave_out(partition_task, sink, stop.loss):
+                if not await self._leave_out(partition_task, partition_writer, stop.loss):
                     return False
-                raws = tuple(raw for raw in raws if raw.header.next_offset > sink.next_offset)
+                raws = tuple(raw for raw in raws if raw.header.next_offset > partition_writer.next_offset)
             else:
                 break
         return True
 
-    async def _may_take_more(self, partition_task: PartitionTask, sink: PartitionWriter) -> bool:
+    async def _may_take_more(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> bool:
         """Whether a record that is too large by the rules may soon not be; nothing follows where that is not known."""
         mine = partition_task.assignment
         try:
             return await may_take_more(self._source, mine.source.topic, self._target, mine.target.topic, mine.rules)
         except (ClusterError, WireError) as problem:
-            self._writer.doubt(sink, str(problem))
+            self._writer.doubt(partition_writer, str(problem))
             return False
 
-    async def _leave_out(self, partition_task: PartitionTask, sink: PartitionWriter, loss: Loss) -> bool:
+    async def _leave_out(self, partition_task: PartitionTask, partition_writer: PartitionWriter, loss: Loss) -> bool:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
                 await self._on_loss(
-                    replace(loss, topic_id=partition_task.assignment.topic_id, target_topic_id=sink.topic_id)
+                    replace(
+                        loss, topic_id=partition_task.assignment.topic_id, target_topic_id=partition_writer.topic_id
+                    )
                 )
         except (ClusterError, WireError) as problem:
-            self._writer.doubt(sink, str(problem))
-        if sink.unsettled or sink is not partition_task.sink:
+            self._writer.doubt(partition_writer, str(problem))
+        if partition_writer.unsettled or partition_writer is not partition_task.partition_writer:
             return False
         partition_task.left_out.append((loss.first, loss.next_offset))
-        self._writer.lose(loss, sink)
+        self._writer.lose(loss, partition_writer)
         return True
 
-    async def _lose(self, partition_task: PartitionTask, sink: PartitionWriter, damaged: Damaged) -> None:
+    async def _lose(self, partition_task: PartitionTask, partition_writer: PartitionWriter, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
         mine = partition_task.assignment
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
-            for together in sink.coalescer.rest():
-                if not await self._carry_out(partition_task, sink, *together):
+            for together in partition_writer.coalescer.rest():
+                if not await self._carry_out(partition_task, partition_writer, *together):
                     return
-            await self._leave_out(partition_task, sink, loss)
+            await self._leave_out(partition_task, partition_writer, loss)
         except PartitionStop as stop:
             self._stop(partition_task, stop)
         self._writer.flush()
@@ -419,8 +430,8 @@ class Pipeline:
         cursor = arrival.cursor
         cursor.unrelayed -= 1
         partition_task = self._partition_tasks[cursor.partition]
-        if partition_task.sink is not None and partition_task.cursor is cursor and not arrival.trouble:
-            self._changed(partition_task.sink)
+        if partition_task.partition_writer is not None and partition_task.cursor is cursor and not arrival.trouble:
+            self._changed(partition_task.partition_writer)
 
     async def _keep(self, partition_task: PartitionTask, turns: StartupLimiter) -> None:
         backoff = Backoff()
@@ -438,16 +449,16 @@ class Pipeline:
                 partition_task.waits(str(problem))
                 await asyncio.sleep(backoff.next())
             else:
-                before = partition_task.sink.acked if partition_task.sink else 0
+                before = partition_task.partition_writer.acked if partition_task.partition_writer else 0
                 await partition_task.unsettled.wait()
-                if partition_task.sink and partition_task.sink.acked > before:
+                if partition_task.partition_writer and partition_task.partition_writer.acked > before:
                     backoff.reset()
                     partition_task.doubts = 0
                 await asyncio.sleep(backoff.next())
 
     async def _begin(self, partition_task: PartitionTask) -> None:
         """Find the position, and start reading and writing there."""
-        mine, former = partition_task.assignment, partition_task.sink
+        mine, former = partition_task.assignment, partition_task.partition_writer
         suspensions = await self._awake()
         partition_task.meets(self._target.topic_id(mine.target.topic))
         if (known := partition_task.standing_stop()) is not None:
@@ -472,7 +483,7 @@ class Pipeline:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
         self._check_awake(suspensions)
         topic_id = partition_task.target_topic_id
-        sink = PartitionWriter(
+        partition_writer = PartitionWriter(
             mine.source,
             mine.target,
             position,
@@ -486,7 +497,7 @@ class Pipeline:
         if former is not None:
             if found_end > former.sent:
                 detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
-                raise sink.contended(position.next_offset, detail)
+                raise partition_writer.contended(position.next_offset, detail)
             self._writer.settled(former, found_end)
             partition_task.doubts += former.doubtful
             if partition_task.doubts >= DOUBTFUL_TRIES:
@@ -494,23 +505,29 @@ class Pipeline:
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
-            await self._lose_until(position, sink, mine, "target" if target_lost is not None else "retention")
+            await self._lose_until(
+                position, partition_writer, mine, "target" if target_lost is not None else "retention"
+            )
         partition_task.unsettled.clear()
-        partition_task.sink, partition_task.last = sink, None
-        partition_task.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
+        partition_task.partition_writer, partition_task.last = partition_writer, None
+        partition_task.cursor = Cursor(
+            mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
+        )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
         partition_task.resumed()
-        self._writer.begin(sink)
+        self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()
-        self._changed(sink)
+        self._changed(partition_writer)
 
-    async def _lose_until(self, position: Position, sink: PartitionWriter, mine: Assignment, reason: str) -> None:
+    async def _lose_until(
+        self, position: Position, partition_writer: PartitionWriter, mine: Assignment, reason: str
+    ) -> None:
         """Pass over what the source has no more, once that is on record."""
         loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
         if self._on_loss is not None:
-            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=sink.topic_id))
-        sink.lose(loss)
+            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=partition_writer.topic_id))
+        partition_writer.lose(loss)
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
@@ -572,7 +589,7 @@ class Pipeline:
                 found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
             else:
                 found, offset_map = await resume(*logs, accepted, *more), None
-            if (former := partition_task.sink) is not None and former.mistimed and found.stamped:
+            if (former := partition_task.partition_writer) is not None and former.mistimed and found.stamped:
                 raise former.stamped(found.next_offset, found.end - 1)
             if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
                 detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
@@ -599,27 +616,27 @@ class Pipeline:
         alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
         await align(self._target, alignment, position, moved, lambda: self._check_awake(suspensions))
 
-    def _changed(self, sink: PartitionWriter) -> None:
+    def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
         self._moved.set()
-        partition_task = self._partition_tasks[sink.source]
+        partition_task = self._partition_tasks[partition_writer.source]
         cursor = partition_task.cursor
-        if partition_task.sink is not sink or cursor is None:
+        if partition_task.partition_writer is not partition_writer or cursor is None:
             return
-        if sink.stop is not None:
-            self._stop(partition_task, sink.stop)
-        elif sink.unsettled:
+        if partition_writer.stop is not None:
+            self._stop(partition_task, partition_writer.stop)
+        elif partition_writer.unsettled:
             if not partition_task.finished:
-                partition_task.waits(sink.unsettled)
-            self._fetcher.stop(sink.source)
-            if sink.is_quiet:
+                partition_task.waits(partition_writer.unsettled)
+            self._fetcher.stop(partition_writer.source)
+            if partition_writer.is_quiet:
                 partition_task.unsettled.set()
         elif not partition_task.finished:
-            while (loss := sink.passed) is not None:
+            while (loss := partition_writer.passed) is not None:
                 log_loss(loss)
-            caught_up = sink.acked >= cursor.readable_until >= 0
+            caught_up = partition_writer.acked >= cursor.readable_until >= 0
             partition_task.state, partition_task.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
-            if cursor.is_done and not cursor.unrelayed and sink.is_idle:
+            if cursor.is_done and not cursor.unrelayed and partition_writer.is_idle:
                 partition_task.state = State.CAUGHT_UP
                 self._finished(partition_task)
         self._fetcher.nudge()
@@ -657,12 +674,12 @@ class Pipeline:
     def _stop_for(
         self, partition_task: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
     ) -> PartitionStop:
-        at = partition_task.sink.acked if partition_task.sink else -1
+        at = partition_task.partition_writer.acked if partition_task.partition_writer else -1
         return PartitionStop(state, *partition_task.assignment.source, at, detail, *remedies).knowing(**values)
 
     async def _drained(self) -> None:
         while not all(
-            partition_task.sink is None or partition_task.sink.is_idle
+            partition_task.partition_writer is None or partition_task.partition_writer.is_idle
             for partition_task in self._partition_tasks.values()
         ):
             self._moved.clear()

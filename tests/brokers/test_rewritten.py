@@ -236,11 +236,13 @@ def test_a_copy_that_begins_inside_a_batch(
     make_topic(pair[1], topic_name)
     produce(pair[0], topic_name, values(300), batch=100, codec="snappy")
 
-    def first_part(self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
-        first, second, *_ = rewrite(raws, replace(sink.recipe, max_bytes=9000))
-        sink.append(first, verdict)
+    def first_part(
+        self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
+    ) -> Iterator[None]:
+        first, second, *_ = rewrite(raws, replace(partition_writer.recipe, max_bytes=9000))
+        partition_writer.append(first, verdict)
         yield
-        raise sink.refuse(second.header.base_offset, "as if it died", Remedy.FIT_TARGET)
+        raise partition_writer.refuse(second.header.base_offset, "as if it died", Remedy.FIT_TARGET)
 
     with monkeypatch.context() as patched:
         patched.setattr(Writer, "_rewrite", first_part)

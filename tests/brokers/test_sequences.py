@@ -135,7 +135,7 @@ def test_sequences_that_pass_their_end(
 def test_nothing_follows_a_batch_that_a_leader_refused_and_whose_producer_it_forgot(
     source_cluster: Cluster, forgetful: Cluster, topic_name: str
 ) -> None:
-    """Else the next one takes its place; where batches are alike, no check of the last one tells."""
+    """Else the next one takes its place; where batches are alike, no check of the last one shows it."""
     source, target = source_cluster.bootstrap, forgetful.bootstrap
     at = TopicPartition(topic_name, 0)
     make_topic(source, topic_name, configs={"message.timestamp.after.max.ms": str(NO_LIMIT)})

@@ -36,6 +36,8 @@ NAMES = {
     "Tally": "PartitionCounters",
     "Tidings": "JournalState",
     "Wish": "InspectOptions",
+    "sink": "partition_writer, or buffer: a sink is Spark's",
+    "sinks": "partition_writers",
 }
 #: Retired states, wherever they stand: in code, metrics, alerts, dashboards or pages.
 STATES = {"ALIGNING": "PADDING", "CONTENDED": "FENCED", "DENIED": "UNAUTHORIZED", "WAITING": "UNAVAILABLE"}

@@ -46,10 +46,10 @@ class _Watched(Pipeline):
                 if not is_sound:
                     self.affected.setdefault(cursor.partition, []).append(began)
 
-        def watched_ack(sink: Any, ack: Ack, sent_at: float) -> None:
+        def watched_ack(partition_writer: Any, ack: Ack, sent_at: float) -> None:
             if ack.error_code:
-                self.affected.setdefault(sink.source, []).append(time.monotonic())
-            acknowledged(sink, ack, sent_at)
+                self.affected.setdefault(partition_writer.source, []).append(time.monotonic())
+            acknowledged(partition_writer, ack, sent_at)
 
         self._fetcher._take = watched_take  # type: ignore[method-assign] # to look on
         self._writer._acknowledged = watched_ack  # type: ignore[method-assign] # the same

@@ -186,28 +186,28 @@ def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
 
 def test_a_stop_is_reported_once_what_precedes_it_is_acknowledged() -> None:
     one = partition_task(None)
-    one.sink = sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
-    sink.fill(10)
+    one.partition_writer = partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    partition_writer.fill(10)
     one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", advice="what to do"))
     assert standing_of(one) == (State.MIRRORING, "", 0)
-    gap = sink.queue.popleft()
+    gap = partition_writer.queue.popleft()
     assert isinstance(gap, Gap)
-    sink.marked(gap, 10)
+    partition_writer.marked(gap, 10)
     assert standing_of(one) == (State.CORRUPT, "why. what to do", 10)
 
 
 def test_a_loss_of_any_length_is_passed_over_and_reported_once() -> None:
-    sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     loss = Loss(AT, AT, 0, 100 * LONGEST_GAP)
-    sink.lose(loss)
-    (gap,) = sink.queue
+    partition_writer.lose(loss)
+    (gap,) = partition_writer.queue
     assert isinstance(gap, Gap)
-    sink.marked(gap, loss.next_offset - 1)
-    assert sink.passed is None
-    sink.marked(gap, 1)
-    assert [sink.passed for _ in range(2)] == [loss, None]
+    partition_writer.marked(gap, loss.next_offset - 1)
+    assert partition_writer.passed is None
+    partition_writer.marked(gap, 1)
+    assert [partition_writer.passed for _ in range(2)] == [loss, None]
     with pytest.raises(PartitionStop, match="hold no record"):
-        sink.fill(loss.next_offset + LONGEST_GAP + 1)
+        partition_writer.fill(loss.next_offset + LONGEST_GAP + 1)
 
 
 def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
