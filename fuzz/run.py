@@ -42,7 +42,7 @@ REGRESSIONS: Final = ROOT / "fuzz" / "regressions"
 _GRACE: Final = 120
 #: Seeds of one target, so that a short run gets beyond them; another `--seed` chooses others.
 _MOST_SEEDS: Final = 500
-#: Slow inputs of one target that are looked at again; by the first ones the rest is known.
+#: Slow inputs of one target that are checked again; by the first ones the rest is known.
 _MOST_SLOW: Final = 20
 #: An event of libFuzzer's, and the edges up to then.
 _COVERED: Final = re.compile(r"(\w+)\s+cov: (\d+)")

@@ -39,7 +39,7 @@ from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.topics.apply import ensure_flow_topic, rules_for
 
-#: Looks at a partition that is being mirrored meanwhile, before that is an error.
+#: Reads of a partition that is being mirrored meanwhile, before that is an error.
 _TRIES: Final = 3
 #: Stops of copies that are not their sources'.
 _UNLIKE: Final = frozenset({State.TRUNCATED, State.DIVERGED})
@@ -192,7 +192,7 @@ def _preserved(logs: _Sides, since: int, losses: tuple[tuple[int, int], ...]) ->
 
 def _translated(logs: _Sides, index: OffsetRangeIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
-        runs = index.last.copy() if index.last is not None else None  # what a look adds is nobody else's
+        runs = index.last.copy() if index.last is not None else None  # what a check adds is nobody else's
         return resume_translated(*logs, accepted, holding(OffsetMap(runs)), since, last, losses)
 
     return attempt

@@ -240,9 +240,9 @@ def _sizes(body: Element, found: Census) -> None:
         words = f"{size(1 << power)} and more: {number(sums.batches)} batches, {size(sums.bytes)}"
         put_text(bar, "title", words)
         middle = str(left + _WIDE // 2)
-        look = {"x": middle, "text-anchor": "middle", "font-size": "10", "fill": "currentColor"}
+        style = {"x": middle, "text-anchor": "middle", "font-size": "10", "fill": "currentColor"}
         for label, y in ((size(1 << power), _TALL + 34), (number(sums.batches), 20 + _TALL - tall - 4)):
-            SubElement(drawn, "text", look | {"y": f"{y:.1f}"}).text = label
+            SubElement(drawn, "text", style | {"y": f"{y:.1f}"}).text = label
 
 
 # --- `mirror census` --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
              none starts
     fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`)
     check    copies on which no task has reported since are compared with their sources
-    groups   a last look, when nothing is mirrored any more
+    groups   a last round, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
              Every group is named that does not go on where it stood, with what it reads again or misses
 
@@ -51,9 +51,9 @@ from mirror.failover.account import (
     may_hold_more,
     with_doubts,
 )
-from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
+from mirror.failover.rpo import POLL_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
-from mirror.groups.sync import Blocker, GroupSync, Look
+from mirror.groups.sync import Blocker, GroupSync, SyncResult
 from mirror.journal import ownership as record
 from mirror.journal.entries import mirrored_cluster, paused_in
 from mirror.journal.journal import Journal
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 SOURCE_SECONDS: Final = 5.0
 #: How long a mirror that runs may report no headway, where it reports at least every ten seconds.
 IDLE_SECONDS: Final = 15.0
-#: What a mirror that is asked to end may take: its tasks, its last look at groups, its last word.
+#: What a mirror that is asked to end may take: its tasks, its last sync of groups, its last word.
 END_SECONDS: Final = 20.0
 #: For how long no partition may grow when the mirror is gone: its tasks wait for acknowledgments for so long.
 QUIET_SECONDS: Final = 4.0
@@ -229,7 +229,7 @@ class _FailoverRun:
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
     _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
-    _look: Look | None = None
+    _synced: SyncResult | None = None
     _gaps: tuple[OffsetGap, ...] = ()
     _warnings: list[str] = field(default_factory=list)
 
@@ -306,7 +306,7 @@ class _FailoverRun:
         mirrored, which is returned.
         """
         if not reached:
-            if self._look is not None:  # it went away after the groups were put where they stood
+            if self._synced is not None:  # it went away after the groups were put where they stood
                 self._warn("what groups read again or miss was not compared to the end, since the source went away")
             return []
         await self.compare_groups(source, target, known, exposures)
@@ -355,7 +355,7 @@ class _FailoverRun:
                 if behind := await known.reaching(self.settings, ends, IDLE_SECONDS):
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             await known.read()
 
     async def _drain_here(self, known: JournalSnapshot) -> str:
@@ -424,7 +424,7 @@ class _FailoverRun:
                 grew = f"; {first_of([*map(str, moved)])} grew meanwhile" if moved else ""
                 self._warn(f"the mirror ({owner}) did not say that it ended{grew}: see to it before anybody writes")
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             await known.read()
         for former in dict.fromkeys(one for one in self._former if not seen.has_ended(one)):
             self._warn_of_silent(str(former))
@@ -505,20 +505,20 @@ class _FailoverRun:
             await self._prove_ended(known)
 
     async def follow(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
-        """A last complete look at the groups; rehearsed, it commits nothing."""
+        """A last complete sync of the groups; rehearsed, it commits nothing."""
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
         elif self.settings.groups.include:
-            await self._looked(group_sync(self.settings, source, target, known, self._doubts))
+            await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts))
 
-    async def _looked(self, sync: GroupSync) -> None:
+    async def _sync_groups(self, sync: GroupSync) -> None:
         deadline = time.monotonic() + GROUPS_SECONDS
         while True:
-            self._look = await sync.look(rehearsing=self.rehearse)
-            if self._look.is_complete or time.monotonic() > deadline:
+            self._synced = await sync.sync_once(rehearsing=self.rehearse)
+            if self._synced.is_complete or time.monotonic() > deadline:
                 break
-            await asyncio.sleep(LOOK_SECONDS)
-        self._warn_of_blockers(self._look.blockers)
+            await asyncio.sleep(POLL_SECONDS)
+        self._warn_of_blockers(self._synced.blockers)
 
     async def compare_groups(
         self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[PartitionRpo]
@@ -526,7 +526,7 @@ class _FailoverRun:
         """Name every group that does not go on where it stands on the source. A source that lives goes on meanwhile:
         its groups are followed once more, a few times.
         """
-        if not self.settings.groups.include or self._look is None:
+        if not self.settings.groups.include or self._synced is None:
             return
         holds = {
             TopicPartition(one.topic, one.partition): one.position
@@ -539,9 +539,9 @@ class _FailoverRun:
         for tries in range(GAP_TRIES):
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
-                await asyncio.sleep(LOOK_SECONDS)
-                await self._looked(sync)
-            gaps, blockers = await sync.gaps(self._look.planned, holds, doubts, rekeyed)
+                await asyncio.sleep(POLL_SECONDS)
+                await self._sync_groups(sync)
+            gaps, blockers = await sync.gaps(self._synced.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             if not gaps and not any(blocker.passing for blocker in blockers):
                 break
@@ -597,7 +597,7 @@ class _FailoverRun:
             exposures=tuple(exposures),
             exposed=tuple(self.exposed),
             source_problem=self._source_problem,
-            groups=self._look.standings if self._look else {},
+            groups=self._synced.standings if self._synced else {},
             gaps=self._gaps,
             warnings=tuple(self._warnings),
             steps=self._steps,

@@ -119,6 +119,6 @@ def _notes(walk: Walk, found: Found | None) -> list[Text]:
         behind += f"no sound batch within {size(min(walk.rest, RESYNC_BYTES))}"
     notes.append(Text(behind, "red"))
     if walk.damage.kind is DamageKind.PARTIAL and not found:
-        hint = "a broker that is writing this segment leaves such an end for a moment: look again"
+        hint = "a broker that is writing this segment leaves such an end for a moment: read it again"
         notes.append(Text(hint, "yellow"))
     return notes

@@ -35,7 +35,7 @@ from mirror.replication.topic_identity import other_topic, recreated
 
 #: Whatever the source deleted: records that got over have their offsets all the same.
 _ANY_LOSS: Final = (0, NO_LIMIT)
-#: Looks at a copy that is being written to meanwhile, before that is an error.
+#: Reads of a copy that is being written to meanwhile, before that is an error.
 _TRIES, _AGAIN_SECONDS = 3, 0.3
 
 

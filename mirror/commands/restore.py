@@ -83,8 +83,8 @@ class Disks:
     behind: Mapping[TopicPartition, str]
 
 
-def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
-    """Look at all folders, without the records of topics. Raises ConfigError as `partitions_in` does, and for
+def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
+    """Scan all folders, without the records of topics. Raises ConfigError as `partitions_in` does, and for
     folders of two clusters (D2).
     """
     found: dict[TopicPartition, Sequence[Path]] = {**partitions_in(folders)}
@@ -267,7 +267,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
     EngineLost.
     """
     # Late, since a wrong folder should not wait for PySpark's import.
-    disks = look_over(folders, groups=wanted.groups)
+    disks = scan_folders(folders, groups=wanted.groups)
     from mirror.journal.ownership import held, refuse_held
 
     target = Admin(settings.target)

@@ -35,7 +35,7 @@ from mirror.observability.status import PartitionStatus, Totals
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
-#: How long a signal waits before it is looked at again, in seconds.
+#: How long a signal waits before it is checked again, in seconds.
 _LATER: Final = 0.05
 
 #: How long a mirror that was asked to end may take for that: what is under way, the journal, consumer groups, Spark.
@@ -238,9 +238,9 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         with _watching(flow.name) as watch:
             ids = flow.source.cluster_id, flow.target.cluster_id
             replanner = Replanner(settings.keeping_to(*ids))
-            lookout = None if once else TopicWatcher(replanner, lambda: load().keeping_to(*ids))
+            topic_watcher = None if once else TopicWatcher(replanner, lambda: load().keeping_to(*ids))
             queries = queries_for(context, flow)
-            supervisor = Supervisor(context, flow, watch.show, metrics, lookout, queries, listening)
+            supervisor = Supervisor(context, flow, watch.show, metrics, topic_watcher, queries, listening)
             outcome = asyncio.run(_supervised(supervisor.run()))
     finally:
         notify("STOPPING=1")

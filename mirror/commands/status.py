@@ -85,7 +85,7 @@ def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
 async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         follower = Follower(settings, target, source)
-        found = await follower.look()
+        found = await follower.poll()
         if found.is_clock_in_doubt and not watch:
             what = "by its clock the mirror is silent, or ahead of this machine"
             print(f"{what}: listening for it for up to {LISTEN_SECONDS:g} s", file=sys.stderr)
@@ -96,7 +96,7 @@ async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
         _print(found, out, as_json)
         while watch:
             await asyncio.sleep(WATCH_SECONDS)
-            _print(await follower.look(), out, as_json)
+            _print(await follower.poll(), out, as_json)
 
 
 async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
@@ -106,7 +106,7 @@ async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
             await asyncio.sleep(WATCH_SECONDS)
             problem = Text()
             try:
-                found = await follower.look()
+                found = await follower.poll()
             except (ClusterError, WireError) as lost:
                 found = replace(found, now_ms=int(time.time() * 1000))
                 problem = Text(f"\ncannot read the journal: {lost}", "red")

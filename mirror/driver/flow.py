@@ -153,7 +153,7 @@ def prepare(
     A flow that was failed over is refused before anything is asked of the source, which may be away for good. A topic
     that is refused, or cannot be made, is left out, and `refused` is called with why; without it that is logged. Where
     nothing else is left, or the whole flow is refused, PreflightError is raised; not where `refused` is given.
-    Both clusters are those that are found now from here on: no task, look or group follows an address to another one.
+    Both clusters are those that are found now from here on: no task, round or group follows an address to another one.
     Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
     """
     own = asyncio.run(read_own(settings))

@@ -33,8 +33,8 @@ class Headway:
 
     def made(self, reported: Mapping[TopicPartition, PartitionStatus]) -> bool:
         """Whether any partition got further than ever before."""
-        looked = {at: one for at, one in reported.items() if not one.presumed}
-        further = {at: one.next_offset for at, one in looked.items() if one.next_offset > self._reached.get(at, 0)}
+        observed = {at: one for at, one in reported.items() if not one.presumed}
+        further = {at: one.next_offset for at, one in observed.items() if one.next_offset > self._reached.get(at, 0)}
         self._reached |= further
         return bool(further)
 

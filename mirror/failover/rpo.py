@@ -153,7 +153,7 @@ class RecoveryPoint:
 
 # --- What a flow's journal says to a failover -------------------------------------------------------------------------
 
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -184,7 +184,7 @@ class JournalSnapshot:
                 raise ConfigError(
                     f"{self.journal.flow}: never ran: there is no topic {topic} on {self.journal.cluster}"
                 )
-        news = await self.watched.look()
+        news = await self.watched.poll()
         entries = news.entries
         if news.lost:  # report what the journal says now
             self.newest, self.contact, self.runs = {}, {}, Indexes()
@@ -232,7 +232,7 @@ class JournalSnapshot:
                 moved_at, least = time.monotonic(), missing
             elif time.monotonic() - moved_at > idle_seconds:
                 return behind
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:

@@ -1,15 +1,15 @@
 """Group sync: what groups committed on the source is committed on the target, as far as records are mirrored.
 
-One look reads the offsets of every chosen group on the source. Those that differ from what was last seen settled are
+One round reads the offsets of every chosen group on the source. Those that differ from what was last seen settled are
 compared with the target, and what `policy.following` decides is committed. The others cost nothing at the target, but
-for a look at everything once a minute: offsets expire there, and operators move them.
+for a round over everything once a minute: offsets expire there, and operators move them.
 
     G1  a group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
     G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
         stands in for them, and not in a state in which the two logs are different ones
     G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
-        topics are asked for between the look at the source and each commit: a topic may be made anew, or an address
+        topics are asked for between the read of the source and each commit: a topic may be made anew, or an address
         lead to another cluster, long before a task that waits for its broker says so
     G4  nothing is deleted on the target
     G5  what stands in the way is reported and tried again; the groups that it does not concern are followed
@@ -17,9 +17,9 @@ for a look at everything once a minute: offsets expire there, and operators move
         next is not on the target, and to go on behind that would pass over it in silence
     G7  no group is put below the target's log start; which records it passes over is said
     G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
-        are not listed on the source, are asked for by name at each look at everything
+        are not listed on the source, are asked for by name at each round over everything
 
-`gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
+`gaps` reads both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
 """
 
@@ -272,9 +272,9 @@ class Skip(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one look came to: groups by how they stand, how many were committed for, what stood in the way, and what was
-    passed over. `planned` is what a rehearsal would have committed.
+class SyncResult:
+    """What one round came to: groups by how they stand, how many were committed for, what stood in the way, and what
+    was passed over. `planned` is what a rehearsal would have committed.
     """
 
     standings: Mapping[Standing, int]
@@ -358,11 +358,11 @@ class GroupSync:
         self._whole_at = float("-inf")
 
     def mirrors(self, terms: Terms) -> None:
-        """From the next look on, other partitions are mirrored."""
+        """From the next round on, other partitions are mirrored."""
         self._translate, self._origins, self._known_until, self._since, self._copies = terms
 
-    async def look(self, *, rehearsing: bool = False) -> Look:
-        """Look at every group once, and commit what has changed; where that is only rehearsed, report what a look would
+    async def sync_once(self, *, rehearsing: bool = False) -> SyncResult:
+        """Read every group once, and commit what has changed; where that is only rehearsed, report what a round would
         have come to, and serve no further one. Raises nothing that a cluster can cause (G5).
         """
         whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
@@ -383,7 +383,7 @@ class GroupSync:
             self._settled.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
         planned = work.commits() if rehearsing else {}
-        return Look(Counter(self._all_standings().values()), len(work.taken), tuple(blockers), skips, planned)
+        return SyncResult(Counter(self._all_standings().values()), len(work.taken), tuple(blockers), skips, planned)
 
     def _all_standings(self) -> dict[str, Standing]:
         """How groups stand, those that are below where the mirror began being held back at least (G6)."""
@@ -774,8 +774,8 @@ def sync_of(
     reports: Sequence[Mapping[TopicPartition, PartitionStatus]],
     indexes: Indexes,
 ) -> GroupSync:
-    """The sync of a flow. Looked up at every look: `reports`, figures by source partition, and `indexes`, where offsets
-    moved to.
+    """The sync of a flow. Looked up at every round: `reports`, figures by source partition, and `indexes`, where
+    offsets moved to.
     """
 
     def vouched(at: TopicPartition) -> bool:

@@ -18,7 +18,7 @@ worth knowing later.
     position/<topic>/<partition>       the last acknowledged position of a copy (`journal/positions.py`)
     stop/<topic>/<partition>           a stop that stands until a person, a policy or another target topic lifts it
     acl/<topic or group>/<name>        ACLs that the flow gave there, to be taken back when the source revokes them
-    groups                     how consumer groups stand, after each look that changed it or ten seconds
+    groups                     how consumer groups stand, after each round that changed it or ten seconds
     runs/<topic>/<partition>/<offset>  where offsets moved to (`journal/offset_maps.py`)
 
 Nothing here decides where to resume: that is the target's log alone (`replication/position.py`), as soon as it holds a

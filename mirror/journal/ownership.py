@@ -335,7 +335,7 @@ class OwnershipCheck:
 LIVENESS_SECONDS: Final = 15.0
 #: How often whoever has the flow says so.
 RESTATE_SECONDS: Final = 3.0
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 _log = logs.get("mirror.supervisor")
 
@@ -361,7 +361,7 @@ class Watched:
         """The newest value of every key that stands."""
         return {key: entry.value for key, entry in self.newest.items() if entry.value is not None}
 
-    async def look(self) -> News:
+    async def poll(self) -> News:
         """Learn what is new; that. Raises as `Journal.follow` does."""
         is_first = self.place is None
         news = await self.journal.follow(self.place)
@@ -375,10 +375,10 @@ class Watched:
         self.place = news.place
         return news
 
-    async def look_if_possible(self) -> None:
+    async def poll_if_possible(self) -> None:
         """The same where the target may be away for a while: what does not arrive then says nothing of anybody."""
         try:
-            await self.look()
+            await self.poll()
         except (ClusterError, WireError, MalformedBatch) as problem:
             if not self._problem:
                 _log.warning("journal_not_read", flow=self.journal.flow, reason=str(problem))
@@ -466,7 +466,7 @@ async def take(
         before = seen.claims.owner
         owner = Owner.here(instance, seen.claims.highest + 1)
         await journal.append([(OWNER, owner.to_json())])
-        await seen.look()
+        await seen.poll()
         if seen.claims.highest < (owner.claim or 0):  # to claim again and again would never end
             raise ClusterUnreachable(
                 f"{journal.cluster}: topic {journal.partition.topic} does not give back what was written to it: see its"
@@ -493,7 +493,7 @@ async def stand_by(
 
     Raises as `take`.
     """
-    await seen.look()
+    await seen.poll()
     logged = ""
     while not stopping.is_set():
         flow = seen.journal.flow
@@ -508,9 +508,9 @@ async def stand_by(
             logged = owner.instance
             _log.info("standing_by", flow=flow, owner=str(owner), advice="--take-over takes the flow at once")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_POLL_SECONDS):
                 await stopping.wait()
-        await seen.look_if_possible()
+        await seen.poll_if_possible()
     return None
 
 
@@ -543,8 +543,8 @@ async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyn
         if now - restated > RESTATE_SECONDS:
             restated = now
             await restate(seen.journal, owner)
-        await asyncio.sleep(_LOOK_SECONDS)
-        await seen.look_if_possible()
+        await asyncio.sleep(_POLL_SECONDS)
+        await seen.poll_if_possible()
 
 
 async def restate(journal: Journal, owner: Owner) -> bool:
@@ -614,7 +614,7 @@ async def _hold(
 
 async def successor(seen: Watched, owner: Owner) -> Owner | None:
     """Whoever has taken the flow over from an owner, as far as the journal can be read."""
-    await seen.look_if_possible()
+    await seen.poll_if_possible()
     now = seen.claims.owner
     if now is None or now.instance == owner.instance or (now.claim or 0) <= (owner.claim or 0):
         return None

@@ -131,17 +131,17 @@ class Follower:
 
     async def listen(self) -> Status:
         """The flow as of now; where clocks leave in doubt whether its mirror runs, once something arrived of it, or
-        nothing did for `LISTEN_SECONDS`. Raises as `look`.
+        nothing did for `LISTEN_SECONDS`. Raises as `replan`.
         """
-        found, deadline = await self.look(), time.monotonic() + LISTEN_SECONDS
+        found, deadline = await self.poll(), time.monotonic() + LISTEN_SECONDS
         while found.is_clock_in_doubt and self._skew_ms is None:
             if time.monotonic() > deadline:
                 return replace(found, is_unheard=True)
             await asyncio.sleep(_LISTEN_PAUSE)
-            found = await self.look()
+            found = await self.poll()
         return found
 
-    async def look(self) -> Status:
+    async def poll(self) -> Status:
         """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
         flow = self.settings.flow
         topic = journal_topic(flow)

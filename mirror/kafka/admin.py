@@ -18,8 +18,8 @@ To describe a thousand topics with their configs takes a broker seconds, and one
 one: it shows which topics are new, gone or have grown.
 
     M1  those are described when they are asked for, before anything else
-    M2  the others are described again in turns, some at each look, so that other configs and topics made anew are seen;
-        a cluster with `AT_ONCE` topics or fewer is described whole each time
+    M2  the others are described again in turns, some at each round, so that other configs and topics made anew are
+        seen; a cluster with `AT_ONCE` topics or fewer is described whole each time
     M3  what was changed from here is not remembered
 """
 
@@ -665,14 +665,14 @@ class _ToOurLog(logging.Handler):
         self._log.debug("librdkafka", line=record.getMessage())
 
 
-# --- Administration that remembers topics, for whoever looks at a cluster every few seconds ---------------------------
+# --- Administration that remembers topics, for whoever reads a cluster every few seconds ------------------------------
 
-#: Topics that one request describes; at every look there is at least one.
+#: Topics that one request describes; at every round there is at least one.
 AT_ONCE: Final = 100
 
 
 class RememberingAdmin(Admin):
-    """`topics` and `topic_configs` answer from what was known at the last `look`."""
+    """`topics` and `topic_configs` answer from what was known at the last `refresh`."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         """As `Admin` does."""
@@ -682,7 +682,7 @@ class RememberingAdmin(Admin):
         self._due: list[str] = []
         self._had_others = False
 
-    def look(self, seconds: float) -> bool:
+    def refresh(self, seconds: float) -> bool:
         """Learn what is new, and describe for about so long some of what is not. True where something is other than
         before, or everything has been described again since the last time that it was.
         """

@@ -44,7 +44,7 @@ from mirror.errors import (
     TlsRefused,
     WireError,
 )
-from mirror.kafka.addresses import AllFailed, in_turns, looked_up
+from mirror.kafka.addresses import AllFailed, in_turns, resolved
 from mirror.kafka.auth import Plaintext, Security, security_of
 from mirror.kafka.connection import CLIENT_ID, Connection
 from mirror.kafka.protocol import (
@@ -253,7 +253,7 @@ class Cluster:
             if node not in self._brokers:
                 raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
             task = self._connections[key] = asyncio.create_task(self._open_known(self._brokers[node]))
-            task.add_done_callback(_looked_at)
+            task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
     async def _open(self, address: tuple[str, int]) -> Connection:
@@ -310,7 +310,7 @@ class Cluster:
         while True:
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.create_task(self._refresh(timeout))
-                self._refreshing.add_done_callback(_looked_at)
+                self._refreshing.add_done_callback(_retrieve_exception)
             await asyncio.shield(self._refreshing)  # K2
             if asked <= self._answered:
                 break
@@ -341,7 +341,7 @@ class Cluster:
     async def _refresh(self, timeout: float) -> None:
         problem: Exception | None = None
         if not self._brokers:  # a lookup has a time of its own
-            problem = await looked_up(host for host, _ in self._bootstrap)
+            problem = await resolved(host for host, _ in self._bootstrap)
         deadline = time.monotonic() + timeout
         backoff = Backoff(first=0.1, longest=1.0)
         while True:
@@ -581,7 +581,7 @@ def _part(read: Callable[[Any], Any], answer: Any) -> Any:
         raise MalformedFrame(f"{type(answer).__name__} without the partition that was asked for") from None
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     """Whoever waits gets the exception; where nobody waits any more, it is not an accident."""
     if not task.cancelled():
         task.exception()

@@ -293,15 +293,15 @@ class Connection(asyncio.BufferedProtocol):
         at = clock.time() + timeout
         self._due.append(_Due(future, api, timeout, at))
         if self._alarm is None or at < self._alarm.when():
-            self._look_at(at)
+            self._set_alarm(at)
 
-    def _look_at(self, time: float) -> None:
+    def _set_alarm(self, time: float) -> None:
         """One timer serves all requests: one for each would cost as much as the deadline is worth."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(time, self._look)
+        self._alarm = asyncio.get_running_loop().call_at(time, self._check_deadlines)
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         self._alarm = None
         # done already, where the loop was busy and comes to the answer and to this in the same round
         self._due = deque(due for due in self._due if not due.future.done())
@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         end, first = min(ends, key=lambda one: one[0])
         if asyncio.get_running_loop().time() < end:
-            self._look_at(end)
+            self._set_alarm(end)
         else:
             self._served(well=False)
             self._break(ConnectionLost(f"{self}: no answer to {first.api.name} within {first.timeout:.3g} s"))

@@ -23,7 +23,7 @@ LATEST: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 _CONSUMER: Final = -1
-#: Pause between two looks at a high watermark that lags the log end, in seconds.
+#: Pause between two reads of a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
 
 

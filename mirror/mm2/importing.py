@@ -53,7 +53,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "groups follow exactly, without checkpoints: see groups": (r"emit\.checkpoints\..*",),
     "`mirror status` and the metrics show whether the flow lives": (r"(emit\.heartbeats|heartbeats\.replication)\..*",),
-    "groups are looked for at each look: groups.interval_s": (r"refresh\.groups\..*",),
+    "groups are looked for at each check: groups.interval_s": (r"refresh\.groups\..*",),
     "new topics are always looked for": (r"refresh\.topics\.enabled",),
     "a filter of your own cannot be run; check include and exclude": (
         r"(topic|group|config\.property)\.filter\.class",

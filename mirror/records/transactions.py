@@ -59,7 +59,7 @@ class Aborted:
 
 # --- How transactions ended, batch by batch ---------------------------------------------------------------------------
 
-#: Base offset, length, magic, attributes, producer id: all that a look over transactions needs of a header.
+#: Base offset, length, magic, attributes, producer id: all that a pass over transactions needs of a header.
 _SCAN: Final = Struct(">qi4xb4xh20xq")
 _SMALLEST_NEW: Final = HEADER_BYTES - LENGTH_PREFIX
 
@@ -103,7 +103,7 @@ class Outcomes:
 
 
 class TransactionScan:
-    """A look over the headers of segments, in order, for how the transactions in them ended. No CRC is verified.
+    """A pass over the headers of segments, in order, for how the transactions in them ended. No CRC is verified.
 
     One whose marker lies behind the last segment stays undecided. One that began before the first segment is found all
     the same, by what of it is there.
@@ -114,7 +114,7 @@ class TransactionScan:
         self._aborted: list[tuple[int, int]] = []
 
     def over(self, data: memoryview, begin: int = 0, stop: int | None = None) -> int:
-        """Look over the batches that begin in `begin` to before `stop`, both bytes of one segment; where the next one
+        """Read the batches that begin in `begin` to before `stop`, both bytes of one segment; where the next one
         begins. That is the segment's end where it ends, or where bytes come that cannot be a batch.
         """
         position, last = begin, len(data) - _SCAN.size

@@ -73,7 +73,7 @@ class LastPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStop:
-    """A stop that a task met before. One that `stands` is not looked at again: neither growth of the source nor
+    """A stop that a task met before. One that `stands` is not checked again: neither growth of the source nor
     expired evidence lifts it, but a person, a policy, or another target topic by that name.
 
     `offset` is the source's next one to copy, or -1. `detail` and `advice` are for people.

@@ -61,13 +61,13 @@ async def damaged_at(cluster: Cluster, partition: TopicPartition, offset: int) -
     found: Damaged | None = None
     for size in _SIZES:
         fetched = await fetch_at(cluster, partition, offset, max_bytes=size, isolation=READ_UNCOMMITTED)
-        found = look(fetched, offset, is_all=len(fetched.records) < size)
+        found = find_damage(fetched, offset, is_all=len(fetched.records) < size)
         if found is None or found.next_offset > found.first:
             break
     return found
 
 
-def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
+def find_damage(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
     """The same of one answer; `is_all`: the log has no more bytes than it has."""
     walk = Walk(fetched.records)
     batches = iter(walk)

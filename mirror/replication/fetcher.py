@@ -66,8 +66,8 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
-#: Seconds between two looks at the source while the bound lets nothing be fetched.
-DEBT_LOOK: Final = 1.0
+#: Seconds between two polls of the source while the bound lets nothing be fetched.
+DEBT_POLL: Final = 1.0
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
 MEMORY_TURN: Final = 1.0
 
@@ -249,7 +249,7 @@ class Fetcher:
         backoff = Backoff()
         while any(self._source.leader(partition).node < 0 for partition in self._cursors):
             await asyncio.sleep(backoff.next())
-            await self.look_again()
+            await self.refresh()
 
     async def _read(self, node: int) -> None:
         """Fetch from one leader, for as long as there are cursors."""
@@ -257,8 +257,8 @@ class Fetcher:
         while True:
             idle: Collection[TopicPartition] | None = None
             if self._bucket and (wait := self._bucket.wait(clock.time())):  # R4
-                await asyncio.sleep(min(wait, DEBT_LOOK))
-                if wait <= DEBT_LOOK or not (idle := await self._idle(node)):
+                await asyncio.sleep(min(wait, DEBT_POLL))
+                if wait <= DEBT_POLL or not (idle := await self._idle(node)):
                     continue
             request = self._request(node, idle)
             asks = request.asks
@@ -279,12 +279,12 @@ class Fetcher:
             except (WireError, AccessDenied) as problem:
                 self._trouble(asks, problem)
                 await asyncio.sleep(backoff.next())
-                await self.look_again()
+                await self.refresh()
                 continue
             if answer.error_code:
                 self._trouble(asks, ConnectionLost(f"the source answered {answer.error_code.name}"))
                 await asyncio.sleep(backoff.next())
-                await self.look_again()
+                await self.refresh()
                 continue
             backoff.reset()
             stale, size = False, 0
@@ -300,7 +300,7 @@ class Fetcher:
                     self._stopped(cursor, stop)
             self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
             if stale:
-                await self.look_again()
+                await self.refresh()
 
     def _measure(self, size: int, took: float, throttled: float) -> None:
         """What one answer cost."""
@@ -429,7 +429,7 @@ class Fetcher:
         asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
         return await connection.call(FETCH, asked, connection.patience or FETCH_TIMEOUT)
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
         with contextlib.suppress(ClusterError):  # unreachable now: the next fetch shows it, and backs off
             await self._source.refresh()

@@ -42,8 +42,8 @@ from mirror.replication.position import (
     gap_difference,
     joined_difference,
     kept_batch,
-    look_at_logs,
     next_stamp,
+    read_logs,
 )
 from mirror.states import State
 
@@ -119,11 +119,11 @@ async def resume_translated(
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
     `losses` are on record there as lost.
-    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `look_at_logs` does.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `read_logs` does.
     """
     # The journal is read before the log's end: of what another mirror appends meanwhile, it must not name more.
     await recall(target_partition, NO_LIMIT)
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     try:
         logs.check_source_epoch()
         return await _resumed(logs, source, target, target_partition, accepted, recall)

@@ -106,9 +106,9 @@ _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 _BATCHES: Final = 2 / 3
 #: The part of it that one record to be rewritten may take: it is held as it was, as it is copied and as it is encoded.
 _A_RECORD: Final = 1 / 3
-#: Seconds between two looks at who leads the target's partitions, and how much more for each of them; and how often
-#: meanwhile the connections to those leaders are looked at, which costs no request.
-_LEADERS_SECONDS, _SECONDS_A_LEADER, _LOOKS = 10.0, 0.005, 10
+#: Seconds between two checks of who leads the target's partitions, and how much more for each of them; and how often
+#: meanwhile the connections to those leaders are checked, which costs no request.
+_LEADERS_SECONDS, _SECONDS_A_LEADER, _CHECKS = 10.0, 0.005, 10
 #: What resolves a batch that cannot be read while a position is looked for, in either log.
 _DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
 #: Seconds between two beats of the detector by which a suspension is noticed.
@@ -251,13 +251,13 @@ class Pipeline:
         its position is read again (W11). A leader of the source that lost its controllers answers as if all were well.
         """
         while True:
-            for _ in range(_LOOKS):
-                await asyncio.sleep((_LEADERS_SECONDS + len(self._partition_tasks) * _SECONDS_A_LEADER) / _LOOKS)
+            for _ in range(_CHECKS):
+                await asyncio.sleep((_LEADERS_SECONDS + len(self._partition_tasks) * _SECONDS_A_LEADER) / _CHECKS)
                 self._writer.check_leaders()
             with contextlib.suppress(ClusterError):  # whoever sends gets the error
                 await self._target.refresh()
                 self._writer.check_leaders()
-            await self._fetcher.look_again()
+            await self._fetcher.refresh()
 
     def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
         """By target partition, the last acknowledged positions, for the journal."""

@@ -23,9 +23,9 @@
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
-would go in twice. Where the log holds no batch, the leader is asked between two looks at the log's end that agree.
+would go in twice. Where the log holds no batch, the leader is asked between two reads of the log's end that agree.
 
-Decision: a log that ends with a marker is looked at twice. A broker goes on with a dead mirror's request for a thousand
+Decision: a log that ends with a marker is read twice. A broker goes on with a dead mirror's request for a thousand
 markers for up to half a second, and whoever began in its midst would take the rest for somebody else's.
 
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
@@ -69,11 +69,11 @@ from mirror.records.header import (
 from mirror.replication.assignment import STANDING, LastBatch, LastPosition, outside
 from mirror.states import RESOLVED_BY, Remedy, State
 
-#: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
+#: Pause between two reads of a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
 #: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
 #: write at once notice it after two requests of a thousand at the latest. How far at most.
-_LOOK_BACK, _FURTHER = 2000, 8
+_READ_BACK, _FURTHER = 2000, 8
 _MOST_BACK: Final = 1 << 20
 #: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
 _GAP_BYTES: Final = 32 << 20
@@ -337,7 +337,7 @@ class Logs:
         return PartitionStop(state, *self.source, offset, detail, *remedies)
 
 
-async def look_at_logs(
+async def read_logs(
     flow: str,
     source: Cluster,
     source_partition: TopicPartition,
@@ -412,9 +412,9 @@ async def resume(
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
     `losses` are on record there as lost.
-    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `read_logs` does.
     """
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     logs.check_way()
     try:
         logs.check_source_epoch()
@@ -566,7 +566,7 @@ async def _last_of(
     """The last batch with records that holds offsets from `oldest` to before `end`; for a committed read, of those that
     were committed. It is looked for from the end backwards.
     """
-    before, step = end, _LOOK_BACK
+    before, step = end, _READ_BACK
     while before > oldest:
         begin, found = max(oldest, before - step), None
         async for raw, is_aborted in batches(cluster, partition, begin, before, isolation):
@@ -645,7 +645,7 @@ async def _compared_below(
     """Where the source has a hole over all of the target's last batch, at `base`, as compaction leaves one: compare the
     last records that it has below that. The same as `_compared`.
     """
-    oldest = max(logs.start, logs.target_start, base - _LOOK_BACK * _FURTHER)
+    oldest = max(logs.start, logs.target_start, base - _READ_BACK * _FURTHER)
     theirs = await _last_of(source, logs.source, oldest, base, READ_COMMITTED)
     if theirs is None or theirs.header.base_offset < oldest:
         return None
@@ -775,8 +775,8 @@ async def gap_difference(
             if difference := marker_difference(begin, upto, None if is_aborted else raw):
                 return difference
         size += len(raw.data)
-        if size > _GAP_BYTES and raw.header.next_offset < end - _LOOK_BACK:
-            return await gap_difference(source, partition, end - _LOOK_BACK, end, losses)
+        if size > _GAP_BYTES and raw.header.next_offset < end - _READ_BACK:
+            return await gap_difference(source, partition, end - _READ_BACK, end, losses)
     return ""
 
 

@@ -21,7 +21,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
         of a single one the answer does, once a marker of this partition writer has fenced off what a dead mirror may
         have sent. That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is
         refused
-    W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
+    W9  markers go out within `FRESH` seconds of a read of the log's end: a mirror that was frozen checks again, and
         finds what its successor wrote
     W10 where offsets are translated, an ack that names another batch by the same number does not count. Sequences
         count records, so a number means the same batch only while the source has the same records: what a dead mirror
@@ -131,7 +131,7 @@ _INVALID_RECORD: Final = 87
 _DOUBTFUL: Final = frozenset({-1, 2})
 
 
-#: Seconds that a look at the log's end holds good for sending markers.
+#: Seconds that a read of the log's end holds good for sending markers.
 FRESH: Final = 2.0
 
 
@@ -433,7 +433,7 @@ class Writer:
 
     def _fill(self, partition_writer: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
-        to one marker is enough (W8); the question alone where the last look was too long ago (W9).
+        to one marker is enough (W8); the question alone where the last read was too long ago (W9).
         """
         now = asyncio.get_running_loop().time()
         try:

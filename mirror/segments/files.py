@@ -147,7 +147,7 @@ class Mapped:
 
 
 def scan_transactions(scan: TransactionScan, mapped: Mapped) -> None:
-    """Look over a whole segment for how transactions ended, giving back its pages."""
+    """Read a whole segment for how transactions ended, giving back its pages."""
     position = 0
     while position < len(mapped.data):
         position = scan.over(mapped.data, position, position + _WINDOW)

@@ -196,7 +196,7 @@ class Replica:
 
 
 def scan(folder: Path) -> Replica:
-    """Look at all of a partition's folder. Raises ConfigError where it is not one, or cannot be read."""
+    """Read all of a partition's folder. Raises ConfigError where it is not one, or cannot be read."""
     try:
         return _scanned(folder)
     except OSError as problem:
@@ -242,7 +242,7 @@ def _scanned(folder: Path) -> Replica:
             detail = f"{path.name} begins below offset {found.end}, where the file before it ends"
             scanner.damaged(_Damaged(found.end, detail, rest, rest))
             break
-        scanner.look_over(path, base, rest)
+        scanner.scan_file(path, base, rest)
     scanner.end()
     if left := scanner.left:
         found.damage, found.beyond = left.detail, left.beyond
@@ -287,7 +287,7 @@ class _Last:
 
 
 class _Scanner:
-    """Looks over the files of a replica one after another. `left` is the damage at the end of what was looked over."""
+    """Reads the files of a replica one after another. `left` is the damage at the end of what was read."""
 
     def __init__(self, found: Replica) -> None:
         self._found = found
@@ -301,7 +301,7 @@ class _Scanner:
             self._drop(f"a file begins at offset {base} behind it", 0)
         return base >= self._found.end
 
-    def look_over(self, path: Path, base: int, beyond: int) -> None:
+    def scan_file(self, path: Path, base: int, beyond: int) -> None:
         """All batches of a file; `beyond` are the bytes from its begin to the replica's end."""
         found = self._found
         if base > found.end and self.left is None:
@@ -348,7 +348,7 @@ class _Scanner:
             found.gaps.append((due, begin))
 
     def damaged(self, damage: _Damaged) -> None:
-        """Behind what was looked over there is damage, or more of it."""
+        """Behind what was read there is damage, or more of it."""
         if before := self.left:
             damage = replace(before, size=before.size + damage.size, path=None, is_single=False, is_marker=None)
         self.left = damage

@@ -245,7 +245,7 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
 
 
 def load(folders: Iterable[Path], *, skips_damage: bool = False) -> PartitionLog:
-    """Look at all replicas of one partition. Raises ConfigError as `scan` and `merged` do."""
+    """Read all replicas of one partition. Raises ConfigError as `scan` and `merged` do."""
     return merged([scan(folder) for folder in folders], skips_damage=skips_damage)
 
 

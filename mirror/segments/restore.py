@@ -353,9 +353,9 @@ async def restore_groups(
         skips: list[Skip] = []
         deadline = time.monotonic() + _WITHIN_SECONDS
         while True:
-            look = await sync.look()
-            skips += look.skips
-            if look.is_complete or time.monotonic() > deadline:
+            result = await sync.sync_once()
+            skips += result.skips
+            if result.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(_AGAIN_SECONDS)
         # so far the target has all that the files do: nothing is left to read behind its last record
@@ -367,7 +367,7 @@ async def restore_groups(
         undecided=report.undecided,
         former=report.former,
         gaps=tuple(gaps),
-        blockers=tuple(dict.fromkeys((*look.blockers, *blockers))),
+        blockers=tuple(dict.fromkeys((*result.blockers, *blockers))),
         skips=tuple(skips),
         notes=report.notes,
     )

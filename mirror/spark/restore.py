@@ -1,6 +1,6 @@
 """Partitions copied from files by tasks of Spark: each one job of one task, as many at a time as there are slots.
 
-A task looks its partition's files over, and then mirrors with these files as its source: what it appends, and under
+A task reads its partition's files, and then mirrors with these files as its source: what it appends, and under
 which numbers, is what a live task would. So a task may die and be tried again, a copy that was interrupted goes on, and
 a live mirror goes on behind it.
 
@@ -46,7 +46,7 @@ from mirror.states import State
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
 PATIENCE: Final = 120.0
-_LOOK_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.5
 _A_YEAR: Final = 365 * 86_400.0
 #: What is to be done where a copy is not joined by the files: the source, which a mirror's advice is about, is gone.
 _ANOTHER_COPY: Final = "Nothing was written. To restore all the same, name another copy in topics.naming"
@@ -126,13 +126,13 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
         except ConfigError as problem:
             yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
             continue
-        found = _looked_at(portion, log)
+        found = _checked(portion, log)
         if not (found.problem or (portion.dry_run and not portion.is_there)):
             found = asyncio.run((_foreseen if portion.dry_run else _copied)(portion, log, found))
         yield found
 
 
-def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
+def _checked(portion: Portion, log: PartitionLog) -> Restored:
     """What the files say, before anything is written; `problem` says why nothing may be."""
     problem = ""
     if log.start < log.stable and (limit := deletes_by_age(portion.configs, log.oldest_ms)):
@@ -263,7 +263,7 @@ async def _compared_in_time(
         except (ClusterError, WireError) as problem:
             if time.monotonic() > deadline:
                 return replace(found, lost=(), at_risk=True, problem=f"the copy cannot be looked at: {problem}")
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
@@ -357,7 +357,7 @@ async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: Owne
     """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
     reached, since = -1, time.monotonic()
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         with contextlib.suppress(ClusterError, WireError):  # tried again, and at the end once more
             await offset_maps.record()
         now = sum(figures.next_offset for figures in pipeline.figures("restore"))

@@ -41,7 +41,7 @@ _REPORTS_AT_ONCE = 100
 #: How long the last report may take: where others wait for this task, and where it ended because all of its partitions
 #: stopped. Nobody hears of these from its results before the other tasks' epoch is over.
 LAST_WORD_SECONDS, STOPPED_SECONDS = 1.0, CALL_TIMEOUT
-#: How long a task that begins waits for the journal, and the pause between looks at one that could not be read then.
+#: How long a task that begins waits for the journal, and the pause between reads of one that could not be read then.
 GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 
@@ -205,7 +205,7 @@ class _Guard:
         return await self._ownership.lost(self.journal) is None
 
     async def watch(self, finish: Callable[[], None], seconds: float) -> None:
-        """Look again and again, and finish the task where it may not go on."""
+        """Check again and again, and finish the task where it may not go on."""
         while True:
             await asyncio.sleep(seconds)
             with contextlib.suppress(ClusterError, WireError, MalformedBatch):

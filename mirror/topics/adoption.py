@@ -50,7 +50,7 @@ from mirror.topics.history import Claim, History
 _AT_ONCE: Final = 16
 #: A log that grows while it is read is read again, so often.
 _TRIES: Final = 3
-#: A copy whose tail was found not to be its source's is looked at again after so many seconds.
+#: A copy whose tail was found not to be its source's is checked again after so many seconds.
 _AGAIN_SECONDS: Final = 30.0
 #: How often the journal is asked whether tasks acknowledged all that a copy holds, and seconds in between: they report
 #: it once a second.

@@ -319,7 +319,7 @@ def apply(
             log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
     _await_leaders(target, {one.topic: one.partitions for one in grown if one.topic not in failed}, failed)
     for topic in existed:
-        failed.setdefault(topic, PreflightError("somebody else created it just now; it is looked at again"))
+        failed.setdefault(topic, PreflightError("somebody else created it just now; it is checked again"))
     if failures is None:
         for problem in failed.values():
             raise problem

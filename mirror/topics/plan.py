@@ -191,7 +191,7 @@ class FlowPlan:
 
 
 def plan_flow(settings: Settings) -> FlowPlan:
-    """Look at both clusters. Raises ClusterError where one cannot be asked at all."""
+    """Read both clusters. Raises ClusterError where one cannot be asked at all."""
     source, target = Admin(settings.source), Admin(settings.target)
     names = source.topic_names()
     own = asyncio.run(read_own(settings))

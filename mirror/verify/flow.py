@@ -124,7 +124,7 @@ def moved_batches(raw: RawBatch, index: OffsetRangeIndex) -> Sequence[RawBatch]:
 
 #: Seconds between two questions about a target that is waited for.
 WAIT_PAUSE: Final = 0.25
-#: Ranges of an interrupted proof that are looked at again at the same time.
+#: Ranges of an interrupted proof that are checked again at the same time.
 CHECKS_AT_ONCE: Final = 16
 _FAR: Final = 1 << 63
 FETCH_BYTES: Final = 4 * 1024 * 1024

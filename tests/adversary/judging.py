@@ -1,4 +1,4 @@
-"""What is wrong between two logs, and between two looks at one: pure."""
+"""What is wrong between two logs, and between two reads of one: pure."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def moved_differences(place: str, source: Log, copy: Log, allowed: Allowed) -> I
 def vanished(
     place: str, before: Log, after: Log, start: int | None, end: int | None, *, compacted: bool = False
 ) -> Iterator[Finding]:
-    """What is gone of a copy, or another one, since a look before, besides what may be: all below `start` (None: any),
+    """What is gone of a copy, or another one, since a read before, besides what may be: all below `start` (None: any),
     and all from `end` on (None: nothing).
     """
     upto = before.end if end is None else end

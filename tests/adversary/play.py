@@ -39,7 +39,7 @@ HEARD_SECONDS: Final = 10.0
 #: In which a broker writes where its logs begin, now, to its disk.
 RESTORE_SECONDS: Final = 0.3
 #: In which a live mirror looks at both clusters, and does what it found there.
-LOOK_SECONDS: Final = 2.5
+REFRESH_SECONDS: Final = 2.5
 #: Within which a task that lasts sees that it lost its connection to the target.
 SEEN_SECONDS: Final = 3.0
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
@@ -198,7 +198,7 @@ class _Player:
         else:
             copies = self._copies.values()
             if any(copy.source_id != self._id_of(copy) or not copy.owned or copy.kept for copy in copies):
-                time.sleep(LOOK_SECONDS if any(copy.kept for copy in copies) else RETENTION_SECONDS)
+                time.sleep(REFRESH_SECONDS if any(copy.kept for copy in copies) else RETENTION_SECONDS)
                 self._judge()
         if self._played.findings:
             self._played.logs = "\n".join(
@@ -226,9 +226,9 @@ class _Player:
         if finding.invariant not in self._ignored and finding.kind not in self._ignored:
             self._played.findings.append(finding)
 
-    # --- looks --------------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _read_logs(self) -> None:
         """Read both sides anew, and keep what the source held."""
         self._source = self._readers["source"].topics(self._names)
         names = {f"{prefix}{name}" for name in self._names for prefix in ("", "p.")} | self._strangers
@@ -250,9 +250,9 @@ class _Player:
         self._groups = self._world.target.committed(self._group, places)
 
     def _judge(self) -> None:
-        """Hold what is on the target now against what was there at the last look."""
+        """Hold what is on the target now against what was there at the last read."""
         before, configs, groups = self._baseline
-        self._look()
+        self._read_logs()
         for name, topic in before.items():
             if name not in self._copies:
                 continue
@@ -534,7 +534,7 @@ class _Player:
         late = LATE_SECONDS if op.amount == LATE else 0.0
         path = self._config(epoch_s=LATE_EPOCH_SECONDS if late else ONCE_SECONDS)
         code, command = self._command("run", str(path), "--once", "--json", late=late)
-        self._look_again()
+        self._read_again()
         reported = self._recorded()
         self._judge_states(reported, command)
         if code == 0:
@@ -560,22 +560,22 @@ class _Player:
             return "-"
         self._flow_causes.add("other way")
         code, command = self._command("run", str(self._config(epoch_s=ONCE_SECONDS, turns=True)), "--once", "--json")
-        self._look_again()
+        self._read_again()
         reported = self._recorded()
         self._judge_states(reported, command)
         if code == 0:
             self._equal("run --once said 0 with other offsets", reported, moves=True)
         return f"exit {code}{self._states(reported)}"
 
-    def _look_again(self) -> None:
-        """A look besides the one with which each operation ends."""
-        self._look()
+    def _read_again(self) -> None:
+        """A read besides the one with which each operation ends."""
+        self._read_logs()
         for name in self._target:
             self._adopt_new(name)
 
     def _rebase(self) -> None:
         """What is on the target now was done by somebody else."""
-        self._look()
+        self._read_logs()
         self._baseline = self._target, self._configs, self._groups
 
     def _states(self, expected: Recorded) -> str:
@@ -631,7 +631,7 @@ class _Player:
             reported = self._recorded()
             missing.clear()
             if not (rest := self._unsettled(reported, command, missing)):
-                self._look_again()
+                self._read_again()
                 self._judge_states(reported, command)
                 self._caught_up(reported)
                 return f"settled{self._states(reported)}"
@@ -714,7 +714,7 @@ class _Player:
             command.end()
         elif code == 1:
             self._found("I9", "a command ended with a bug", command.logged[-2500:])
-        self._look_again()
+        self._read_again()
         self._judge_states(self._recorded(), command)
         return f"exit {code}"
 
@@ -750,7 +750,7 @@ class _Player:
             command.end()
         elif code == 1:
             self._found("I9", "a command ended with a bug", command.logged[-2500:])
-        self._look_again()
+        self._read_again()
         now = self._recorded()
         self._judge_states(now, command)
         if reported.startswith("exit 0"):
@@ -771,13 +771,13 @@ class _Player:
                 self._found("I1", "two flows write to one topic", f"{name[0]}: exit {code}")
         copy = self._copies.get(self._target_of(self._names[op.topic]))
         if code == 0 and copy is not None and copy.owned and copy.causes:
-            self._look_again()
+            self._read_again()
             self._equal("another flow's run --once said 0", Recorded())
         return f"exit {code}"
 
     def _op_verify(self, _op: Op) -> str:
         code, command = self._command("verify", str(self._config()), "--json", "--no-spark")
-        self._look_again()
+        self._read_again()
         reported = self._recorded()
         unequal = self._unequal(reported)
         if code == 0:
@@ -839,7 +839,7 @@ class _Player:
         copy = self._copies.get(target)
         if copy is None or copy.compacted or "target deleted" in copy.causes:
             return
-        self._look_again()
+        self._read_again()
         source, there = self._source.get(self._names[copy.source]), self._target.get(target)
         for one in lifted:
             number, state = one["partition"], one["state"]
@@ -857,7 +857,7 @@ class _Player:
             copy.owned, copy.source_id = True, self._source_id(op.topic)
             copy.others = copy.kept = False
             copy.standing.clear()
-            self._look_again()
+            self._read_again()
         return f"exit {code}"
 
     def _op_pause(self, op: Op) -> str:
@@ -886,7 +886,7 @@ class _Player:
         ended = all(one.wait(15) is not None for one in self._live)
         if code == 0 and not ended:
             self._found("I3", "the mirror did not end", command.printed[-1500:])
-        self._look_again()
+        self._read_again()
         reported = self._recorded()
         if code == 0:
             self._equal("failover said 0", reported, "I3")
@@ -919,7 +919,7 @@ class _Player:
         code, command = self._command(
             "offsets", "translate", str(self._config()), name, str(op.partition), asked, "--json"
         )
-        self._look_again()
+        self._read_again()
         now, theirs = self._target.get(target), self._source.get(name)
         if code != 0 or now is None or theirs is None:
             return f"exit {code}"
@@ -1055,7 +1055,7 @@ class _Player:
         chance = Random(f"{self._schedule.seed} {self._place}")
         value = f"s{self._schedule.seed}.{self._place}"
         delivered = self._world.source.produce(name, partition, op.amount, op.kind, chance, value)
-        # before a look: what retention deletes at once is never seen in the source's log
+        # before a read: what retention deletes at once is never seen in the source's log
         self._history.setdefault((name, partition), {}).update(delivered)
         return "done"
 
@@ -1225,7 +1225,7 @@ class _Player:
         code, command = self._command("restore", str(path), "--from", str(folder), "--json", *skips)
         if code == 2 and "No such file" in command.logged:
             return "met a folder of another schedule that the broker deleted"
-        self._look_again()
+        self._read_again()
         there = self._readers["target"].topics([f"{prefix}{name}" for name in self._source])
         output = found_in(self._readers["target"].entries(f"mirror.{flow}.offsets"))
         is_damaged = False

@@ -203,7 +203,7 @@ class Bench:
 
 
 def wait_for(condition: Callable[[], bool], otherwise: str, pause: float = 0.02) -> None:
-    """Look every `pause` seconds. Raises TimeoutError after PATIENCE seconds."""
+    """Poll every `pause` seconds. Raises TimeoutError after PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:

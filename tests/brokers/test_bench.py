@@ -153,9 +153,9 @@ def test_contents_are_equal_or_the_first_difference_is_named() -> None:
 
 
 def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = {"looked": 0, "wrong": 0, "keys": []}
+    nothing = {"checked": 0, "wrong": 0, "keys": []}
     mine = [{**nothing, "records": 2, "sum": 5}, {**nothing, "records": 1, "sum": 6}]
-    good = {"records": 3, "sum": 11, "looked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
+    good = {"records": 3, "sum": 11, "checked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
     source, copy = ("here", "orders", 2), ("there", "orders", 12)
 
     def compared(its: dict[str, object]) -> tuple[bool, str]:
@@ -167,7 +167,7 @@ def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkey
         ({"records": 4}, "It holds 4 records, its source 3"),
         ({"sum": 12}, "differ"),
         ({"wrong": 1}, "1 records have a wrong key"),
-        ({"looked": 0}, "Of none of its records the key was looked at"),
+        ({"checked": 0}, "Of none of its records the key was looked at"),
         ({"keys": [["a", "b"], ["b"]]}, "records of 1 keys lie in more than one partition"),
     ):
         equal, text = compared({**good, **change})
@@ -216,8 +216,8 @@ def test_the_kernel_says_what_another_process_sent() -> None:
                 left -= len(taken.recv(left))
             seen, without = Traffic([port], []), Traffic([port], [process.pid])
             while seen.total(0, 1_000_000)[1] is None:  # the last bytes may still have to be acknowledged
-                seen.look()
-            without.look()
+                seen.sample()
+            without.sample()
     assert seen.total(0, 1_000_000)[0] == 0
     assert without.total(1, 1) == (None, None)
 

@@ -27,7 +27,7 @@ from mirror.kafka.fetch import Fetched
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
 from mirror.records.codecs import ZSTD
-from mirror.replication.damage import Damaged, look
+from mirror.replication.damage import Damaged, find_damage
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
@@ -50,18 +50,18 @@ def answer(records: bytes, end: int) -> Fetched:
 def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
     """In whatever field it is; at the log's end that end shows it, unless the batch does not end where the bytes do."""
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20)]
-    assert look(answer(b"".join(parts), 30), 10, is_all=True) is None
+    assert find_damage(answer(b"".join(parts), 30), 10, is_all=True) is None
     parts[1][at] ^= 1
-    found = look(answer(b"".join(parts), 30), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 30), 10, is_all=True)
     assert found is not None
     assert (found.first, found.next_offset) == (10, 20)
     assert found.is_between((0, 20))
     assert not found.is_between((0, 19))
     assert found.epoch == 0
-    last = look(answer(b"".join(parts[:2]), 20), 10, is_all=True)
+    last = find_damage(answer(b"".join(parts[:2]), 20), 10, is_all=True)
     assert last is not None
     assert last.next_offset == (10 if at in (8, 11) else 20)
-    cut = look(answer(b"".join(parts[:2]), 30), 10, is_all=False)
+    cut = find_damage(answer(b"".join(parts[:2]), 30), 10, is_all=False)
     assert cut == replace(last, next_offset=10), "there may be more"
 
 
@@ -69,7 +69,7 @@ def test_a_next_batch_whose_offset_lies_says_nothing() -> None:
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][70] ^= 1
     parts[2][5] ^= 1  # offset 20 becomes 65,556
-    found = look(answer(b"".join(parts), 40), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 40), 10, is_all=True)
     assert found == Damaged(10, 10, found.detail if found else "")
 
 
@@ -78,11 +78,11 @@ def test_a_batch_whose_offset_lies_ahead_is_damaged(ahead: int) -> None:
     """Its CRC holds. The log ends before, or the next one falls back."""
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][:8] = (10 + ahead).to_bytes(8, "big")
-    found = look(answer(b"".join(parts), 40), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 40), 10, is_all=True)
     assert found is not None
     assert (found.first, found.next_offset) == (10, 10), "its leader gives it to whoever asks for what follows"
     hole = b"".join(bytes(parts[at]) for at in (0, 2, 3))
-    assert look(answer(hole, 40), 10, is_all=True) is None, "a cleaner leaves one"
+    assert find_damage(answer(hole, 40), 10, is_all=True) is None, "a cleaner leaves one"
 
 
 def turn_a_bit(cluster: Cluster, topic: str, at: int) -> None:

@@ -30,7 +30,7 @@ from mirror.cli import app
 from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
 from mirror.driver.journal_state import JournalState
-from mirror.driver.topic_watcher import Look, Replanner, TopicWatcher
+from mirror.driver.topic_watcher import NewPlan, Replanner, TopicWatcher
 from mirror.groups.follower import GroupFollower
 from mirror.journal.entries import FirstSeen, pause_entry, resume_entry
 from mirror.journal.heartbeats import Heart
@@ -105,8 +105,8 @@ class Live:
         settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
         flow = replace(prepare(settings), epoch_seconds=2.0)
         context: Any = InThisProcess()
-        self.lookout = TopicWatcher(Replanner(settings), self.load)
-        self.supervisor = Supervisor(context, flow, lambda _: None, lookout=self.lookout)
+        self.watcher = TopicWatcher(Replanner(settings), self.load)
+        self.supervisor = Supervisor(context, flow, lambda _: None, topic_watcher=self.watcher)
 
     def load(self) -> Settings:
         return config.load(self.file)
@@ -114,7 +114,7 @@ class Live:
     def configure(self, **topics: Any) -> None:
         found = json.loads(self.file.read_text())
         self.file.write_text(json.dumps(found | {"topics": found["topics"] | topics}))
-        self.lookout.read_again()
+        self.watcher.read_again()
 
     def end(self) -> None:
         self.supervisor._interrupt(signal.SIGTERM)
@@ -152,7 +152,7 @@ def test_a_configuration_that_is_refused_in_part_is_refused_whole(
             live.configure(include=[more], offsets="preserve")
             await eventually(lambda: count(target, more) == 10)
             assert not running.done()
-            await live.supervisor.found(Look(()))  # what deletions may leave
+            await live.supervisor.found(NewPlan(()))  # what deletions may leave
             await eventually(lambda: re.search("plan_changed .*partitions=0", shown()) or running.done())
             produce(source, more, [b"y"] * 10)
             await eventually(lambda: count(target, more) == 20 or running.done())

@@ -285,8 +285,8 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
 class Journaling:
     """A journal that says something new each time it is read."""
 
-    def __init__(self, *looks: Sequence[tuple[bytes, bytes | None]]) -> None:
-        self.looks = iter(looks)
+    def __init__(self, *reads: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self.reads = iter(reads)
         self.partition, self.flow = TopicPartition("journal", 0), "eu-to-us"
         self.cluster = SimpleNamespace(topics={"journal"}, refresh=self.refresh)
 
@@ -294,8 +294,8 @@ class Journaling:
         """The topic is there."""
 
     async def follow(self, _: Place | None) -> News:
-        """The next look; nothing new when all were given."""
-        return News([Entry(0, key, value) for key, value in next(self.looks, [])], JournalPlace(1, None, 0))
+        """The next round; nothing new when all were given."""
+        return News([Entry(0, key, value) for key, value in next(self.reads, [])], JournalPlace(1, None, 0))
 
 
 def figures(topic: str, next_offset: int, state: State = State.MIRRORING) -> tuple[bytes, bytes]:
@@ -330,7 +330,7 @@ RUNNING = (OWNER, replace(Owner.here("one"), host="elsewhere").to_json())
 
 
 def test_a_topic_that_moves_for_ever_does_not_hide_one_that_is_stuck() -> None:
-    moving = ([RUNNING, figures("busy", 100 + look), figures("stuck", 5)] for look in range(1000))
+    moving = ([RUNNING, figures("busy", 100 + read), figures("stuck", 5)] for read in range(1000))
     assert behind(Journaling(*moving), idle_seconds=0.5) == ["stuck"]
 
 

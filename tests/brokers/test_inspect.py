@@ -498,7 +498,7 @@ def test_a_cut_file_may_be_one_that_is_being_written(segment: Path) -> None:
     assert "partial batch" in result.stdout
     assert "sound up to offset 4" in result.stdout
     assert "no sound batch within" in result.stdout
-    assert "look again" in result.stdout
+    assert "read it again" in result.stdout
 
 
 def test_a_folder_is_read_in_the_order_of_its_segments(segment: Path) -> None:

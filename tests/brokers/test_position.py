@@ -163,7 +163,7 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared(
     produce(source, topic_name, values(10))
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
     produce(source, topic_name, values(10))
-    real, deleted = position.look_at_logs, list[int]()
+    real, deleted = position.read_logs, list[int]()
 
     async def overtaken(flow: str, cluster: Cluster, *more: Any) -> position.Logs:
         found = await real(flow, cluster, *more)
@@ -172,7 +172,7 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared(
         return found
 
     for module in (position, offset_map_recovery):
-        monkeypatch.setattr(module, "look_at_logs", overtaken)
+        monkeypatch.setattr(module, "read_logs", overtaken)
     found = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
     assert (found.state, found.next_offset) == (State.CAUGHT_UP, 20), found
     assert deleted
@@ -211,13 +211,13 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
     async def fetched(*_: Any, **__: Any) -> Fetched:
         return answer
 
-    async def looked_at() -> list[Any]:
+    async def compared() -> list[Any]:
         return [each async for each in log_reader.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
 
     monkeypatch.setattr(log_reader, "fetch_below", fetched)
     source: Any = "source"
     with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
-        asyncio.run(looked_at())
+        asyncio.run(compared())
 
 
 def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:

@@ -96,7 +96,7 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
     story.fill(0, 50)
     story.carry_out()
 
-    async def looked() -> None:
+    async def watched() -> None:
         one = story.driver()
         async with one._source, one._target:
             assert await one._take_over() is None
@@ -117,7 +117,7 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
                 f"the source topic {story.topic} was deleted and made anew",
             )
 
-    asyncio.run(looked())
+    asyncio.run(watched())
 
 
 def test_a_target_that_lost_what_was_committed(
@@ -401,7 +401,7 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
         found = await listed(cluster, every, *more)
         return {at: offset for at, offset in found.items() if at not in hidden}
 
-    async def looked() -> None:
+    async def watched() -> None:
         one = story.driver()
         async with one._source, one._target:
             assert await one._take_over() is None
@@ -414,15 +414,15 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
             hidden.clear()
             await one._planned()
             assert {number: part.at for number, part in one._parts.items()} == {0: 50, 1: 0, 2: 0}
-            looks = [one.has_looked]
+            refreshed = [one.has_refreshed]
             hidden.add(TopicPartition(story.topic, 0))
             await one._planned()
-            looks.append(one.has_looked)
-            assert looks == [True, False]
+            refreshed.append(one.has_refreshed)
+            assert refreshed == [True, False]
             assert one.figures[TopicPartition(story.topic, 0)].state is State.UNAVAILABLE
 
     monkeypatch.setattr("mirror.spark.rekey.source.listed", some)
-    asyncio.run(looked())
+    asyncio.run(watched())
 
 
 def test_a_topic_that_came_while_no_mirror_ran_begins_with_its_first_record(story: Story) -> None:
@@ -485,9 +485,9 @@ def test_a_bounded_copy_of_a_topic_that_is_not_there_is_not_done(story: Story) -
     one = story.driver()
     one._side._flow = replace(story.flow, once=True)
 
-    async def looked() -> None:
+    async def watched() -> None:
         async with one._source:
             with pytest.raises(ClusterUnreachable):
-                await one._side.look()
+                await one._side.refresh()
 
-    asyncio.run(looked())
+    asyncio.run(watched())

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.brokers
 
 
 class Live:
-    """One flow with short looks, and its mirror while it runs."""
+    """One flow with short rounds, and its mirror while it runs."""
 
     def __init__(self, source: Cluster, target: Cluster, folder: Path, topics: list[str], **more: Any) -> None:
         """`more` goes into the section `topics`."""

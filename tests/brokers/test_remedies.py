@@ -701,7 +701,7 @@ def learn_advice(live: Live, trials: Mapping[str, Trial]) -> None:
     for one in trials.values():
         names = one.remedy.name
         assert re.search(pattern(one.remedy), one.advice), (one.name, names, one.advice)
-        if shown[one.name]["state"] == one.state:  # FENCED becomes another one with the next look at both logs
+        if shown[one.name]["state"] == one.state:  # FENCED becomes another one with the next read of both logs
             assert re.search(pattern(one.remedy), shown[one.name]["detail"]), (one.name, names, shown[one.name])
 
 

@@ -541,7 +541,7 @@ def a_mirror_elsewhere(config: Settings) -> Iterator[None]:
             seen = Watched(Journal(cluster, config.flow))
             await cluster.refresh([seen.journal.partition.topic])
             while not ended.is_set():
-                await seen.look()
+                await seen.poll()
                 if seen.claims.owner is not None and seen.claims.owner.instance != ELSEWHERE.instance:
                     await seen.journal.append([(ENDED, json.dumps({"instance": ELSEWHERE.instance}).encode())])
                     return

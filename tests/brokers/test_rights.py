@@ -409,8 +409,8 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     report = verify_flow(settings, means=Means(spark=False))
     assert report.gone == ()
     assert [(one.topic, one.kind) for one in report.shortfalls] == [(lost, Lack.NOT_VERIFIED)]
-    look = Replanner(settings).look(current, seen)
-    assert {one.source.topic for one in look.assignments} == {lost, kept_one}, "whose copies stay and report"
+    new_plan = Replanner(settings).replan(current, seen)
+    assert {one.source.topic for one in new_plan.assignments} == {lost, kept_one}, "whose copies stay and report"
     capsys.readouterr()
     assert failover(settings, rehearse=True, undo=False, as_json=True) == ExitCode.DATA_AT_RISK
     account = json.loads(capsys.readouterr().out)

@@ -402,14 +402,14 @@ def test_what_is_seen_later_begins_with_its_first_record(
 async def run_until(
     settings: Settings, appear: Callable[[], None], counts: dict[str, int]
 ) -> dict[TopicPartition, PartitionStatus]:
-    """A live mirror that looks out for what is new; once it runs, things `appear`, and it is ended when it has copied
+    """A live mirror that watches for what is new; once it runs, things `appear`, and it is ended when it has copied
     so many records of topics.
     """
     settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
     context: Any = InThisProcess()
     seen: dict[TopicPartition, PartitionStatus] = {}
     flow = replace(await asyncio.to_thread(prepare, settings), epoch_seconds=2.0)
-    live = Supervisor(context, flow, seen.update, lookout=TopicWatcher(Replanner(settings), lambda: settings))
+    live = Supervisor(context, flow, seen.update, topic_watcher=TopicWatcher(Replanner(settings), lambda: settings))
 
     async def story() -> None:
         async with asyncio.timeout(PATIENCE):

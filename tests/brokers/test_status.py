@@ -336,7 +336,7 @@ def test_what_somebody_else_wrote_steers_no_terminal() -> None:
 GROUPS = GroupFigures(instance="me", at_ms=NOW - 3000, groups=2001, synced=1998, active=2, held_back=1)
 
 
-def test_groups_are_counted_and_their_look_has_an_age() -> None:
+def test_groups_are_counted_and_their_round_has_an_age() -> None:
     found = status_in({**journal(figures()), b"groups": GROUPS.to_json()})
     text = " ".join(text_of(found, 160).split())
     assert (
@@ -416,11 +416,11 @@ def test_a_follower_reads_what_is_new(target_cluster: Cluster, topic_name: str) 
     async def run() -> None:
         async with WireCluster(Endpoint("us", settings.target.bootstrap)) as target:
             follower = Follower(settings, target)
-            assert (await follower.look()).pulse is Pulse.NEVER_RAN
+            assert (await follower.poll()).pulse is Pulse.NEVER_RAN
             await asyncio.to_thread(write, target_cluster, flow, journal(figures(0)))
-            assert [one.next_offset for one in (await follower.look()).figures] == [1000]
+            assert [one.next_offset for one in (await follower.poll()).figures] == [1000]
             await asyncio.to_thread(write, target_cluster, flow, journal(figures(0, next_offset=1007)))
-            assert [one.next_offset for one in (await follower.look()).figures] == [1007]
+            assert [one.next_offset for one in (await follower.poll()).figures] == [1007]
 
     asyncio.run(run())
 
@@ -524,7 +524,7 @@ def test_a_watch_on_a_terminal(target_cluster: Cluster, topic_name: str, tmp_pat
                 shown += more
         assert watching.wait(10) == 0
     os.close(ours)
-    assert b"\x1b[1A" in shown, "the second look is drawn over the first"
+    assert b"\x1b[1A" in shown, "the second page is drawn over the first"
     assert b"Traceback" not in shown
 
 
@@ -557,7 +557,7 @@ def test_counts() -> None:
     assert [rendering.count(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
 
 
-def test_every_state_has_a_look() -> None:
+def test_every_state_has_a_style() -> None:
     assert all(rendering.state_text(state).plain == state for state in State)
     assert all(rendering.state_text(state, former=True).plain in (state, f"was {state}") for state in State)
 

@@ -48,7 +48,7 @@ def test_missed_beats_reveal_a_suspension(clock: int) -> None:
 
 
 def test_nothing_of_a_round_is_sent_behind_a_suspension_in_its_midst() -> None:
-    """Its batches were chosen before; the next round looks again at each partition."""
+    """Its batches were chosen before; the next round checks each partition again."""
     nothing: Any = None
     now, writer = [0.0], Writer(nothing, nothing, nothing, 1 << 20)
     writer.detector = SuspensionDetector(lambda: (now[0], now[0]))

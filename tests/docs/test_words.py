@@ -21,6 +21,8 @@ NAMES = {
     "TaskFigures": "TaskStatus",
     "Ledger": "OffsetMap",
     "Ledgers": "OffsetMapStore",
+    "LOOK_SECONDS": "POLL_SECONDS",
+    "Look": "SyncResult, or NewPlan",
     "Lookout": "TopicWatcher",
     "MarkAddress": "ControlAddress",
     "Outgoing": "PendingBatch",
@@ -36,6 +38,8 @@ NAMES = {
     "Tally": "PartitionCounters",
     "Tidings": "JournalState",
     "Wish": "InspectOptions",
+    "look": "refresh, replan, poll, read or check",
+    "lookout": "topic_watcher",
     "sink": "partition_writer, or buffer: a sink is Spark's",
     "sinks": "partition_writers",
 }

@@ -358,12 +358,12 @@ def _outcome(mirror: Mirror) -> str:
     return ", ".join(f"{one.state} {one.next_offset}/{one.until}" for one in report.values()) or "no report"
 
 
-def _settled(look: Callable[[], T]) -> T:
+def _settled(read: Callable[[], T]) -> T:
     """What it comes to, once it stays: a broker goes on with the requests of a process that is gone."""
-    seen = look()
+    seen = read()
     while True:
         time.sleep(_SETTLING_SECONDS)
-        before, seen = seen, look()
+        before, seen = seen, read()
         if before == seen:
             return seen
 

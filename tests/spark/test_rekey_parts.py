@@ -410,17 +410,17 @@ def idle_driver(**parts: Any) -> Rekeyer:
     )
     made: Any = Rekeyer(nowhere, flow, RULE, frozenset())
 
-    async def looked() -> None:
+    async def refreshed() -> None:
         """There is nothing new."""
 
-    made._look, made._newest, made._target_seen = looked, 1, time.monotonic()
+    made._refresh, made._newest, made._target_seen = refreshed, 1, time.monotonic()
     made._side.upto = lambda number, _: made._parts[number].at
     made._parts.update({int(number.removeprefix("p")): part for number, part in parts.items()})
     driver: Rekeyer = made
     return driver
 
 
-def test_a_stop_is_looked_at_again_after_a_while() -> None:
+def test_a_stop_is_checked_again_after_a_while() -> None:
     """But a source that was cut back: that hides as the log grows."""
     parts = {
         f"p{number}": SimpleNamespace(at=5, epoch=0, stop=Stopped(state, number, 5, "why"))

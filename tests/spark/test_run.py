@@ -189,7 +189,7 @@ def test_translated_offsets_of_a_running_mirror(
     groups = {"include": [f"{topic_name}.*"], "interval_s": 0.5}
     config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": groups, "spark": {"epoch_s": 3}}))
 
-    def looked_up(offset: int, *options: str) -> Any:
+    def translated(offset: int, *options: str) -> Any:
         found = CliRunner().invoke(
             app, ["offsets", str(config), "translate", topic_name, "0", str(offset), "--json", *options]
         )
@@ -205,7 +205,7 @@ def test_translated_offsets_of_a_running_mirror(
         # 5 committed, a marker, 5 aborted, a marker, 20 plain; and that five times
         commit(source, topic_name, topic_name, 4 * 32 + 6)
         wait_for(lambda: committed(target, topic_name, topic_name) == 4 * 25 + 5, PATIENCE, lambda: live.log)
-        assert looked_up(3 * 32 + 12)["target_offset"] == 3 * 25 + 5
+        assert translated(3 * 32 + 12)["target_offset"] == 3 * 25 + 5
         live.process.send_signal(signal.SIGKILL)
         live.process.wait()
     produce(source, topic_name, values(1))
@@ -213,17 +213,17 @@ def test_translated_offsets_of_a_running_mirror(
     theirs, ours = list(read(source, topic_name, 0)), list(read(target, topic_name, 0))
     assert [one[1:] for one in theirs] == [one[1:] for one in ours]
     for one, other in (theirs[0], ours[0]), (theirs[77], ours[77]), (theirs[-1], ours[-1]):
-        for found in looked_up(one[0]), looked_up(other[0], "--reverse"):
+        for found in translated(one[0]), translated(other[0], "--reverse"):
             assert (found["source_offset"], found["target_offset"], found["record"]) == (one[0], other[0], True)
-    assert looked_up(8)["record"] is False
-    assert looked_up(161)["target_offset"] == 126
+    assert translated(8)["record"] is False
+    assert translated(161)["target_offset"] == 126
     with pytest.raises(ConfigError, match="offset 162 is not mirrored yet; what is mirrored ends at 161"):
-        looked_up(162)
+        translated(162)
     with pytest.raises(ConfigError, match="offset 127 is not mirrored yet"):
-        looked_up(127, "--reverse")
+        translated(127, "--reverse")
     produce(source, topic_name, values(3))
     commit(source, topic_name, topic_name, 164)
-    # Reading the journal now and then is not enough: what a task recorded at its end is read before the last look.
+    # Reading the journal now and then is not enough: what a task recorded at its end is read before the last check.
     monkeypatch.setattr(supervisor, "WATCH_SECONDS", 60)
     assert run_once(load(config)).exit_code == ExitCode.DONE
     assert committed(target, topic_name, topic_name) == 129

@@ -88,14 +88,14 @@ class Story:
     def stopped(self, *, is_first: bool = True) -> PartitionStatus:
         """How the partition stands for a driver that starts now and has nothing to carry out."""
 
-        async def looked() -> PartitionStatus:
+        async def watched() -> PartitionStatus:
             one = self.driver(is_first=is_first)
             async with one._source, one._target:
                 assert await one._take_over() is None
                 assert await one._planned() is None
             return one.figures[TopicPartition(self.topic, 0)]
 
-        return asyncio.run(looked())
+        return asyncio.run(watched())
 
     def open_transaction(self) -> Producer:
         """One that has written ten records, and is not ended."""

@@ -25,9 +25,9 @@ def forgetful() -> Iterator[Cluster]:
 def await_forgotten(cluster: Cluster, topic: str) -> None:
     """Until the leader of the one partition knows no producer."""
 
-    async def look() -> None:
+    async def poll() -> None:
         async with asyncio.timeout(PATIENCE), probing_existing(cluster.bootstrap, topic) as probe:
             while await probe.remembered():
                 await asyncio.sleep(0.01)
 
-    asyncio.run(look())
+    asyncio.run(poll())

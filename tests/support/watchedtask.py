@@ -51,7 +51,7 @@ class _Watched(Pipeline):
                 self.affected.setdefault(partition_writer.source, []).append(time.monotonic())
             acknowledged(partition_writer, ack, sent_at)
 
-        self._fetcher._take = watched_take  # type: ignore[method-assign] # to look on
+        self._fetcher._take = watched_take  # type: ignore[method-assign] # to watch
         self._writer._acknowledged = watched_ack  # type: ignore[method-assign] # the same
 
     def _stop(self, partition_task: Any, stop: PartitionStop) -> None:

@@ -15,7 +15,7 @@ RATES = st.floats(1.0, 1e10)
 def test_a_bucket_never_gives_more_than_its_rate_but_for_one_answer(
     rate: float, steps: list[tuple[float, int]]
 ) -> None:
-    """Whoever asks, at whatever moments: in the time since the first look no more came than the rate allows, the last
+    """Whoever asks, at whatever moments: in the time since the first check no more came than the rate allows, the last
     answer aside, since a broker gives one batch however large it is.
     """
     bucket, now = Bucket(rate), 0.0

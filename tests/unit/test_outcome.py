@@ -14,7 +14,7 @@ from fakebroker import HOST
 from sparkless import InThisProcess
 
 from mirror.driver.flow import Flow, Outcome
-from mirror.driver.topic_watcher import Look
+from mirror.driver.topic_watcher import NewPlan
 from mirror.errors import ExitCode
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.observability.status import PartitionStatus
@@ -120,7 +120,7 @@ def test_a_stop_is_over_and_reported_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("offset", [500, 2000])
-def test_a_stop_that_no_task_has_looked_at_since_is_not_over(offset: int) -> None:
+def test_a_stop_that_no_task_has_checked_since_is_not_over(offset: int) -> None:
     """A task that comes late to its epoch reports what was known, and the copy may have been made anew since."""
     late = replace(figures(State.DIVERGED, offset), presumed=True)
     outcome = Scripted([[late], [figures(State.MIRRORING, 5)], [figures(State.CAUGHT_UP, 1000)]], once=True).outcome()
@@ -202,7 +202,7 @@ def test_a_silent_source_does_not_hold_up_an_end(other: tuple[Assignment, ...]) 
         async with silent() as (source, asked):
             mirror = Unpatched([[figures(State.MIRRORING, 5)]], source=source, epoch_seconds=1000.0)
             if other:
-                mirror._next = Look((*mirror._assignments, *other))
+                mirror._next = NewPlan((*mirror._assignments, *other))
             ending = asyncio.create_task(mirror._epochs())
             async with asyncio.timeout(PATIENCE):
                 await asked.wait()

@@ -199,14 +199,14 @@ def test_an_older_form_of_a_record_hides_nothing() -> None:
 
 
 def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> None:
-    """A look at all of them for each that is learned would take hours for a long journal."""
+    """A pass over all of them for each that is learned would take hours for a long journal."""
 
     class Counted(OffsetRangeIndex):
-        looks = 0
+        reads = 0
 
         @property
         def pieces(self) -> tuple[OffsetRanges, ...]:
-            self.looks += 1
+            self.reads += 1
             return super().pieces
 
     index = Counted()
@@ -216,7 +216,7 @@ def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> Non
         index.learn(begin, runs)
     assert index.last is not None
     assert (index.last.begin, index.end) == (0, 5)
-    assert index.looks <= 1
+    assert index.reads <= 1
 
 
 def test_what_the_target_deleted_is_not_kept() -> None:

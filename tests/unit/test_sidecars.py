@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mirror.commands.restore import look_over
+from mirror.commands.restore import scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.segments.cluster_logs import ClusterTopics, KnownTopic
@@ -109,14 +109,14 @@ def test_checkpoints_name_partitions_without_a_folder(tmp_path: Path) -> None:
     rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "empty 0 0", "gone 0 4", "__consumer_offsets 3 8")
     checkpoint.write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
     for folder in (data, tmp_path):
-        disks = look_over([folder], groups=False)
+        disks = scan_folders([folder], groups=False)
         assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2})
-    disks = look_over([data / "orders-0"], groups=False)
+    disks = scan_folders([data / "orders-0"], groups=False)
     assert (disks.topics["orders"].partitions, disks.lacking) == (1, {})
     checkpoint.write_text(checkpoint.read_text()[:-4])
-    assert look_over([data], groups=False).lacking == {}, "cut short"
+    assert scan_folders([data], groups=False).lacking == {}, "cut short"
     checkpoint.write_text("0\n1\nclicks 1999999999 9\n")
-    assert look_over([data], groups=False).lacking == {}, "no broker's"
+    assert scan_folders([data], groups=False).lacking == {}, "no broker's"
 
 
 def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, mon
     known = {name: KnownTopic(topic_id=uuid4(), partitions=1, configs={}) for name in ("orders", "anew")}
     reported = ClusterTopics(topics=known, gone=frozenset({"gone", "anew"}))
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
-    disks = look_over([data], groups=False)
+    disks = scan_folders([data], groups=False)
     assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2, "anew": 1})
 
 
@@ -140,9 +140,9 @@ def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:
         (tmp_path / name / "orders-0" / f"{0:020}.log").touch()
         (tmp_path / name / "meta.properties").write_text(text)
     assert [cluster_id_of(tmp_path / name) for name in ("one", "two", "none")] == ["A-b_c", "other", None]
-    assert look_over([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
+    assert scan_folders([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
     with pytest.raises(ConfigError, match=r"one of cluster A-b_c, .*two of cluster other"):
-        look_over([tmp_path / "one", tmp_path / "two"], groups=True)
+        scan_folders([tmp_path / "one", tmp_path / "two"], groups=True)
 
 
 def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, mo
     known = KnownTopic(topic_id=current, partitions=2, configs={})
     reported = ClusterTopics(topics={"orders": known}, removed=frozenset({removed}))
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
-    disks = look_over([data], groups=False)
+    disks = scan_folders([data], groups=False)
     assert sorted(disks.partitions) == [TopicPartition("late", 1), TopicPartition("orders", 0)]
     assert disks.topics["late"].partitions == 2
     for left in ("gone-0", "orders-1"):

@@ -279,7 +279,7 @@ async def test_markers_that_are_more_or_fewer_than_were_sent_are_noticed(target:
 
 
 @in_loop
-async def test_a_mirror_that_was_frozen_looks_at_the_logs_end_before_it_sends_markers(target: Target) -> None:
+async def test_a_mirror_that_was_frozen_reads_the_logs_end_before_it_sends_markers(target: Target) -> None:
     one = target.partition_writer(2)
     one.seen_at = asyncio.get_running_loop().time() - FRESH - 0.001
     await target.flush()

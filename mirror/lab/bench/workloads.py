@@ -175,9 +175,9 @@ _COMPACTED: Final = {
     "retention.ms": "-1",
 }
 _PATIENCE_S: Final = 120.0
-_CLEAN_LOOK_S: Final = 1.0
-#: Looks at a log that find the same number of records, before its cleaning is taken to be over.
-_CLEAN_LOOKS: Final = 4
+_CLEAN_POLL_S: Final = 1.0
+#: Reads of a log that find the same number of records, before its cleaning is taken to be over.
+_CLEAN_POLLS: Final = 4
 
 
 def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
@@ -259,10 +259,10 @@ def _cleaned(bootstrap: str, topic: str, shape: Shape, written: Stored) -> Store
     """
     deadline = time.monotonic() + _PATIENCE_S
     found, same = written, 0
-    while found.records == written.records or same < _CLEAN_LOOKS:
+    while found.records == written.records or same < _CLEAN_POLLS:
         if time.monotonic() > deadline:
             raise BenchError(f"{topic}: the broker's cleaner was not done within {_PATIENCE_S:.0f} s")
-        time.sleep(_CLEAN_LOOK_S)
+        time.sleep(_CLEAN_POLL_S)
         before, found = found, stored(bootstrap, topic, shape.partitions)
         same = same + 1 if found == before else 0
     kept = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)

@@ -194,7 +194,7 @@ def verdicts_of(figures: Iterable[PartitionStatus]) -> dict[str, Counter[str]]:
 
 # --- The mirror at work, seen from outside ----------------------------------------------------------------------------
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 JOURNAL_SECONDS: Final = 0.5
 #: Seconds in which something must move.
 PATIENCE_S: Final = 60.0
@@ -265,7 +265,7 @@ class Copying:
                 )
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:
-                    await self._look(every, reading)
+                    await self._poll(every, reading)
                 await asyncio.to_thread(live.stop)
                 ends = await asyncio.to_thread(self._source_ends.of, every)
                 await self._until_said(every, ends, reading)
@@ -278,7 +278,7 @@ class Copying:
         course, total = self.course, sum(ends.values())
         before = course.began
         while not self._all_at(ends):
-            await self._look(topics, reading)
+            await self._poll(topics, reading)
             now = Moment(time.monotonic(), self.tree.sample())
             done = sum(self._reached.values())
             if done and not course.first.at:
@@ -293,10 +293,10 @@ class Copying:
     async def _until_said(self, topics: Mapping[str, int], ends: Reached, reading: asyncio.Task[None]) -> None:
         """Until the journal says of every partition that it has caught up with the source's end, and the logs agree."""
         while not (self._all_at(ends) and all(self._is_caught_up(at, end) for at, end in ends.items())):
-            await self._look(topics, reading)
+            await self._poll(topics, reading)
 
-    async def _look(self, topics: Mapping[str, int], reading: asyncio.Task[None]) -> None:
-        await asyncio.sleep(LOOK_SECONDS)
+    async def _poll(self, topics: Mapping[str, int], reading: asyncio.Task[None]) -> None:
+        await asyncio.sleep(POLL_SECONDS)
         self._reached = await asyncio.to_thread(self._target_ends.of, topics, growing=True)
         self.tree.sample()
         self._judge()

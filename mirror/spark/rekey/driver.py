@@ -6,7 +6,7 @@ D2  a source partition that must stop is stopped at its record: the plan is made
     committed it already, which it cannot have: slots begin when every range was read.
     Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
     take them back than a mirror needs to learn that it was taken over (`spark/supervisor.py`, S2)
-D3  a stop is looked at again from the logs after a while, so mending its cause is enough
+D3  a stop is checked again from the logs after a while, so mending its cause is enough
 D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
     (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
     its partition stops there by name for as long as this process runs, and the others go on
@@ -84,7 +84,7 @@ def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFr
 
 # --- The driver's side of one re-keyed topic --------------------------------------------------------------------------
 
-#: Between two looks at the source while there is nothing new.
+#: Between two polls of the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
 #: Offsets of one source partition in the first micro-batch, and at most; between them the time that one takes decides.
@@ -136,9 +136,9 @@ class Rekeyer:
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
 
     @property
-    def has_looked(self) -> bool:
+    def has_refreshed(self) -> bool:
         """It knows how far its source is."""
-        return self._side.has_looked
+        return self._side.has_refreshed
 
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
@@ -271,12 +271,12 @@ class Rekeyer:
             return None
         self._is_bound = True
         await self._side.check_kept(plan.upto, plan.epochs)
-        await self._look()
+        await self._refresh()
         return self._mended(plan)
 
-    async def _look(self) -> None:
-        """Look at the source; what is passed over there is on record before anything behind it is planned."""
-        await self._side.look()
+    async def _refresh(self) -> None:
+        """Refresh the source; what is passed over there is on record before anything behind it is planned."""
+        await self._side.refresh()
         if lost := self._side.losses:
             of_copy = (replace(one, target_topic_id=self._target_id) for one in lost)
             await self._journal.append_all(map(loss_entry, of_copy))
@@ -301,7 +301,7 @@ class Rekeyer:
             for part in self._parts.values():
                 if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
                     part.stop = self._exhausting.get(part.stop.partition)
-        await self._look()
+        await self._refresh()
         if time.monotonic() - self._target_seen > REFRESH_SECONDS:
             await self._target.refresh([rule.target])
             if self._is_made_anew:
@@ -517,9 +517,9 @@ class Queries:
         return topic in self._rekeyers
 
     @property
-    def have_looked(self) -> bool:
+    def have_refreshed(self) -> bool:
         """All of them know how far their sources are."""
-        return all(one.has_looked for one in self._rekeyers.values())
+        return all(one.has_refreshed for one in self._rekeyers.values())
 
     @property
     def unfinished(self) -> Iterator[str]:
@@ -533,14 +533,14 @@ class Queries:
         """
         is_first = not journal_state.live
 
-        def look_at(task: asyncio.Task[None]) -> None:
+        def stop_on_failure(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and task.exception() is not None:
                 stop()
 
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
             running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
-            task.add_done_callback(look_at)
+            task.add_done_callback(stop_on_failure)
             return task
 
         self._begin = begin

@@ -32,7 +32,7 @@ from mirror.spark.rekey.microbatch import (
 from mirror.spark.rekey.source import cut_back, recreated
 from mirror.states import State
 
-_LOOK_AGAIN: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class PlanLog:
@@ -104,7 +104,7 @@ class PlanLog:
         while (seen := await last_plan(self._target, self._rule)) is None or seen.number != plan.number:
             if time.monotonic() > deadline:  # the coordinator answers before its marker is in the log
                 raise ClusterUnreachable(f"{self._target}: a plan is not to be read in {self._rule.progress} yet")
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _fenced(self, slot: int) -> int:
         await Transaction.begin(self._target, transactional_id(self._rule, slot))
@@ -120,7 +120,7 @@ class PlanLog:
 
     async def lost(self) -> str:
         """What the target lost that slots had committed, in words; empty where that is nothing. It costs one request
-        where the leaders are those that they were at the last look.
+        where the leaders are those that they were at the last round.
         """
         rule = self._rule
         await self._target.refresh([rule.target, rule.progress])

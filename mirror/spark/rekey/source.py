@@ -106,7 +106,7 @@ class Standing:
 
 # --- The source's side of one re-keyed topic --------------------------------------------------------------------------
 
-#: Between two looks for new partitions of the source, and for another topic by its name.
+#: Between two rounds for new partitions of the source, and for another topic by its name.
 REFRESH_SECONDS: Final = 2.0
 
 
@@ -114,10 +114,10 @@ class Source:
     """The partitions of the topic that `rule` is for, by number in `parts`."""
 
     def __init__(self, cluster: Cluster, rule: Rekeying, flow: Flow, log: Any) -> None:
-        """Nothing is asked yet; `log` gets what a look finds lost."""
+        """Nothing is asked yet; `log` gets what a round finds lost."""
         self._cluster, self._rule, self._flow, self._log = cluster, rule, flow, log
         self.parts: dict[int, Standing] = {}
-        #: Where a bounded copy ends, once it has looked.
+        #: Where a bounded copy ends, once it has refreshed.
         self.bounds: dict[int, int] | None = None
         #: The id of the topic that the last plan is about.
         self.topic_id: uuid.UUID | None = None
@@ -125,7 +125,7 @@ class Source:
         self.start = flow.start
         #: What was passed over and is not on record yet.
         self.losses: list[Loss] = []
-        self.has_looked = False
+        self.has_refreshed = False
         self._refreshed = float("-inf")
 
     @property
@@ -160,7 +160,7 @@ class Source:
             upto = min(upto, part.stop.offset)
         return max(part.at, upto)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Where the partitions end now, and whether they still begin where they stand, in the log that was re-keyed.
 
         Raises ClusterError; Stopped where the topic is another one.
@@ -192,7 +192,7 @@ class Source:
                 self.parts[number].waits_for = f"{self._cluster}: no leader says where this partition ends"
         if self._flow.once and self.bounds is None:
             self.bounds = ends_there
-        self.has_looked = len(ends_there) == len(numbers) > 0
+        self.has_refreshed = len(ends_there) == len(numbers) > 0
 
     async def check_kept(self, upto: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""

@@ -61,8 +61,8 @@ _SCHEMA: Final = pa.schema(
 )
 #: No batch is too large for a computation.
 _ANY_SIZE: Final = 2**31 - 1
-#: Seconds between two looks at how far the query has come.
-_LOOK_AGAIN: Final = 0.2
+#: Seconds between two polls of how far the query has come.
+_POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             is_there = done is not None and all(done.get(number, 0) >= upto for number, upto in wanted.items())
             if is_there or asyncio.get_running_loop().time() > deadline:
                 break
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_SECONDS)
         if done is None:
             return None
         return Extent(
