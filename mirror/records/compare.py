@@ -132,12 +132,12 @@ def records_difference(ours: Records, theirs: Records, *, timed: bool) -> str:
 
     at = {int(offset): index for index, offset in enumerate(theirs.offsets)}
     for index, offset in enumerate(map(int, ours.offsets)):
-        twin = at.get(offset)
-        if twin is None:  # a hole, before the source's batch or in it, or a record of its next batch
+        match = at.get(offset)
+        if match is None:  # a hole, before the source's batch or in it, or a record of its next batch
             continue
         for name, field in (("key", key), ("value", value), ("headers", headers)):
-            if field(ours, index) != field(theirs, twin):
+            if field(ours, index) != field(theirs, match):
                 return f"the {name} of the record at offset {offset}"
-        if timed and ours.timestamps[index] != theirs.timestamps[twin]:
+        if timed and ours.timestamps[index] != theirs.timestamps[match]:
             return f"the timestamp of the record at offset {offset}"
     return ""

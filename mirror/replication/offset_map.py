@@ -38,7 +38,7 @@ class OffsetRange(NamedTuple):
 
 class OffsetRanges:
     """Consecutive runs of one partition. The source is accounted for below `next_source`, which may lie behind the last
-    record: markers and the like are passed over. The next record lands at `next_target`.
+    record: markers and the like are passed over. The next record goes to `next_target`.
     """
 
     __slots__ = ("_sources", "_targets", "next_source", "next_target")

@@ -194,7 +194,7 @@ async def _resumed(
         known=known,
         last_epoch=before.header.partition_leader_epoch if before is not None and follows else -1,
         lost_until=logs.start if at < logs.start else -1,
-        lands=logs.end,
+        target_offset=logs.end,
         target_lost=lost,
         target_epoch=logs.target_epoch,
         last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
@@ -306,35 +306,35 @@ async def _tail_compared(
     if first is None or last is None or first < logs.start:
         return None, None
     compared: RawBatch | None
-    compared = twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    compared = source_batch = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
     if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
-        difference = batch_difference(tail.at(first), twin, may_be_rewritten=logs.tail_is_ours)
-        if not difference and twin is not None:
-            difference, compared = await joined_difference(source, logs.source, tail.at(first), twin)
-    elif twin is None:
+        difference = batch_difference(tail.at(first), source_batch, may_be_rewritten=logs.tail_is_ours)
+        if not difference and source_batch is not None:
+            difference, compared = await joined_difference(source, logs.source, tail.at(first), source_batch)
+    elif source_batch is None:
         difference = "the source has no batch there"
     else:
-        difference = _moved_difference(runs, tail, twin)
+        difference = _moved_difference(runs, tail, source_batch)
     if difference:
         detail = (
             f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
         )
         raise logs.unlike(first, detail, compared)
-    assert twin is not None
+    assert source_batch is not None
     assert compared is not None
-    if twin.header.magic == 2 and twin.header.base_offset > last:
+    if source_batch.header.magic == 2 and source_batch.header.base_offset > last:
         return None, None  # compaction left a hole, or another log has one
-    is_same = (twin.header.base_offset, twin.header.count) == (first, header.count)
-    batch = kept_batch(tail, first, twin.header.crc if is_same else None)
+    is_same = (source_batch.header.base_offset, source_batch.header.count) == (first, header.count)
+    batch = kept_batch(tail, first, source_batch.header.crc if is_same else None)
     return batch, (compared.header.partition_leader_epoch, compared.header.next_offset)
 
 
-def _moved_difference(runs: OffsetRanges, tail: RawBatch, twin: RawBatch) -> str:
+def _moved_difference(runs: OffsetRanges, tail: RawBatch, source_batch: RawBatch) -> str:
     """The same for a batch whose records were closed up."""
     from mirror.records.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
     try:
-        ours, theirs = read(tail, LARGEST_RECORD), read(twin, LARGEST_RECORD)
+        ours, theirs = read(tail, LARGEST_RECORD), read(source_batch, LARGEST_RECORD)
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
     ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours)).relocated(runs.to_source)
@@ -386,9 +386,9 @@ async def _retrace(
                     if not goes_on and logs.tail_is_ours:  # what was committed never is not, but after a cut
                         raise _truncated(logs, offset_map.runs, stable)
                     there = f"at offset {offset_map.runs.next_target} of the target, the record is not the source's"
-                    twin = theirs.raw if goes_on else None
+                    source_batch = theirs.raw if goes_on else None
                     at = offset_map.runs.next_source
-                    raise logs.unlike(at, f"{there} at offset {at}", twin)
+                    raise logs.unlike(at, f"{there} at offset {at}", source_batch)
                 offset_map.add(free, ours.offset, 1)
             ours.pass_by(count)
         if ours.marker:

@@ -74,16 +74,16 @@ class PartitionCounters:
 class PendingBatch:
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
-    It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
-    records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch of
-    what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
+    It must land at offset `target_offset` of the target; then the source is mirrored up to `next_offset`. `pieces` are
+    its records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch
+    of what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
     batches.
     """
 
     header: bytes
     raw: RawBatch
     verdict: Verdict
-    lands: int
+    target_offset: int
     next_offset: int
     pieces: tuple[tuple[int, int], ...]
     epoch: int = -1
@@ -92,7 +92,7 @@ class PendingBatch:
     @property
     def end(self) -> int:
         """Where the target's log ends once this is in it."""
-        return self.lands + self.raw.header.count
+        return self.target_offset + self.raw.header.count
 
 
 @dataclass(slots=True)
@@ -116,17 +116,17 @@ class PartitionWriter:
     """Where a partition is written, from one position on.
 
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
-    appended at `lands`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
-    move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch that is
-    gone. `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate only the
-    log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
-    clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is in
-    flight went to broker `node`, over that of its connections whose number is
-    `connection`. `landed_at` is where the target's log ends with what is acknowledged; `epoch` is the source's
-    leader epoch of the last of that, which reaches up to `epoch_until` at least, and `newest` its last batch.
-    `session` is a connection to the leader that was open before the position was read, `topic_id` the target
-    topic's id then. `losses` are those that are being passed over. `opens`: bytes that a record to be rewritten may
-    have without compression. `suspensions`: how often the process had been suspended when the position was read.
+    appended at `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose
+    offsets move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch
+    that is gone. `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate
+    only the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by
+    the clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is
+    in flight went to broker `node`, over that of its connections whose number is `connection`. `landed_at` is where the
+    target's log ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches
+    up to `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open
+    before the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
+    `opens`: bytes that a record to be rewritten may have without compression. `suspensions`: how often the process had
+    been suspended when the position was read.
     """
 
     source: TopicPartition
@@ -137,7 +137,7 @@ class PartitionWriter:
     opens: int = CAP
     suspensions: int = 0
     next_offset: int = 0
-    lands: int = 0
+    target_offset: int = 0
     stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))
     sent: int = 0
     acked: int = 0
@@ -168,7 +168,7 @@ class PartitionWriter:
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset
-        self.lands = self.sent = self.landed_at = self.position.end
+        self.target_offset = self.sent = self.landed_at = self.position.end
         if (last := self.position.last) is not None:
             self.epoch, self.epoch_until = last.source_epoch, last.epoch_until
         self.stamp, self.known = self.position.stamp, self.position.known
@@ -232,9 +232,11 @@ class PartitionWriter:
             self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
-        out = PendingBatch(head, raw, verdict, self.lands, self.next_offset, pieces, epoch, rewritten_from is not None)
+        out = PendingBatch(
+            head, raw, verdict, self.target_offset, self.next_offset, pieces, epoch, rewritten_from is not None
+        )
         self.queue.append(out)
-        self.lands += header.count
+        self.target_offset += header.count
 
     def fill(
         self, upto: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
@@ -259,7 +261,7 @@ class PartitionWriter:
                 self.has_gaps = True
             last.epoch = max(last.epoch, epoch)
             self.stamp = last.stamp.then(upto - last.first)
-            self.next_offset = self.lands = upto
+            self.next_offset = self.target_offset = upto
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
                 last.verdict_bytes[str(verdict)] += size
@@ -278,12 +280,12 @@ class PartitionWriter:
     def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
         if self.offset_map is not None:
-            lands = out.lands
+            target_offset = out.target_offset
             for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
-                self.offset_map.add(source, lands, count)
-                lands += count
+                self.offset_map.add(source, target_offset, count)
+                target_offset += count
         self.landed_at = out.end
-        self.newest = out.header, out.raw.header, out.lands, out.is_rewritten
+        self.newest = out.header, out.raw.header, out.target_offset, out.is_rewritten
         self._mirrored(out.next_offset, out.epoch)
 
     def marked(self, gap: Gap, count: int) -> None:
@@ -320,8 +322,8 @@ class PartitionWriter:
         """That of what follows what is acknowledged; None behind markers, which count otherwise."""
         if self.newest is None:
             return begun.stamp if self.landed_at == self.position.end else None
-        head, header, lands, _ = self.newest
-        if self.landed_at != lands + header.count:
+        head, header, target_offset, _ = self.newest
+        if self.landed_at != target_offset + header.count:
             return None
         sent = parse_header(head)
         stamp = ProducerState(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
@@ -330,10 +332,10 @@ class PartitionWriter:
     def _last_batch(self) -> LastBatch | None:
         if self.newest is None:
             return None
-        head, header, lands, is_rewritten = self.newest
+        head, header, target_offset, is_rewritten = self.newest
         return LastBatch(
-            base=lands,
-            next_offset=lands + header.count,
+            base=target_offset,
+            next_offset=target_offset + header.count,
             source_base=header.base_offset,
             crc=None if self.rules.target_append_time else int.from_bytes(head[CRC_AT:CRC_FROM], "big"),
             source_crc=None if is_rewritten else header.crc,
@@ -352,7 +354,7 @@ class PartitionWriter:
             gap.lost_until, self.has_gaps = loss.next_offset, True
             self.queue.append(gap)
             self.stamp = gap.stamp.then(count)
-            self.next_offset = self.lands = loss.next_offset
+            self.next_offset = self.target_offset = loss.next_offset
         self.losses.append(loss)
 
     @property

@@ -90,11 +90,11 @@ class Position:
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
     batch, or -1. `begin` is where the target must be made to begin first, since all before it is padding or missing,
     and -1 where nothing is to be done. `lost_until` is where the source goes on, where it lost the records from
-    `next_offset` up to there; -1 where not. `lands` is where the next batch lands in the target if that is not at
-    `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the
-    target had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last`
-    is what was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last
-    batch is ours, and has its broker's time.
+    `next_offset` up to there; -1 where not. `target_offset` is where the next batch goes in the target if that is not
+    at `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the target
+    had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last` is what
+    was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last batch is
+    ours, and has its broker's time.
     """
 
     next_offset: int
@@ -103,7 +103,7 @@ class Position:
     last_epoch: int
     begin: int = -1
     lost_until: int = -1
-    lands: int = -1
+    target_offset: int = -1
     target_lost: tuple[int, int] | None = None
     target_epoch: int = -1
     last: LastPosition | None = None
@@ -112,7 +112,7 @@ class Position:
     @property
     def end(self) -> int:
         """Where the target's log ends."""
-        return self.next_offset if self.lands < 0 else self.lands
+        return self.next_offset if self.target_offset < 0 else self.target_offset
 
 
 class Unconfirmed(PartitionStop):
@@ -291,18 +291,18 @@ class Logs:
         detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
         return self.truncated(at, f"{detail}: a transaction is open there that had ended")
 
-    def unlike(self, at: int, detail: str, twin: RawBatch | None, ours: RawBatch | None = None) -> PartitionStop:
-        """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
-        elections since, one of these was unclean, most likely. `ours`: the batch, where markers may follow it.
+    def unlike(self, at: int, detail: str, source: RawBatch | None, ours: RawBatch | None = None) -> PartitionStop:
+        """The stop where the target's last batch is not the source's, `source`. Where we wrote it and the topic
+        has seen elections since, one of these was unclean, most likely. `ours`: the batch, where markers may follow it.
 
         Raises MalformedBatch where one of both batches is damaged, on its disk or on the way: this stop would stand.
         """
-        for cluster, raw in zip(self.clusters, (twin, self.tail), strict=True):
+        for cluster, raw in zip(self.clusters, (source, self.tail), strict=True):
             if raw is not None and 0 <= raw.header.magic <= 2 and not crc_holds(raw):
                 raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
         written = ours or self.tail
         is_ours = written is not None and not written.header.is_control and self.own.is_kin(written.header.producer_id)
-        epoch = twin.header.partition_leader_epoch if twin is not None else 0
+        epoch = source.header.partition_leader_epoch if source is not None else 0
         if is_ours and epoch > 0:
             return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
         if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
@@ -598,21 +598,22 @@ async def _compared(
     if header.last_offset < start:
         return kept_batch(ours, header.base_offset, None), None
     first = max(start, header.base_offset)
-    twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
-    if twin is not None and twin.header.magic == 2 and twin.header.base_offset > header.last_offset:
+    source_batch = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    head = source_batch.header if source_batch is not None else None
+    if head is not None and head.magic == 2 and head.base_offset > header.last_offset:
         epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
         is_ours = logs.own.is_kin(header.producer_id)  # nothing below vouches for a batch of somebody else (P7)
         return kept_batch(ours, header.base_offset, None), epoch if is_ours else None
-    if header.base_offset < start and (twin is None or twin.header.base_offset != header.base_offset):
+    if header.base_offset < start and (source_batch is None or source_batch.header.base_offset != header.base_offset):
         return kept_batch(ours, header.base_offset, None), None
-    may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(twin)
-    if difference := batch_difference(ours, twin, may_be_rewritten=may_be_rewritten):
+    may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(source_batch)
+    if difference := batch_difference(ours, source_batch, may_be_rewritten=may_be_rewritten):
         where = f"the target's last batch with records, at offset {header.base_offset}"
-        raise logs.unlike(end, f"{where}, is not the source's: {difference}", twin, ours)
-    assert twin is not None
-    is_same = twin.header.base_offset == header.base_offset and twin.header.count == header.count
-    batch = kept_batch(ours, header.base_offset, twin.header.crc if is_same else None)
-    difference, last = await joined_difference(source, logs.source, ours, twin)
+        raise logs.unlike(end, f"{where}, is not the source's: {difference}", source_batch, ours)
+    assert source_batch is not None
+    is_same = source_batch.header.base_offset == header.base_offset and source_batch.header.count == header.count
+    batch = kept_batch(ours, header.base_offset, source_batch.header.crc if is_same else None)
+    difference, last = await joined_difference(source, logs.source, ours, source_batch)
     if difference:
         raise logs.unlike(
             end, f"the target's last batch with records, at offset {header.base_offset}: {difference}", last
@@ -726,13 +727,13 @@ async def _check_last_batch(logs: Logs, source: Cluster) -> None:
     if batch is None or batch.source_crc is None or batch.source_base < logs.start:
         return
     try:
-        twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
+        stored = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
     except MalformedBatch:
         return  # it became damaged since: that shows no other log
-    if twin is not None and (twin.header.base_offset != batch.source_base or twin.header.count != batch.count):
+    if stored is not None and (stored.header.base_offset != batch.source_base or stored.header.count != batch.count):
         return  # compacted since, or gone
-    if twin is None or twin.header.crc != batch.source_crc:
-        has = "no batch" if twin is None else f"one with CRC {twin.header.crc:08x}"
+    if stored is None or stored.header.crc != batch.source_crc:
+        has = "no batch" if stored is None else f"one with CRC {stored.header.crc:08x}"
         detail = f"the batch mirrored last, at offset {batch.source_base}, had CRC {batch.source_crc:08x}"
         raise logs.truncated(logs.end, f"{detail}, and the source has {has} there by now")
 

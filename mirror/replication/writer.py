@@ -521,7 +521,7 @@ class Writer:
         out = partition_writer.in_flight.popleft()
         header = out.raw.header
         partition_writer.held -= len(out.raw.data)
-        if partition_writer.unsettled and not ack.error_code and ack.base_offset != out.lands:  # W14
+        if partition_writer.unsettled and not ack.error_code and ack.base_offset != out.target_offset:  # W14
             before = partition_writer.stop.detail if partition_writer.stop else ""
             partition_writer.stop = partition_writer.misplaced(header.base_offset, ack.base_offset, before)
         elif partition_writer.unsettled:
@@ -543,7 +543,7 @@ class Writer:
             partition_writer.doubted.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
             self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
-        elif ack.base_offset != out.lands:  # W4
+        elif ack.base_offset != out.target_offset:  # W4
             self._stopped(
                 partition_writer,
                 partition_writer.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"),

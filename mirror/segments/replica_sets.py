@@ -313,17 +313,17 @@ def _is_alike(damaged: Replica, other: Replica, first: int, upto: int) -> bool:
     """
     before = damaged.batch_at(first - 1) if first > damaged.start else None
     behind = damaged.batch_at(upto)
-    if before is not None and not _is_twin(before, other.batch_at(first - 1)):
+    if before is not None and not _is_same_batch(before, other.batch_at(first - 1)):
         return False
-    twin = other.batch_at(upto)
-    if behind is not None and twin is not None:
-        return _is_twin(behind, twin)
+    counterpart = other.batch_at(upto)
+    if behind is not None and counterpart is not None:
+        return _is_same_batch(behind, counterpart)
     if before is None:
         return False
     return behind is None or before.header.partition_leader_epoch == behind.header.partition_leader_epoch
 
 
-def _is_twin(one: RawBatch, other: RawBatch | None) -> bool:
+def _is_same_batch(one: RawBatch, other: RawBatch | None) -> bool:
     """Whether two replicas hold the same batch. A cleaner takes records out of one replica's before another's, and then
     its offsets, epochs and producer stay as they were.
     """
@@ -388,8 +388,12 @@ def _lender(best: Replica, others: Iterable[tuple[Replica, int]]) -> Replica | N
     for other, end in others:
         if seam is None or not deleted <= other.start < best.start < end:
             continue
-        twin = other.batch_at(best.start)
-        if twin is None or bytes(twin.data) != bytes(seam.data) or twin.header.base_offset < best.start:
+        counterpart = other.batch_at(best.start)
+        if (
+            counterpart is None
+            or bytes(counterpart.data) != bytes(seam.data)
+            or counterpart.header.base_offset < best.start
+        ):
             continue
         if found is None or other.start < found.start:
             found = other

@@ -162,7 +162,7 @@ class _Comparison:
         source, target = self._source, self._target
         await asyncio.gather(self._advance(source), self._advance(target))
         while min(source.first, target.first) < _BEYOND and not (source.is_stuck or target.is_stuck):
-            if not await self._take_twins():
+            if not await self._take_counterparts():
                 await self._compare_stretch()
         self._judge_ends()
 
@@ -244,7 +244,7 @@ class _Comparison:
             side.hidden += 1
             side.until = head.raw.header.last_offset
 
-    async def _take_twins(self) -> bool:
+    async def _take_counterparts(self) -> bool:
         """Take the batches at hand where they are the same."""
         source, target = self._source, self._target
         if source.head is None or target.head is None:

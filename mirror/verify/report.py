@@ -211,14 +211,15 @@ class PartitionReport:
     """What was compared of one partition: the offsets from `begin` to before `end`.
 
     `batches`, `records`, `bytes` and `codecs` are the source's, of what a consumer of committed records gets; `hidden`
-    are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a twin on
-    the target, `as_stored` those among them whose twin has the same CRC, and so the same producer; `rewritten` those
-    whose records are there in other batches, `own_timestamps` those of which one or the other is true but for the
-    timestamps, which the target's broker set by its own clock. Together they are all batches where nothing differs.
-    `different` counts all differences, `differences` holds the first of them. `lag` is in offsets. The digests cover
-    what was compared, and are the same exactly where nothing differs and nothing was lost. `lost` are the
-    accepted losses that were met, as source offsets from and to before, `lost_records` the records that the source has
-    there and the target has not. `source_mark` and `target_mark` are the last batches read; None where there was none.
+    are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a
+    counterpart on the target, `as_stored` those among them whose counterpart has the same CRC, and so the same
+    producer; `rewritten` those whose records are there in other batches, `own_timestamps` those of which one or the
+    other is true but for the timestamps, which the target's broker set by its own clock. Together they are all batches
+    where nothing differs. `different` counts all differences, `differences` holds the first of them. `lag` is in
+    offsets. The digests cover what was compared, and are the same exactly where nothing differs and nothing was lost.
+    `lost` are the accepted losses that were met, as source offsets from and to before, `lost_records` the records that
+    the source has there and the target has not. `source_mark` and `target_mark` are the last batches read; None where
+    there was none.
     """
 
     pair: Pair

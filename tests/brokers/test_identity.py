@@ -81,7 +81,7 @@ def test_another_cluster_than_the_configured_one_is_refused(
 
 
 @pytest.fixture
-def twins() -> Iterator[tuple[Cluster, Cluster]]:
+def look_alikes() -> Iterator[tuple[Cluster, Cluster]]:
     """Two clusters at the same addresses, of which one can run at a time."""
     with ExitStack() as stack:
         one = stack.enter_context(Cluster(Spec(name="twin-one")))
@@ -94,12 +94,12 @@ def twins() -> Iterator[tuple[Cluster, Cluster]]:
 
 
 def test_a_mirror_keeps_to_the_source_that_it_found(
-    twins: tuple[Cluster, Cluster], target_cluster: Cluster, topic_name: str, tmp_path: Path
+    look_alikes: tuple[Cluster, Cluster], target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """Another cluster answers at its address, with topics and groups of the same names: nothing of it gets over, not a
     group's offset either. The mirror says so, and goes on as soon as its source is back.
     """
-    one, other = twins
+    one, other = look_alikes
     bootstrap, target, group = one.bootstrap, target_cluster.bootstrap, f"{topic_name}-readers"
     other.launch()
     other.await_ready()

@@ -135,7 +135,7 @@ def test_what_the_mirror_may_change_is_no_difference() -> None:
     assert report.source_digest == report.target_digest
 
 
-def test_a_batch_is_no_twin_where_anything_of_it_changed() -> None:
+def test_a_batch_is_no_counterpart_where_anything_of_it_changed() -> None:
     """Its records are then compared, and those here cannot be read."""
     good = batch(0, count=10)
     changes: list[dict[str, Any]] = [
@@ -1001,14 +1001,14 @@ def test_many_tiny_batches_that_were_joined(
     assert verify(settings, (), as_json=True) is ExitCode.DONE
     assert json.loads(capsys.readouterr().out)["topics"][0]["rewritten"] == 200
 
-    twin = f"{topic_name}-twin"
-    make_topic(source_cluster.bootstrap, twin)
+    equal_topic = f"{topic_name}-equal_topic"
+    make_topic(source_cluster.bootstrap, equal_topic)
     values = VALUES * 5
     values[123] = b"another value"
-    produce(source_cluster.bootstrap, twin, values, batch=7)
-    produce(source_cluster.bootstrap, twin, VALUES, batch=40)
-    naming: dict[str, Any] = {"naming": {"rename": {twin: topic_name}}}
-    report = verify_flow(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [twin], **naming))
+    produce(source_cluster.bootstrap, equal_topic, values, batch=7)
+    produce(source_cluster.bootstrap, equal_topic, VALUES, batch=40)
+    naming: dict[str, Any] = {"naming": {"rename": {equal_topic: topic_name}}}
+    report = verify_flow(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [equal_topic], **naming))
     assert [(one.offset, one.kind) for one in report.differences] == [(123, Kind.VALUE)]
 
 

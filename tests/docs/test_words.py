@@ -38,10 +38,12 @@ NAMES = {
     "Tally": "PartitionCounters",
     "Tidings": "JournalState",
     "Wish": "InspectOptions",
+    "lands": "target_offset",
     "look": "refresh, replan, poll, read or check",
     "lookout": "topic_watcher",
     "sink": "partition_writer, or buffer: a sink is Spark's",
     "sinks": "partition_writers",
+    "twin": "source_batch",
 }
 #: Retired states, wherever they stand: in code, metrics, alerts, dashboards or pages.
 STATES = {"ALIGNING": "PADDING", "CONTENDED": "FENCED", "DENIED": "UNAUTHORIZED", "WAITING": "UNAVAILABLE"}

@@ -177,7 +177,7 @@ async def test_bytes_are_held_and_nothing_counts_before_the_ack(target: Target) 
 @in_loop
 async def test_a_run_is_recorded_once_its_batch_is_acknowledged(target: Target) -> None:
     offset_map = OffsetMap()
-    one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, lands=0), offset_map=offset_map)
+    one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, target_offset=0), offset_map=offset_map)
     target.writer.begin(one)
     for offset in (0, 12):
         one.append(raw(batch(offset, count=10)), OWN_PRODUCER)
