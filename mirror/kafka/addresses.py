@@ -32,7 +32,7 @@ LOOKUP_SECONDS: Final = 30.0
 #: How long an answer is as good as a new one.
 FRESH_SECONDS: Final = 5.0
 #: How long a new answer is waited for where there is an old one.
-PATIENCE_SECONDS: Final = 0.25
+TIMEOUT_SECONDS: Final = 0.25
 #: Between the beginnings of two attempts (RFC 8305, 5: Connection Attempt Delay).
 STAGGER: Final = 0.25
 
@@ -136,7 +136,7 @@ async def addresses_of(host: str) -> tuple[Address, ...]:
         return name.known
     lookup = asyncio.wrap_future(_resolve(host, name))
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS if name.known else LOOKUP_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS if name.known else LOOKUP_SECONDS):
             return await lookup
     except TimeoutError as slow:
         if not name.known:

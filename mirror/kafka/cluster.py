@@ -138,7 +138,7 @@ class Topic:
 class Endpoint:
     """Where a cluster is and how to talk to it. Pickles: tasks carry it, and its secrets, which do not print.
 
-    `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
+    `request_timeout` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
     `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded. `cluster_id` is
     that of the only cluster that may be there; None for whichever is found first.
     """
@@ -147,7 +147,7 @@ class Endpoint:
     bootstrap: tuple[tuple[str, int], ...]
     security: Security = field(default_factory=Plaintext)
     client_id: str = CLIENT_ID
-    patience: float | None = None
+    request_timeout: float | None = None
     bytes_per_second: float | None = None
     cluster_id: str | None = None
 
@@ -260,7 +260,7 @@ class Cluster:
         endpoint = self.endpoint
         try:
             return await Connection.open(
-                address, endpoint.security, CONNECT_TIMEOUT, endpoint.client_id, endpoint.patience
+                address, endpoint.security, CONNECT_TIMEOUT, endpoint.client_id, endpoint.request_timeout
             )
         except NotAuthenticated as refused:
             raise NotAuthenticated(f"{self}: {refused}") from refused

@@ -144,11 +144,13 @@ class _InFlight(NamedTuple):
 class Connection(asyncio.BufferedProtocol):
     """Open one with `Connection.open`, send with `call`. Not for use from two event loops.
 
-    `patience` is how many seconds a request may wait for its answer, where somebody set that.
+    `request_timeout` is how many seconds a request may wait for its answer, where somebody set that.
     """
 
-    def __init__(self, address: tuple[str, int], security: Security, client_id: str, patience: float | None) -> None:
-        self.address, self.patience = address, patience
+    def __init__(
+        self, address: tuple[str, int], security: Security, client_id: str, request_timeout: float | None
+    ) -> None:
+        self.address, self.request_timeout = address, request_timeout
         self.versions = Versions({})
         self._security, self._client_id = security, client_id
         self._held: deque[_Held] | None = None
@@ -171,14 +173,14 @@ class Connection(asyncio.BufferedProtocol):
         security: Security | None = None,
         timeout: float = 10.0,
         client_id: str = CLIENT_ID,
-        patience: float | None = None,
+        request_timeout: float | None = None,
     ) -> Connection:
         """Connect, secure, and learn the broker's versions, within `timeout` seconds; to look up its name has a time of
         its own (`kafka/addresses.py`).
 
         Raises ConnectionLost, TlsRefused, NotAuthenticated.
         """
-        self = cls(address, security or Plaintext(), client_id, patience)
+        self = cls(address, security or Plaintext(), client_id, request_timeout)
         try:
             found = await addresses_of(address[0])
             async with asyncio.timeout(timeout):
@@ -273,12 +275,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._put(*waiting)
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:
-        """Send and wait at most `timeout` seconds, or `patience` if that is less; a late answer breaks the connection,
-        since it says that the broker hangs.
+        """Send and wait at most `timeout` seconds, or `request_timeout` if that is less; a late answer breaks the
+        connection, since it says that the broker hangs.
 
         Raises ConnectionLost.
         """
-        timeout = min(timeout, self.patience or timeout)
+        timeout = min(timeout, self.request_timeout or timeout)
         future = self.send(api, request)
         self.expect(future, api, timeout)
         return await future

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 #: How long a reader of stderr may keep a line waiting; one that did is not waited for again until it reads.
-_PATIENCE_SECONDS: Final = 1.0
+_TIMEOUT_SECONDS: Final = 1.0
 
 
 class _Lost:
@@ -54,7 +54,7 @@ class _Printer:
         """Print a line, or count it."""
         with _Lost.lock:
             try:
-                if not _takes(0.0 if _Lost.lines else _PATIENCE_SECONDS):
+                if not _takes(0.0 if _Lost.lines else _TIMEOUT_SECONDS):
                     raise BlockingIOError("stderr is not read")
                 _print(line)
             except (OSError, ValueError, AttributeError):  # ValueError: closed; AttributeError: there is none

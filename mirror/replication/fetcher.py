@@ -427,7 +427,7 @@ class Fetcher:
         if self._bucket:
             most = max(1, min(most, self._bucket.left(asyncio.get_running_loop().time())))
         asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
-        return await connection.call(FETCH, asked, connection.patience or FETCH_TIMEOUT)
+        return await connection.call(FETCH, asked, connection.request_timeout or FETCH_TIMEOUT)
 
     async def refresh(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""

@@ -410,7 +410,7 @@ class Writer:
         channel.in_flight += 1
         request = produce_request(connection.version(PRODUCE), batches, topic_ids)
         future = connection.send(PRODUCE, request, self._is_awake)
-        connection.expect(future, PRODUCE, connection.patience or ANSWER_TIMEOUT)
+        connection.expect(future, PRODUCE, connection.request_timeout or ANSWER_TIMEOUT)
         clock = asyncio.get_running_loop()
         now = clock.time()
 
@@ -499,7 +499,7 @@ class Writer:
         behind = asked or marked
         assert behind is not None, "neither markers nor the question were sent"
         last_api = LIST_OFFSETS if asked else WRITE_TXN_MARKERS
-        connection.expect(behind, last_api, connection.patience or ANSWER_TIMEOUT)
+        connection.expect(behind, last_api, connection.request_timeout or ANSWER_TIMEOUT)
         behind.add_done_callback(answered)
 
     def _filled(self, partition_writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:

@@ -101,7 +101,7 @@ class FileCluster(Cluster):
 class _Desk:
     """Answers for the logs as a broker would."""
 
-    is_open, patience = True, None
+    is_open, request_timeout = True, None
 
     def __init__(self, logs: Mapping[TopicPartition, Log], groups: GroupCommits) -> None:
         self._logs, self._groups = logs, groups

@@ -45,7 +45,7 @@ from mirror.spark.session import Engine, close_context, failure_text, open_conte
 from mirror.states import State
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
-PATIENCE: Final = 120.0
+TIMEOUT: Final = 120.0
 _POLL_SECONDS: Final = 0.5
 _A_YEAR: Final = 365 * 86_400.0
 #: What is to be done where a copy is not joined by the files: the source, which a mirror's advice is about, is gone.
@@ -252,7 +252,7 @@ async def _compared_in_time(
     """The same, asked again for a while: a topic that was made a moment ago may have no leader yet. What cannot be
     read, or asked at all, its task reports.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             return await _compared(portion, log, found, source, target)
@@ -363,7 +363,7 @@ async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: Owne
         now = sum(figures.next_offset for figures in pipeline.figures("restore"))
         if now > reached:
             reached, since = now, time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
+        elif time.monotonic() - since > TIMEOUT:
             pipeline.finish()
         if await taken_over(ownership, journal):
             pipeline.finish()

@@ -62,7 +62,7 @@ print(json.dumps({
 """
 WORKLOADS = {"1 MB zstd": ("zstd", 1_000_000, 800), "8 KB lz4": ("lz4", 8_000, 150)}
 #: Seconds between two ends at the target, and until a mirror must have copied a record.
-TICK, PATIENCE = 0.02, 120.0
+TICK, TIMEOUT = 0.02, 120.0
 
 
 def environment(tree: Path) -> dict[str, str]:
@@ -112,7 +112,7 @@ def started(tree: Path, folder: Path, source: str, target: str, topic: str, pref
         ) as mirror,
     ):
         while not sum(log_ends.of(copy, growing=True).values()):
-            if mirror.poll() is not None or time.monotonic() - began > PATIENCE:
+            if mirror.poll() is not None or time.monotonic() - began > TIMEOUT:
                 mirror.kill()
                 raise SystemExit(f"the mirror of {tree} copied nothing:\n{(folder / log.name).read_text()[-2000:]}")
             time.sleep(TICK)

@@ -53,7 +53,7 @@ LANDING_SECONDS = 0.05
 FAULTS = ("task", "source network", "target network", "target leader", "driver")
 #: Records a second: 10 ms is what a time may be too long.
 RATE = 100
-PATIENCE = 300.0
+TIMEOUT = 300.0
 _STAMPED = {
     "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",
@@ -203,8 +203,8 @@ class Bench:
 
 
 def wait_for(condition: Callable[[], bool], otherwise: str, pause: float = 0.02) -> None:
-    """Poll every `pause` seconds. Raises TimeoutError after PATIENCE seconds."""
-    deadline = time.monotonic() + PATIENCE
+    """Poll every `pause` seconds. Raises TimeoutError after TIMEOUT seconds."""
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(otherwise)

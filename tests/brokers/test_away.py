@@ -42,7 +42,7 @@ from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 #: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 # --- what a task sends its driver (loopback) --------------------------------------------------------------------------
 
@@ -427,7 +427,7 @@ def test_a_target_that_is_away_is_reported_at_once(
     produce(source, topic_name, [b"before"] * 20)
     with Gone(target_cluster.bootstrap, monkeypatch) as target:
         settings = settings_between(source, target.bootstrap, [topic_name], topic_name)
-        flow = replace(prepare(settings), epoch_seconds=10 * PATIENCE, tasks=1)
+        flow = replace(prepare(settings), epoch_seconds=10 * TIMEOUT, tasks=1)
         metrics, context = Metrics(flow.name), InThisProcess()
         mirror = Supervisor(context, flow, lambda _: None, metrics)  # type: ignore[arg-type] # as much as is used
 
@@ -438,7 +438,7 @@ def test_a_target_that_is_away_is_reported_at_once(
         def until(state: State) -> None:
             wait_for(
                 lambda: value(metrics, "mirror_partition_state", state=str(state)),
-                PATIENCE,
+                TIMEOUT,
                 lambda: str(mirror._journal_state.live),
             )
 
@@ -448,9 +448,9 @@ def test_a_target_that_is_away_is_reported_at_once(
             produce(source, topic_name, [b"meanwhile"] * 20)
             until(State.UNAVAILABLE)
             for event in EVENTS:
-                wait_for(partial(warnings, event), PATIENCE, lambda: str(reported))
+                wait_for(partial(warnings, event), TIMEOUT, lambda: str(reported))
             asked = target.asked
-            wait_for(lambda: target.asked > asked + 20, PATIENCE, lambda: str(target.asked))
+            wait_for(lambda: target.asked > asked + 20, TIMEOUT, lambda: str(target.asked))
             target.away.clear()
             until(State.CAUGHT_UP)
 

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
-from running import PATIENCE
+from running import TIMEOUT
 from samerecords import read
 from sparkless import InThisProcess
 from syncing import delete_topics
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.brokers
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.05)
 
@@ -184,7 +184,7 @@ def test_what_fails_beside_the_copy_ends_the_mirror_and_is_reported(
             patched.setattr(who, "run", failing)
             running = asyncio.create_task(live.supervisor.run())
             try:
-                await asyncio.wait([running], timeout=PATIENCE)
+                await asyncio.wait([running], timeout=TIMEOUT)
                 assert running.done(), "it goes on as if nothing had happened"
                 with pytest.raises(RuntimeError, match="a mistake of ours"):
                     await running
@@ -227,7 +227,7 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
     async def story() -> Outcome:
         await write()
         running = asyncio.create_task(mirror.run())
-        done, _ = await asyncio.wait([running], timeout=PATIENCE)
+        done, _ = await asyncio.wait([running], timeout=TIMEOUT)
         if not done:  # it waits for what it does not copy
             mirror._interrupt(signal.SIGTERM)
         return await running
@@ -256,19 +256,19 @@ def test_a_copy_that_ends_caught_up_names_what_rests_and_what_a_transaction_hold
 
     def run() -> Outcome:
         context: Any = InThisProcess()
-        return asyncio.run(asyncio.wait_for(Supervisor(context, flow, lambda _: None).run(), PATIENCE))
+        return asyncio.run(asyncio.wait_for(Supervisor(context, flow, lambda _: None).run(), TIMEOUT))
 
     asyncio.run(write(is_paused=True))
     opened = Producer({"bootstrap.servers": source, "transactional.id": topic_name})
-    opened.init_transactions(PATIENCE)
+    opened.init_transactions(TIMEOUT)
     opened.begin_transaction()
     opened.produce(held, b"open")
-    opened.flush(PATIENCE)
+    opened.flush(TIMEOUT)
     produce(source, held, [b"behind"] * 10)
     outcome = run()
     assert (int(outcome.exit_code), outcome.incomplete.split(",")[0]) == (6, f"{rests}-0: PAUSED at offset -1")
     assert re.search(rf"open_transactions .*{held}-0 from offset 10", shown())
-    opened.abort_transaction(PATIENCE)
+    opened.abort_transaction(TIMEOUT)
     asyncio.run(write(is_paused=False))
     outcome = run()
     assert (int(outcome.exit_code), outcome.incomplete) == (0, "")
@@ -311,11 +311,11 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             theirs.alter_configs([ConfigChange(topic=journal, name="cleanup.policy", before=None, after="delete")])
             admin = AdminClient({"bootstrap.servers": target})
             for future in admin.delete_records([Confluent(journal, 0, OFFSET_END)]).values():
-                future.result(PATIENCE)
+                future.result(TIMEOUT)
             return
         theirs.delete_topics([journal])
         if how != "deleted":
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while theirs.describe([journal]) and time.monotonic() < deadline:
                 time.sleep(0.05)
             make_topic(target, journal)
@@ -345,7 +345,7 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             await eventually(lambda: any(key.startswith(b"state/") for key in asyncio.run(newest(settings))))
             done = await asyncio.to_thread(CliRunner().invoke, app, ["failover", str(file), "--json"])
             assert done.exit_code == 0, done.output
-            await asyncio.wait_for(running, PATIENCE)
+            await asyncio.wait_for(running, TIMEOUT)
             produce(source, topic_name, [b"late"] * 10)
             assert count(target, topic_name) == 10
         finally:

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, produce
-from running import PATIENCE, forked, wait_for
+from running import TIMEOUT, forked, wait_for
 from samerecords import read
 from sparkless import run_once
 from typer.testing import CliRunner
@@ -114,23 +114,23 @@ def test_a_mirror_keeps_to_the_source_that_it_found(
     commit(bootstrap, group, topic_name, 10)
     file = config_of(tmp_path, bootstrap, target, topic_name, group)
     with forked(file, tmp_path / "log") as mirror:
-        wait_for(lambda: committed(target, group, topic_name) == 10, PATIENCE, lambda: mirror.log)
+        wait_for(lambda: committed(target, group, topic_name) == 10, TIMEOUT, lambda: mirror.log)
         one.kill(0)
         other.restart(0)
-        wait_for(lambda: f"not one of {one.cluster_id}" in mirror.log, PATIENCE, lambda: mirror.log)
+        wait_for(lambda: f"not one of {one.cluster_id}" in mirror.log, TIMEOUT, lambda: mirror.log)
 
         def state() -> tuple[str, str]:
             result = CliRunner().invoke(app, ["status", str(file), "--json"])
             (partition,) = json.loads(result.stdout)["partitions"]
             return partition["state"], partition["detail"]
 
-        wait_for(lambda: state()[0] == "UNAVAILABLE" and one.cluster_id in state()[1], PATIENCE, lambda: str(state()))
+        wait_for(lambda: state()[0] == "UNAVAILABLE" and one.cluster_id in state()[1], TIMEOUT, lambda: str(state()))
         assert committed(target, group, topic_name) == 10
         other.kill(0)
         one.restart(0)
         produce(bootstrap, topic_name, records("more", 5))
         commit(bootstrap, group, topic_name, 104)
-        wait_for(lambda: committed(target, group, topic_name) == 104, PATIENCE, lambda: mirror.log)
+        wait_for(lambda: committed(target, group, topic_name) == 104, TIMEOUT, lambda: mirror.log)
     assert [one[4] for one in read(target, topic_name, 0)] == records("ours", 100) + records("more", 5)
 
 

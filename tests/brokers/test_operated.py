@@ -24,7 +24,7 @@ from helpers import config_file, make_topic, produce
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 from remedyworld import until
-from running import PATIENCE
+from running import TIMEOUT
 from samerecords import assert_same_records
 from typer.testing import CliRunner
 
@@ -262,7 +262,7 @@ def test_a_machine_with_another_locale_and_strict_permissions(
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for arguments in ("run", "--once"), ("status",), ("plan",):
         command = [sys.executable, "-m", "mirror", arguments[0], str(config), *arguments[1:]]
-        done = subprocess.run(command, capture_output=True, env=environment, umask=0o077, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, env=environment, umask=0o077, timeout=TIMEOUT, check=False)
         assert done.returncode == 0, done.stderr.decode()
         assert (done.stdout + done.stderr).isascii()
     assert assert_same_records(source, target, topic_name, 1) == 100
@@ -280,10 +280,10 @@ def test_two_thousand_empty_topics(source_cluster: Cluster, tmp_path: Path, topi
         config = config_file(tmp_path, source_cluster.bootstrap, target.bootstrap, [f"{topic_name}-.*"], topic_name)
         for _ in range(2):
             once = Command(tmp_path, "run", str(config), "--once")
-            assert once.wait(PATIENCE) == 0, once.logged[-6000:]
+            assert once.wait(TIMEOUT) == 0, once.logged[-6000:]
         assert assert_same_records(source_cluster.bootstrap, target.bootstrap, names[-1], 1) == 10
         status = Command(tmp_path, "status", str(config), "--json")
-        assert status.wait(PATIENCE) == 0, status.logged
+        assert status.wait(TIMEOUT) == 0, status.logged
         assert {one["state"] for one in json.loads(status.printed)["partitions"]} == {"CAUGHT_UP"}
     source.delete_topics(names)
 

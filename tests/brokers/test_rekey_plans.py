@@ -19,7 +19,7 @@ from groupoffsets import commit
 from helpers import config_file, produce
 from rekey_story import COMPACTED, Story, story
 from rekeychecker import read_committed
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 from syncing import awaited
 from typer.testing import CliRunner
 
@@ -193,7 +193,7 @@ def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tm
         for slot in range(2):
             story.write(plan, slot)
         many = 100  # of which the coordinator has written all markers
-        wait_for(lambda: len(read_committed(story.target, topic_name)) == many, PATIENCE, lambda: "open transactions")
+        wait_for(lambda: len(read_committed(story.target, topic_name)) == many, TIMEOUT, lambda: "open transactions")
         if cut == "a slot":
             ends = {(story.progress, 1): ends[story.progress, 1]}
         crash_and_cut_all(target, ends)
@@ -224,7 +224,7 @@ def test_another_number_of_slots(story: Story) -> None:
     story.carry_out()
     admin = AdminClient({"bootstrap.servers": story.target})
     for future in admin.create_partitions([NewPartitions(story.progress, 4)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     with pytest.raises(Stopped) as stop:
         story.planned()
     assert stop.value.state is State.FENCED
@@ -242,9 +242,9 @@ def test_a_source_that_grows(story: Story) -> None:
             one._learn(plan, [])
             admin = AdminClient({"bootstrap.servers": story.source})
             for future in admin.create_partitions([NewPartitions(story.topic, 2)]).values():
-                future.result(PATIENCE)
+                future.result(TIMEOUT)
             await asyncio.to_thread(produce, story.source, story.topic, [b"x"] * 10, partition=1)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while (plan := await one._planned()) is None:
                     await asyncio.sleep(0.05)
             assert plan.upto[1] == 10
@@ -269,7 +269,7 @@ def test_a_plan_says_what_a_target_that_grew_by_hand_stops(story: Story, tmp_pat
     assert "FENCED" not in CliRunner().invoke(app, ["plan", str(config)]).output
     admin = AdminClient({"bootstrap.servers": story.target})
     for future in admin.create_partitions([NewPartitions(story.topic, 5)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     awaited(lambda: CliRunner().invoke(app, ["plan", str(config)]).exit_code == ExitCode.PREFLIGHT)
     output = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
     assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in output
@@ -293,7 +293,7 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
     story.write(story.planned(), 0)
     admin = AdminClient({"bootstrap.servers": story.source})
     for future in admin.delete_records([Confluent(story.topic, 0, 20)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     story.rule = replace(story.rule, continues_on_loss=continues)
     driver = story.copied()
     figures = driver.figures[TopicPartition(story.topic, 0)]
@@ -386,14 +386,14 @@ def test_a_later_start_behind_an_open_transaction(story: Story, start: int) -> N
     story.flow = replace(story.flow, start=start)
     figures = story.stopped()
     assert (figures.state, figures.next_offset, figures.detail) == (State.CAUGHT_UP, 50, "")
-    open_.abort_transaction(PATIENCE)
+    open_.abort_transaction(TIMEOUT)
 
 
 def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     story.fill(0, 50)
     admin = AdminClient({"bootstrap.servers": story.source})
     for future in admin.create_partitions([NewPartitions(story.topic, 3)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     story.flow = replace(story.flow, start=LATEST)
     hidden = {TopicPartition(story.topic, 1)}
 
@@ -405,7 +405,7 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
         one = story.driver()
         async with one._source, one._target:
             assert await one._take_over() is None
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while len(one._source.topics[story.topic].leaders) < 3:
                     await one._source.refresh([story.topic])
             with pytest.raises(ClusterUnreachable, match="not every partition"):

@@ -19,7 +19,7 @@ from adversary.driving import Command
 from confluent_kafka import Producer
 from confluent_kafka.admin import ResourceType
 from helpers import RECENT_MS, produce, stored_batches
-from remedyworld import MIRROR, PATIENCE, USERS, Live, acl, clusters, short, until
+from remedyworld import MIRROR, TIMEOUT, USERS, Live, acl, clusters, short, until
 from transactional import transactions
 
 from mirror.errors import ExitCode
@@ -374,7 +374,7 @@ def mirror_by_another_flow(trial: Trial) -> None:
     config = live.folder / f"{name}.yaml"
     config.write_text(json.dumps(other), encoding="utf-8")
     once = Command(live.folder, "run", str(config), "--once")
-    assert once.wait(PATIENCE) == 0, once.logged
+    assert once.wait(TIMEOUT) == 0, once.logged
 
 
 class CompactedBehind(Trial):

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 from groupoffsets import commit, committed
 from helpers import make_topic, produce
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 from samerecords import read
 from secured import USERS, scram, spec
 from sparkless import run_once
@@ -398,7 +398,7 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     seen = seen_in(asyncio.run(read_own(settings)).newest)
 
     pair.allow(base, own)
-    wait_for(lambda: lost not in Admin(settings.source).topics(), PATIENCE, lambda: "it is still seen")
+    wait_for(lambda: lost not in Admin(settings.source).topics(), TIMEOUT, lambda: "it is still seen")
     plan = plan_flow(settings)
     (refusal,) = plan.refusals
     assert refusal.startswith(f"{lost}: was mirrored, and cluster eu hides it now"), refusal
@@ -419,6 +419,6 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     assert lost in doubts[lost], account
 
     pair.allow([*base, *topics], own)
-    wait_for(lambda: lost in Admin(settings.source).topics(), PATIENCE, lambda: "it is not seen")
+    wait_for(lambda: lost in Admin(settings.source).topics(), TIMEOUT, lambda: "it is not seen")
     assert run_once(settings).exit_code == ExitCode.DONE
     assert verify_flow(settings, means=Means(spark=False)).is_whole

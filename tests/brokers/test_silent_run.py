@@ -22,7 +22,7 @@ from confluent_kafka.admin import AclOperation
 from faults.network import Network
 from guarded import create, delete, delete_records, flip_a_stored_bit, give_back, guarded_pair, take_away
 from helpers import config_file, make_topic, produce
-from running import PATIENCE, Running, forked, wait_for
+from running import TIMEOUT, Running, forked, wait_for
 from samerecords import read
 
 from mirror.kafka.cluster import TopicPartition
@@ -100,7 +100,7 @@ def followed(config: Path, log: Path, target: Cluster, topics: Topics) -> Iterat
         for name in topics.names:
             for partition in (0, 1):
                 at = topics.at(name, partition)
-                wait_for(lambda at=at: count(target, at) >= 100, PATIENCE, lambda: mirror.log)  # type: ignore[misc] # bound
+                wait_for(lambda at=at: count(target, at) >= 100, TIMEOUT, lambda: mirror.log)  # type: ignore[misc] # bound
         yield mirror
 
 
@@ -148,7 +148,7 @@ def test_every_failure_is_reported_once_and_soon(pair: tuple[Cluster, Cluster], 
             done["overtaken"] = done["rotten"] = time.time()
             wait_for(
                 lambda: {topic for topic, _ in stops(mirror)} >= {topics[name] for name in LIVE},
-                PATIENCE,
+                TIMEOUT,
                 lambda: mirror.log,
             )
             assert not events(mirror.log, "epoch_ended"), "an epoch ended: that would show it, too"
@@ -156,7 +156,7 @@ def test_every_failure_is_reported_once_and_soon(pair: tuple[Cluster, Cluster], 
                 topics.write("sound", partition)
             topics.write("rotten", 1)
             for at in (topics.at("sound"), topics.at("sound", 1), topics.at("rotten", 1)):
-                wait_for(lambda at=at: count(target, at) == 200, PATIENCE, lambda: mirror.log)  # type: ignore[misc] # bound
+                wait_for(lambda at=at: count(target, at) == 200, TIMEOUT, lambda: mirror.log)  # type: ignore[misc] # bound
             mirror.process.send_signal(signal.SIGTERM)
             assert mirror.ended() == 4, mirror.log
     found = stops(mirror)

@@ -46,7 +46,7 @@ from mirror.states import State
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 #: Seconds that anything may take on a machine with too much to do.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 # --- what was asked for (pure) ----------------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ async def run_until(
     live = Supervisor(context, flow, seen.update, topic_watcher=TopicWatcher(Replanner(settings), lambda: settings))
 
     async def story() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not seen:
                 await asyncio.sleep(0.05)
             await asyncio.to_thread(appear)
@@ -448,7 +448,7 @@ def test_a_target_that_holds_something_says_itself_where_to_go_on(
     refused = CliRunner().invoke(app, ["adopt", str(file), topic_name])
     assert (refused.exit_code, f"flow {topic_name} writes to it" in refused.stdout) == (ExitCode.PREFLIGHT, True)
     client = AdminClient({"bootstrap.servers": flow.target})
-    client.delete_topics([journal_topic(topic_name)])[journal_topic(topic_name)].result(PATIENCE)
+    client.delete_topics([journal_topic(topic_name)])[journal_topic(topic_name)].result(TIMEOUT)
     assert CliRunner().invoke(app, ["adopt", str(file), topic_name]).exit_code == ExitCode.DONE
     found = run_once(settings).figures[TopicPartition(topic_name, 0)]
     assert (found.state, found.records) == (State.CAUGHT_UP, 10), found

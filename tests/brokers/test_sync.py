@@ -30,7 +30,7 @@ from helpers import config_file, make_topic, produce, settings_between
 from running import forked, wait_for
 from samerecords import assert_same_records
 from sparkless import InThisProcess, run_once
-from syncing import PATIENCE, admin_of, awaited, delete_topics, ends, made_by, policy, write_journal
+from syncing import TIMEOUT, admin_of, awaited, delete_topics, ends, made_by, policy, write_journal
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -221,7 +221,7 @@ def test_nothing_is_replanned_while_a_plan_waits_to_be_adopted() -> None:
         settings, mirror = settings_between("a:1", "b:2", ["a"]), Adopting()
         renewal = Growing(settings)
         task = asyncio.create_task(TopicWatcher(renewal, lambda: settings).run(mirror))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for many in (1, 2):
                 while len(mirror.found_at) < many:
                     await asyncio.sleep(0)
@@ -706,7 +706,7 @@ def test_a_running_mirror_follows_what_changes(
     with forked(config, tmp_path / "mirror.log") as mirror:
 
         def until(condition: Callable[[], Any]) -> None:
-            wait_for(condition, PATIENCE, lambda: mirror.log)
+            wait_for(condition, TIMEOUT, lambda: mirror.log)
 
         mirror.until("spark_started")
         # New partitions and topics, from their first record.

@@ -55,6 +55,7 @@ WORDS = {
     "lanes": "tasks",
     "ledger": "offset map",
     "ledgers": "offset maps",
+    "patience": "timeout",
     "receipt": "result",
     "receipts": "results",
     "tally": "counters",

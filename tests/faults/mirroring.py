@@ -49,7 +49,7 @@ PRELOADED: Final = (
 )
 EPOCH_SECONDS: Final = 5.0
 #: How long an answer is waited for: a request whose answer is lost is then found out in seconds, not in minutes.
-PATIENCE: Final = 1.5
+TIMEOUT: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +157,8 @@ def _main(work: Work) -> None:
         os.dup2(log.fileno(), 2)
         if work.strike:
             arm(work.strike)
-        fetcher.FETCH_TIMEOUT = PATIENCE  # type: ignore[misc] # only how long one waits
-        writer.ANSWER_TIMEOUT = PATIENCE  # type: ignore[misc] # the same
+        fetcher.FETCH_TIMEOUT = TIMEOUT  # type: ignore[misc] # only how long one waits
+        writer.ANSWER_TIMEOUT = TIMEOUT  # type: ignore[misc] # the same
         found = asyncio.run(_mirrored(work))
         scratch = work.report.with_suffix(".part")
         scratch.write_text(json.dumps(found))

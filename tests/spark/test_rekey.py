@@ -23,7 +23,7 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, produce, stored_batches
 from rekeychecker import Seen, complaints, read_committed
-from running import PATIENCE, running, wait_for
+from running import TIMEOUT, running, wait_for
 from sparkless import run_once
 from typer.testing import CliRunner
 
@@ -56,7 +56,7 @@ def fill(bootstrap: str, topic: str, count: int, seed: int, partitions: int = 4,
             topic, json.dumps(value), key=f"k{number % 13}", partition=dice.randrange(partitions), headers=headers
         )
         producer.poll(0)
-    assert producer.flush(PATIENCE) == 0
+    assert producer.flush(TIMEOUT) == 0
 
 
 def user_of(one: Seen) -> bytes | None:
@@ -144,7 +144,7 @@ def test_a_topic_by_a_field_of_its_values(
     assert (code, "is not the mirror's" in log) == (ExitCode.DATA_AT_RISK, True), log
     admin = AdminClient({"bootstrap.servers": target})
     for future in admin.delete_records([Confluent(topic_name, 7, OFFSET_END)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     settings = load(config)
     asyncio.run(made_anew_under_a_query(settings, prepare(settings)))
 
@@ -152,7 +152,7 @@ def test_a_topic_by_a_field_of_its_values(
 def make_anew(settings: Settings, topic: str) -> None:
     admin = Admin(settings.target)
     admin.delete_topics([topic])
-    wait_for(lambda: not admin.describe([topic]), PATIENCE, lambda: "still there")
+    wait_for(lambda: not admin.describe([topic]), TIMEOUT, lambda: "still there")
     make_topic(",".join(f"{host}:{port}" for host, port in settings.target.bootstrap), topic, 12)
 
 
@@ -277,7 +277,7 @@ def test_kills_at_any_moment(
                     seen = len(read_committed(target, topic_name))
                     wait_for(
                         lambda: len(read_committed(target, topic_name)) > seen,  # noqa: B023 -- called at once
-                        PATIENCE,
+                        TIMEOUT,
                         lambda: mirror.log,
                     )
                     kill(mirror.process.pid, dice, only_a_worker=False)
@@ -396,11 +396,11 @@ def test_beside_tasks_and_topics_that_come_later(
         return topic in known and len(read_committed(target, topic)) == records
 
     with running(config, tmp_path / "log") as mirror:
-        wait_for(lambda: is_there(plain, 200) and is_there(first, 200), PATIENCE, lambda: mirror.log)
+        wait_for(lambda: is_there(plain, 200) and is_there(first, 200), TIMEOUT, lambda: mirror.log)
         make_topic(source, later, 2)
         fill(source, later, 100, 6, partitions=2)
         fill(source, first, 100, 7, partitions=2)
-        wait_for(lambda: is_there(later, 100) and is_there(first, 300), PATIENCE, lambda: mirror.log)
+        wait_for(lambda: is_there(later, 100) and is_there(first, 300), TIMEOUT, lambda: mirror.log)
         mirror.process.terminate()
         assert mirror.ended() == ExitCode.DONE, mirror.log
     for topic in (first, later):
@@ -455,8 +455,8 @@ def test_a_target_that_was_made_anew(
     assert rekeyed(tmp_path, config)[0] == ExitCode.DONE
     admin = AdminClient({"bootstrap.servers": target})
     for future in admin.delete_topics([topic_name]).values():
-        future.result(PATIENCE)
-    wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: "still there")
+        future.result(TIMEOUT)
+    wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: "still there")
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DATA_AT_RISK, log
     assert f"the target topic {topic_name} was deleted and made anew. To begin anew delete" in log

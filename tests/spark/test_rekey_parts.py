@@ -439,4 +439,4 @@ def test_a_stop_is_checked_again_after_a_while() -> None:
 
 def test_a_driver_that_was_fenced_waits_longer_than_it_takes_to_learn_why() -> None:
     """Else two of them would take the slots from each other again and again."""
-    assert min(rekey_driver._patience().next() for _ in range(100)) > rekey_driver.WATCH_SECONDS
+    assert min(rekey_driver._retry_backoff().next() for _ in range(100)) > rekey_driver.WATCH_SECONDS

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
-from running import PATIENCE, forked, running, values, wait_for
+from running import TIMEOUT, forked, running, values, wait_for
 from samerecords import assert_same_records, read
 from sparkless import run_once
 from transactional import transactions
@@ -54,7 +54,7 @@ def test_once_live_and_a_second_mirror(
         older.until("spark_started")
         produce(source, topic_name, values(50))
         older.until("epoch_ended .*epoch=1")
-        wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: older.log)
+        wait_for(lambda: _same(source, target, topic_name), TIMEOUT, lambda: older.log)
         with (
             forked(config, tmp_path / "waiting.log") as waiting,
             forked(config, tmp_path / "bounded.log", "--once") as bounded,
@@ -68,7 +68,7 @@ def test_once_live_and_a_second_mirror(
             assert "state=FENCED" in older.log
             younger.until("epoch_ended .*epoch=0")
             produce(source, topic_name, values(50), partition=1)
-            wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: younger.log)
+            wait_for(lambda: _same(source, target, topic_name), TIMEOUT, lambda: younger.log)
             younger.process.send_signal(signal.SIGTERM)
             assert younger.ended() == 0, younger.log
             waiting.until("epoch_ended .*epoch=0")
@@ -96,9 +96,9 @@ def test_consumer_groups_follow(
     with forked(config, tmp_path / "live.log") as live:
         live.until("spark_started")
         commit(source, topic_name, topic_name, 70)
-        wait_for(lambda: committed(target, topic_name, topic_name) == 70, PATIENCE, lambda: live.log)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 70, TIMEOUT, lambda: live.log)
         commit(source, topic_name, topic_name, 40)
-        wait_for(lambda: committed(target, topic_name, topic_name) == 40, PATIENCE, lambda: live.log)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 40, TIMEOUT, lambda: live.log)
         commit(source, f"{topic_name}-late", topic_name, 100)
         live.process.send_signal(signal.SIGTERM)
         assert live.ended() == 0, live.log
@@ -164,7 +164,7 @@ def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
             f"{topic_name}-0: accepted the loss of 50 offsets, 100 to 149",
         )
         live.until("records_lost .*first_offset=100 last_offset=149")
-        wait_for(lambda: len(list(read(target, topic_name, 0))) == 150, PATIENCE, lambda: live.log)
+        wait_for(lambda: len(list(read(target, topic_name, 0))) == 150, TIMEOUT, lambda: live.log)
         again = CliRunner().invoke(app, ["accept", str(config), topic_name, "--partition", "0"])
         assert "there is nothing to accept" in again.output
         live.process.send_signal(signal.SIGTERM)
@@ -204,7 +204,7 @@ def test_translated_offsets_of_a_running_mirror(
             produce(source, topic_name, values(20))
         # 5 committed, a marker, 5 aborted, a marker, 20 plain; and that five times
         commit(source, topic_name, topic_name, 4 * 32 + 6)
-        wait_for(lambda: committed(target, topic_name, topic_name) == 4 * 25 + 5, PATIENCE, lambda: live.log)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 4 * 25 + 5, TIMEOUT, lambda: live.log)
         assert translated(3 * 32 + 12)["target_offset"] == 3 * 25 + 5
         live.process.send_signal(signal.SIGKILL)
         live.process.wait()

@@ -23,7 +23,7 @@ from deployment import RELEASES, executor, flow_map, manifests, referred_to
 from helpers import config_file, make_topic, produce
 from kubernetes_validate import validate
 from kubernetesapi import image_environment, kill, kubernetes_api
-from running import PATIENCE, running, wait_for
+from running import TIMEOUT, running, wait_for
 from samerecords import assert_same_records
 from sparkcluster import SparkCluster, spark_cluster
 from syncing import ends
@@ -126,10 +126,10 @@ def test_a_driver_of_spark_submit_ends_in_good_order(
         command = [SUBMIT, "--master", spark.address, *conf, python, APP, "run", flow]
         process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
         try:
-            wait_for(lambda: "event=mirroring" in log.read_text(), PATIENCE, log.read_text)
+            wait_for(lambda: "event=mirroring" in log.read_text(), TIMEOUT, log.read_text)
             (driver,) = [one for one in psutil.Process(process.pid).children() if one.name().startswith("python")]
             driver.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0, log.read_text()
+            assert process.wait(TIMEOUT) == 0, log.read_text()
         finally:
             process.kill()
             process.wait()
@@ -205,14 +205,14 @@ def test_the_driver_on_kubernetes_gets_its_executors(
                 assert mirror.process.poll() is None, mirror.log
                 return ends(target_cluster.bootstrap, topic) == ends(source_cluster.bootstrap, topic)
 
-            wait_for(is_copied, PATIENCE, lambda: mirror.log)
+            wait_for(is_copied, TIMEOUT, lambda: mirror.log)
             instances = int(conf["spark.executor.instances"])
             assert len(api.pods) == instances
             kill(api.processes[0])
-            wait_for(lambda: len(api.pods) > instances, PATIENCE, lambda: mirror.log)
+            wait_for(lambda: len(api.pods) > instances, TIMEOUT, lambda: mirror.log)
             for partition in range(PARTITIONS):
                 produce(source_cluster.bootstrap, topic, [b"later"] * RECORDS, partition=partition)
-            wait_for(is_copied, PATIENCE, lambda: mirror.log)
+            wait_for(is_copied, TIMEOUT, lambda: mirror.log)
             mirror.process.terminate()
             assert mirror.ended() == 0, mirror.log
         assert was_rewritten(mirror.log), mirror.log

@@ -32,7 +32,7 @@ from mirror.spark import jobs, session
 from mirror.spark.jobs import FAILED_EPOCHS, Epochs
 from mirror.spark.session import Engine, Scratch
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 
 # --- Spark's JVM (no JVM) --------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_what_the_jvm_is_asked_holds_up_nothing_and_has_a_deadline() -> None:
 
     def hangs() -> None:
         where.append(threading.get_ident())
-        answers.wait(PATIENCE)
+        answers.wait(TIMEOUT)
 
     async def ask() -> int:
         asking, turns = asyncio.create_task(session.asked(hangs, 0.2)), 0
@@ -99,7 +99,7 @@ def test_what_the_jvm_is_asked_holds_up_nothing_and_has_a_deadline() -> None:
         turns = asyncio.run(ask())
     finally:
         answers.set()
-    assert time.monotonic() - began < PATIENCE / 2
+    assert time.monotonic() - began < TIMEOUT / 2
     assert turns > 3
     assert where != [threading.get_ident()]
 
@@ -207,7 +207,7 @@ def test_a_process_that_hangs_ends_in_time_and_at_once_on_a_second_signal(second
 
 
 def until(holds: Any, why: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, why()
         time.sleep(0.05)

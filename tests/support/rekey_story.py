@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import make_topic
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 
 from mirror.config import ClusterSettings
 from mirror.driver.flow import Flow
@@ -76,7 +76,7 @@ class Story:
         producer = Producer({"bootstrap.servers": self.source})
         for number in range(begin, end):
             producer.produce(self.topic, str(number), key=f"k{number}")
-        assert producer.flush(PATIENCE) == 0
+        assert producer.flush(TIMEOUT) == 0
 
     def driver(self, *, is_first: bool = True) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
@@ -100,11 +100,11 @@ class Story:
     def open_transaction(self) -> Producer:
         """One that has written ten records, and is not ended."""
         producer = Producer({"bootstrap.servers": self.source, "transactional.id": self.topic})
-        producer.init_transactions(PATIENCE)
+        producer.init_transactions(TIMEOUT)
         producer.begin_transaction()
         for number in range(10):
             producer.produce(self.topic, f"open {number}", key="k")
-        producer.flush(PATIENCE)
+        producer.flush(TIMEOUT)
         return producer
 
     def copied(self) -> Rekeyer:
@@ -175,18 +175,18 @@ class Story:
     def aborts_on_target(self) -> None:
         """Somebody else's transaction, in each partition."""
         producer = Producer({"bootstrap.servers": self.target, "transactional.id": f"{self.topic}-other"})
-        producer.init_transactions(PATIENCE)
+        producer.init_transactions(TIMEOUT)
         producer.begin_transaction()
         for partition in range(4):
             producer.produce(self.topic, b"aborted", partition=partition)
-        producer.flush(PATIENCE)
-        producer.abort_transaction(PATIENCE)
+        producer.flush(TIMEOUT)
+        producer.abort_transaction(TIMEOUT)
 
     def deletes_all_on_target(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.target})
         every = [Confluent(self.topic, partition, OFFSET_END) for partition in range(4)]
         for future in admin.delete_records(every).values():
-            future.result(PATIENCE)
+            future.result(TIMEOUT)
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
@@ -197,8 +197,8 @@ class Story:
     def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_topics([topic]).values():
-            future.result(PATIENCE)
-        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: f"{topic} is still there")
+            future.result(TIMEOUT)
+        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: f"{topic} is still there")
         make_topic(bootstrap, topic, partitions, **configs)
 
 

@@ -46,7 +46,7 @@ from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.lab.embedded.node import GUARDED, Listener, sasl, stop_all
 
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 #: Who mirrors, with the rights that ACLs give; and a person who may do everything.
 MIRROR, PERSON = "alice", "bob"
 USERS: Final = {MIRROR: "alice-knows-this", PERSON: "bob-knows-that"}
@@ -55,7 +55,7 @@ STOP_SECONDS: Final = 30.0
 _SIDES: Final = ("source", "target")
 
 
-def until(holds: Callable[[], Any], otherwise: Callable[[], str], seconds: float = PATIENCE) -> Any:
+def until(holds: Callable[[], Any], otherwise: Callable[[], str], seconds: float = TIMEOUT) -> Any:
     """What `holds` gives, as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):

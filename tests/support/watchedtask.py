@@ -22,7 +22,7 @@ from mirror.replication.fetcher import Cursor
 from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class _Watched(Pipeline):
@@ -93,7 +93,7 @@ class WatchedTask:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +116,7 @@ class WatchedTask:
             self._pipeline = _Watched("test", source, target, given, 1 << 26)
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
-            await self._pipeline.run(2 * PATIENCE)
+            await self._pipeline.run(2 * TIMEOUT)
 
     def figures(self, at: TopicPartition) -> PartitionStatus:
         """Where a partition stands now."""
@@ -124,7 +124,7 @@ class WatchedTask:
 
     def until(self, at: TopicPartition, come_about: Callable[[PartitionStatus], bool]) -> PartitionStatus:
         """Wait for a partition's figures to be such."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not come_about(found := self.figures(at)):
             assert time.monotonic() < deadline, found
             time.sleep(0.005)

@@ -214,7 +214,7 @@ async def test_nobody_answers(free_port: int) -> None:
 
 
 @in_loop
-async def test_a_client_has_the_name_and_the_patience_that_it_was_given() -> None:
+async def test_a_client_has_the_name_and_the_timeout_that_it_was_given() -> None:
     text = {"alias": "eu", "client.id": "team-x", "socket.timeout.ms": 1000}
     async with a_cluster() as (_, _, (broker,)):
         settings = ClusterSettings.model_validate({**text, "bootstrap.servers": ":".join(map(str, broker.address))})

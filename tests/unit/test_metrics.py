@@ -20,7 +20,7 @@ from mirror.observability.status import BOUNDS, Histogram, TaskStatus
 from mirror.states import State
 
 #: Seconds that anything may take.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 
 def test_lag_and_state_of_a_partition() -> None:
@@ -189,7 +189,7 @@ def families(listen: str) -> set[str]:
 def silent(listen: str) -> socket.socket:
     """A client that connects and sends nothing."""
     host, _, port = listen.partition(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT)
 
 
 def test_a_client_that_sends_nothing_holds_no_thread(
@@ -207,7 +207,7 @@ def test_a_client_that_sends_nothing_holds_no_thread(
 
 def test_many_clients_that_send_nothing_keep_nobody_out(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
-    monkeypatch.setattr(endpoint._Handler, "timeout", PATIENCE)
+    monkeypatch.setattr(endpoint._Handler, "timeout", TIMEOUT)
     listen = f"127.0.0.1:{free_port}"
     with ExitStack() as stack:
         stack.enter_context(serving(listen, metrics()))

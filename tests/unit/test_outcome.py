@@ -28,7 +28,7 @@ from mirror.states import State
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)
 #: Seconds that anything may take.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 def figures(state: State, offset: int, partition: int = 0) -> PartitionStatus:
@@ -204,10 +204,10 @@ def test_a_silent_source_does_not_hold_up_an_end(other: tuple[Assignment, ...]) 
             if other:
                 mirror._next = NewPlan((*mirror._assignments, *other))
             ending = asyncio.create_task(mirror._epochs())
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await asked.wait()
             mirror._stop()
-            done, _ = await asyncio.wait([ending], timeout=PATIENCE)
+            done, _ = await asyncio.wait([ending], timeout=TIMEOUT)
             under_way = mirror._source._refreshing
             assert done
             ending.result()

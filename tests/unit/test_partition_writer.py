@@ -166,7 +166,7 @@ def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
             version=lambda api: api.newest,
             send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
             expect=lambda *_: None,
-            patience=None,
+            request_timeout=None,
         )
         one = partition_writer()
         channel: Any = SimpleNamespace(node=1)

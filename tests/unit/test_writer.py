@@ -68,7 +68,7 @@ class Target:
         return SimpleNamespace(
             is_open=True,
             unsent=0,
-            patience=None,
+            request_timeout=None,
             version=lambda api: api.newest,
             send=partial(self._send, purpose),
             expect=lambda *_: None,

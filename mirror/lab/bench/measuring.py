@@ -158,7 +158,7 @@ _REST: Final = 4.0
 #: Seconds in which log ends must show what a process that has ended wrote.
 _LAST_SAMPLE_S: Final = 5.0
 #: Seconds within which something must move.
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +218,9 @@ class Watch:
             self._sample()
             if self._complete and not ends_itself:
                 break
-            if time.monotonic() - self._moved > PATIENCE_S:
+            if time.monotonic() - self._moved > TIMEOUT_S:
                 raise BenchError(
-                    f"no headway within {PATIENCE_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
+                    f"no headway within {TIMEOUT_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
                     + self._process.tail()
                 )
             time.sleep(max(_TICK_S, _REST * (time.monotonic() - self._counted)))

@@ -197,7 +197,7 @@ def verdicts_of(figures: Iterable[PartitionStatus]) -> dict[str, Counter[str]]:
 POLL_SECONDS: Final = 0.1
 JOURNAL_SECONDS: Final = 0.5
 #: Seconds in which something must move.
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 
 Reached = Mapping[tuple[str, int], int]
 
@@ -312,8 +312,8 @@ class Copying:
         stops = [f"{at}: {f.state}: {f.detail}" for at, f in self.course.figures.items() if f.state.is_stop]
         if self._mirror.exit_code is not None:
             stops.append(f"the mirror ended by itself with exit code {self._mirror.exit_code}")
-        elif now - self._moved[0] > PATIENCE_S:
-            stops.append(f"nothing moved for {PATIENCE_S:.0f} s")
+        elif now - self._moved[0] > TIMEOUT_S:
+            stops.append(f"nothing moved for {TIMEOUT_S:.0f} s")
         if stops:
             raise MirrorFailed("\n".join([*stops, "the end of its log:", self._mirror.tail()]))
 

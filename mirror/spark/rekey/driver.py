@@ -128,7 +128,7 @@ class Rekeyer:
         self._offsets = FIRST_OFFSETS
         self._waiting = ""
         self._reported = self._target_seen = float("-inf")
-        self._failures, self._backoff = 0, _patience()
+        self._failures, self._backoff = 0, _retry_backoff()
         self._trial: Plan | None = None  # the plan whose job runs or ran last
         self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
         self._exhausting: dict[int, Stopped] = {}
@@ -235,7 +235,7 @@ class Rekeyer:
             plan = plan or await self._planned()
             if plan is not None:
                 self._learn(plan, await self._carry_out(plan, stopping))
-                self._waiting, self._failures, self._backoff = "", 0, _patience()
+                self._waiting, self._failures, self._backoff = "", 0, _retry_backoff()
             await self._report()
             if plan is None:
                 if self._side.is_done:
@@ -465,7 +465,7 @@ class Rekeyer:
         return inspecting("source", rule.source, offset) | advice_values(rule, self._flow.source, self._flow.target)
 
 
-def _patience() -> Backoff:
+def _retry_backoff() -> Backoff:
     return Backoff(first=4 * WATCH_SECONDS, longest=10.0)
 
 
